@@ -1,0 +1,75 @@
+"""The FastAPI application. `create_app` is the factory that uvicorn serves."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from api import errors, jobs, system
+from api.gateway import Gateway
+from api.limits import BodyLimit
+from api.schemas import JobRequest
+from tasks.errors import SettingsError
+from tasks.settings import Settings, get_settings
+
+TITLE = "medusaq"
+VERSION = "1"
+REF = "#/components/schemas/{model}"
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The gateway for these settings; raises SettingsError when they would open it to everyone."""
+    chosen = settings or get_settings()
+    check_bind(chosen)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        gateway = Gateway(chosen)
+        app.state.gateway = gateway
+        gateway.waiter.start()
+        yield
+        await gateway.waiter.stop()
+        gateway.close()
+
+    app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan)
+    app.include_router(jobs.router)
+    app.include_router(system.router)
+    app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes)
+    errors.install(app, chosen.retry_after_s)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    return app
+
+
+def check_bind(settings: Settings) -> None:
+    """Raise SettingsError for a host beyond loopback: there are no API keys yet."""
+    if settings.allow_open or _is_loopback(settings.host):
+        return
+    raise SettingsError(
+        f"MEDUSAQ_HOST: {settings.host} is reachable from other machines and the gateway has no API keys; "
+        "use 127.0.0.1, or set MEDUSAQ_ALLOW_OPEN=1 behind a proxy that checks who calls"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document plus the job request, which the route reads by itself."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        _, extra = models_json_schema([(JobRequest, "validation")], ref_template=REF)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
+        app.openapi_schema = document
+    return app.openapi_schema

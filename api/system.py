@@ -1,0 +1,71 @@
+"""Models and health."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from api.gateway import GatewayDep
+from tasks.errors import StoreUnavailable
+from tasks.registry import WorkerInfo
+
+router = APIRouter(tags=["system"])
+
+
+@router.get("/v1/models")
+async def list_models(gateway: GatewayDep) -> JSONResponse:
+    """The models of the live workers, with each worker's state and metrics."""
+    by_model: defaultdict[str, list[WorkerInfo]] = defaultdict(list)
+    for worker in await run_in_threadpool(gateway.workers):
+        by_model[worker.model].append(worker)
+    return JSONResponse(
+        {"object": "list", "data": [_model(name, ws) for name, ws in sorted(by_model.items())]}
+    )
+
+
+@router.get("/healthz")
+async def healthz() -> JSONResponse:
+    """The gateway itself is alive."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+async def readyz(gateway: GatewayDep) -> JSONResponse:
+    """Jobs sent now would run: Redis answers and a worker is alive; 503 otherwise."""
+    try:
+        workers, reachable = len(await run_in_threadpool(gateway.workers)), True
+    except StoreUnavailable:
+        workers, reachable = 0, False
+    if reachable and workers:
+        return JSONResponse({"redis": True, "workers": workers})
+    headers = {"Retry-After": str(gateway.settings.retry_after_s)}
+    return JSONResponse({"redis": reachable, "workers": workers}, 503, headers)
+
+
+def _model(name: str, workers: list[WorkerInfo]) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(min(worker.started_at for worker in workers)),
+        "owned_by": "medusaq",
+        "context_length": max(worker.context_length for worker in workers),
+        "slots": sum(worker.slots for worker in workers),
+        "workers": len(workers),
+        "workers_detail": [
+            {
+                "id": worker.id,
+                "host": worker.host,
+                "pid": worker.pid,
+                "started_at": worker.started_at,
+                "slots": worker.slots,
+                "context_length": worker.context_length,
+                **worker.details,
+                "metrics": worker.metrics,
+            }
+            for worker in workers
+        ],
+    }

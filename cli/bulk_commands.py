@@ -1,0 +1,134 @@
+"""`medusaq run` and `medusaq validate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, BadInput
+from cli.lines import Format
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Of PROMPTS; batch is OpenAI's batch lines.")]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="Column of the prompts in a CSV. (default: prompt, or the only one)")
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Send prompts as they stand, without chat template.")]
+
+RUN_EPILOG = """[bold]Examples[/]
+
+medusaq run prompts.jsonl -o results.jsonl
+
+medusaq run questions.csv --column question --system "Answer in one sentence." -o results.jsonl
+
+cat prompts.txt | medusaq run - -o results.jsonl --url http://127.0.0.1:7860 --max-tokens 64
+
+Broken off at any point, even by kill -9, the same command goes on where it stopped.
+
+Exit codes: 0 all done, 1 some requests failed, 2 bad input, 3 no model, 4 no gateway, 130 Ctrl-C."""
+
+VALIDATE_EPILOG = """[bold]Examples[/]
+
+medusaq validate prompts.jsonl
+
+medusaq validate questions.csv --column question"""
+
+
+def run_command(
+    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="jsonl, text or csv file; - is stdin.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="RESULTS", help="jsonl file to write, in input order.")
+    ],
+    url: Annotated[
+        str | None, typer.Option(help="A running gateway. (default: a local stack for this run)")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="GGUF path for the local stack; with --url the name of a served model."),
+    ] = None,
+    form: FormatOption = Format.AUTO,
+    column: ColumnOption = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message for every prompt.")
+    ] = None,
+    raw: RawOption = False,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. (default: 256)")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. (default: 0)")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=0, max=1000, help="Requests in flight; 0 is twice the model's slots.")
+    ] = 0,
+    patience: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Give up after so long without the gateway.")
+    ] = 120.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: drop an unfinished run, replace RESULTS.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep RESULTS.run, with logs, after the end.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
+) -> None:
+    """Send every prompt of a file and write the results in input order."""
+    from rich.console import Console
+
+    from cli.client import check_url
+    from cli.prompts import ReadOptions
+    from cli.run import run
+    from cli.session import RunOptions
+
+    sampling: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    defaults = {name: value for name, value in sampling.items() if value is not None}
+    # A local stack has one model: the one chosen here, whatever name the lines bring along.
+    name = model if url is not None or model is None else ""
+    options = RunOptions(
+        source=prompts,
+        results=output,
+        read=ReadOptions(form, column, system, raw, name, defaults),
+        url=check_url(url) if url is not None else None,
+        model_path=model if url is None else None,
+        concurrency=concurrency,
+        patience_s=patience,
+        progress=not no_progress,
+        fresh=fresh,
+        keep=keep,
+    )
+    outcome = run(options, Console(stderr=True))
+    typer.echo(outcome.text())
+    if outcome.whole.failed:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def validate(
+    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="jsonl, text or csv file; - is stdin.")],
+    form: FormatOption = Format.AUTO,
+    column: ColumnOption = None,
+    raw: RawOption = False,
+) -> None:
+    """Say line by line what is wrong with a file, and send nothing."""
+    from cli.prompts import PromptLine, ReadOptions
+    from cli.survey import STDIN, opened, survey
+
+    options = ReadOptions(form, column, raw=raw)
+    options.check()
+
+    def show(line: PromptLine) -> None:
+        for problem in line.problems:
+            typer.echo(f"line {line.number}: {problem}")
+
+    suffix = "" if prompts == STDIN else Path(prompts).suffix
+    with opened(prompts) as stream:
+        try:
+            found = survey(stream, suffix, options, show)
+        except OSError as error:
+            raise BadInput(f"cannot read {prompts}: {error.strerror}") from None
+    typer.echo(f"{found.good} good, {found.bad} bad; format: {found.form()}")
+    if found.bad:
+        raise typer.Exit(EXIT_BAD_INPUT)

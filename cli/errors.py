@@ -1,0 +1,49 @@
+"""Errors of the command: each becomes one line on stderr and an exit code, never a traceback.
+
+CliError                exit 1   the command failed
+├── BadInput            exit 2   the command line or the input file is wrong
+├── ModelNotLoadable    exit 3   the model worker cannot load its model
+├── GatewayUnreachable  exit 4   no gateway answers
+└── Interrupted         exit 130 (Ctrl-C) or 143 (SIGTERM)
+"""
+
+from __future__ import annotations
+
+import signal
+
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+EXIT_MODEL = 3  # also the exit code of the model worker itself
+EXIT_UNREACHABLE = 4
+
+
+class CliError(Exception):
+    """The command failed; the message is one line a person can act on."""
+
+    exit_code = EXIT_FAILURE
+
+
+class BadInput(CliError):
+    """The command line or the input file is wrong; repeating it unchanged cannot help."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class ModelNotLoadable(CliError):
+    """The model worker ended because its model cannot be loaded."""
+
+    exit_code = EXIT_MODEL
+
+
+class GatewayUnreachable(CliError):
+    """No gateway answered at the address for as long as the command was willing to wait."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class Interrupted(CliError):
+    """The user or the system asked the command to stop."""
+
+    def __init__(self, message: str, signum: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signum

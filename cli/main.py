@@ -1,0 +1,85 @@
+"""`medusaq`: the commands, and every error as one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from cli.bulk_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
+from cli.errors import EXIT_BAD_INPUT, CliError, Interrupted
+from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
+from cli.service_commands import flower, gateway, io, redis, up, worker
+
+app = typer.Typer(
+    name="medusaq",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EPILOGS = {"run": RUN_EPILOG, "validate": VALIDATE_EPILOG, "submit": SUBMIT_EPILOG}
+PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Bulk runs": {"run": run_command, "validate": validate},
+    "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
+    "The stack": {"up": up},
+    "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
+}
+for panel, commands in PANELS.items():
+    for name, function in commands.items():
+        app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
+app.command("redis", hidden=True)(redis)
+
+
+@app.callback(invoke_without_command=True)
+def overview(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+) -> None:
+    """Batch processing of language-model prompts.
+
+    [bold]medusaq run FILE -o RESULTS[/] starts a stack of its own; [bold]medusaq up[/] keeps one running.
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"medusaq {installed('medusaq')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def main() -> None:
+    """The entry point: never a traceback for what a user can cause."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        see = f" (see {context.command_path} --help)" if context is not None else ""
+        _fail(f"error: {error.format_message()}{see}", error.exit_code)
+    except Interrupted as error:
+        _fail(str(error), error.exit_code)
+    except CliError as error:
+        _fail(f"error: {error}", error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", Interrupted("").exit_code)
+    except BrokenPipeError:  # the reader of our output has left, as in `medusaq jobs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        from tasks.errors import SettingsError
+
+        if not isinstance(error, SettingsError):
+            raise
+        _fail(f"error: {error}", EXIT_BAD_INPUT)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,154 @@
+"""The reader of prompt files, for `run` and `validate` alike: every line a job, or what is wrong with it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from api.schemas import JobRequest
+from cli.batchline import is_batch_line, job_fields
+from cli.errors import BadInput
+from cli.lines import Format, Problem, Record, detect, records
+
+MAX_CUSTOM_ID = 512  # characters; it travels in the job's metadata, whose values end there
+MAX_OWN_METADATA = 14  # keys: of the sixteen a job may have, the run takes two
+HALF_PAIR = "holds half of a surrogate pair, which UTF-8 cannot carry"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a file. defaults are job fields for the lines that do not set their own.
+
+    model replaces the lines' own; "" drops it (a local stack has one model only).
+    """
+
+    form: Format = Format.AUTO
+    column: str | None = None
+    system: str | None = None
+    raw: bool = False
+    model: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise BadInput for options that no line could be sent with."""
+        if self.column is not None and self.form not in (Format.AUTO, Format.CSV):
+            raise BadInput(f"--column is for csv, not for --format {self.form}")
+        if self.system is not None and self.raw:
+            raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
+        problems = schema_problems({"prompt": "x", **self.defaults}, "")
+        if problems:
+            raise BadInput(f"--{str(problems[0]).replace('_', '-', 1)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLine:
+    """One line of the file. job is the body of POST /v1/jobs, empty when there are problems."""
+
+    index: int  # among the lines that are no blanks, from 0
+    number: int  # in the file, from 1
+    custom_id: str | None
+    job: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+
+class PromptReader:
+    """Reads one stream once; afterwards kinds counts its lines by how they were written."""
+
+    def __init__(self, options: ReadOptions, suffix: str = "") -> None:
+        self._options = options
+        self._suffix = suffix
+        self._seen: dict[str, int] = {}
+        self.kinds: Counter[str] = Counter()
+
+    def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
+        """Raises BadInput for what makes the whole file unreadable."""
+        options = self._options
+        form = options.form
+        if form is Format.AUTO:
+            form = detect(stream, self._suffix, options.column)
+        for index, record in enumerate(records(stream, form, options.column)):
+            yield self._line(index, record, form)
+
+    def _line(self, index: int, record: Record, form: Format) -> PromptLine:
+        if isinstance(record.value, Problem):
+            self.kinds["unreadable"] += 1
+            return PromptLine(index, record.number, None, {}, (record.value,))
+        value = record.value
+        batch = form is Format.BATCH or (form is Format.JSONL and is_batch_line(value))
+        self.kinds["batch" if batch else form.value] += 1
+        if batch:
+            fields, problems = job_fields(value)
+        else:
+            fields = {name: item for name, item in value.items() if name != "custom_id" and item is not None}
+            problems = []
+        custom_id = self._custom_id(value.get("custom_id"), record.number, problems)
+        if isinstance(own := fields.get("metadata"), dict) and len(own) > MAX_OWN_METADATA:
+            problems.append(Problem(f"has {len(own)} keys, at most {MAX_OWN_METADATA} fit", "metadata"))
+        job = self._complete(fields)
+        if fields or not problems:
+            problems += schema_problems(job, "body." if batch else "")
+        return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
+
+    def _custom_id(self, given: Any, number: int, problems: list[Problem]) -> str | None:
+        custom_id = f"line-{number}" if given is None else given
+        if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+            problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
+            return None
+        if any("\ud800" <= char <= "\udfff" for char in custom_id):
+            problems.append(Problem(HALF_PAIR, "custom_id", "invalid_json_line"))
+            return None
+        first = self._seen.setdefault(custom_id, number)
+        if first != number:
+            problems.append(
+                Problem(f"{custom_id!r} is also that of line {first}", "custom_id", "duplicate_custom_id")
+            )
+        return custom_id
+
+    def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The line's own fields over the command's, and what the command replaces."""
+        options = self._options
+        job = {"priority": "bulk", **options.defaults, **fields}
+        if options.raw and "prompt" in job:
+            job.setdefault("raw", True)
+        if options.model is not None:
+            job.pop("model", None)
+            if options.model:
+                job["model"] = options.model
+        if options.system is not None and not job.get("raw"):
+            _add_system(job, options.system)
+        return job
+
+
+def _add_system(job: dict[str, Any], system: str) -> None:
+    """Put a system message first, unless the line brings its own."""
+    instruction = {"role": "system", "content": system}
+    messages = job.get("messages")
+    if isinstance(messages, list):
+        if not any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
+            job["messages"] = [instruction, *messages]
+    elif isinstance(job.get("prompt"), str) and job["prompt"]:
+        job["messages"] = [instruction, {"role": "user", "content": job.pop("prompt")}]
+
+
+def schema_problems(job: Mapping[str, Any], prefix: str) -> list[Problem]:
+    """What the gateway's own schema would refuse, each field as the user wrote it."""
+    try:
+        JobRequest.model_validate_json(json.dumps(job))
+    except ValidationError as error:
+        return [_problem(item, prefix) for item in error.errors(include_url=False, include_input=False)]
+    return []
+
+
+def _problem(item: ErrorDetails, prefix: str) -> Problem:
+    if item["type"] == "json_invalid":  # half a surrogate pair: JSON can write it, UTF-8 cannot
+        return Problem(HALF_PAIR, code="invalid_json_line")
+    path = ".".join(map(str, item["loc"])) or item.get("ctx", {}).get("param", "")
+    message = "there is no such field" if item["type"] == "extra_forbidden" else item["msg"]
+    return Problem(message[0].lower() + message[1:], (prefix + path).rstrip(".") or None)

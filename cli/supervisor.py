@@ -1,0 +1,203 @@
+"""Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli import deathsig
+from cli.errors import EXIT_MODEL, CliError, ModelNotLoadable
+
+POLL_S = 0.1  # how soon a dead child is noticed; five waitpid calls each time cost nothing
+BACKOFF_FIRST_S = 0.5  # wait before the first restart, doubled for each further crash in the window
+BACKOFF_MAX_S = 8.0
+CRASH_LIMIT = 5  # crashes within the window after which restarting is hopeless
+CRASH_WINDOW_S = 60.0
+TAIL_LINES = 12  # of a log shown when its child is given up
+TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final.
+
+    ready is called until it says yes before the next child is started.
+    """
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    stop_stage: int = 0
+    stop_timeout_s: float = 5.0
+    model_exit: bool = False
+    ready: Callable[[], bool] | None = None
+
+
+class Supervisor:
+    """Runs its children from a thread of its own: they are bound to the life of that very thread.
+
+    say gets one line for each event. After start(), failed() gives the reason the children were
+    given up, if they were; on_failure is called from the supervisor's thread when that happens.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        say: Callable[[str], None],
+        on_failure: Callable[[CliError], None] | None = None,
+    ) -> None:
+        self._specs = specs
+        self._say = say
+        self._on_failure = on_failure
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._crashes: dict[str, deque[float]] = {spec.name: deque() for spec in specs}
+        self._restart_at: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._hurried = False
+        self._failure: CliError | None = None
+        self._thread = threading.Thread(target=self._run, name="supervisor")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop every child and return when none is left."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def hurry(self) -> None:
+        """Have stop() kill what is still running. Callable from a signal handler."""
+        self._hurried = True
+
+    def failed(self) -> CliError | None:
+        return self._failure
+
+    def pids(self) -> dict[str, int]:
+        return {name: child.pid for name, child in self._children.items() if child.poll() is None}
+
+    def _run(self) -> None:
+        try:
+            for spec in self._specs:
+                self._spawn(spec)
+                self._await_ready(spec)
+            while not self._stopping.wait(POLL_S):
+                self._look_after()
+        except CliError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = CliError(f"cannot start a service: {error}")
+        finally:
+            self._stop_all()
+            if self._failure is not None and self._on_failure is not None:
+                self._on_failure(self._failure)
+
+    def _spawn(self, spec: ChildSpec) -> None:
+        bound = [sys.executable, "-I", "-S", deathsig.__file__, str(os.getpid()), *spec.argv]
+        with spec.log.open("ab") as log:
+            self._children[spec.name] = subprocess.Popen(
+                bound,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **spec.env},
+                process_group=0,  # Ctrl-C reaches us alone; we pass on what is needed
+            )
+
+    def _await_ready(self, spec: ChildSpec) -> None:
+        while spec.ready is not None and not spec.ready():
+            if self._stopping.wait(POLL_S):
+                return
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Note children that died, and restart them when their wait is over."""
+        now = time.monotonic()
+        for spec in self._specs:
+            child = self._children.get(spec.name)
+            if child is None:
+                continue
+            if spec.name in self._restart_at:
+                if now >= self._restart_at[spec.name]:
+                    del self._restart_at[spec.name]
+                    self._spawn(spec)
+            elif (code := child.poll()) is not None:
+                _kill_group(child, signal.SIGKILL)
+                self._restart_at[spec.name] = now + self._crashed(spec, code, now)
+
+    def _crashed(self, spec: ChildSpec, code: int, now: float) -> float:
+        """Return the seconds to wait before the restart, or raise when there is to be none."""
+        if spec.model_exit and code == EXIT_MODEL:
+            raise ModelNotLoadable(_last_error(spec.log))
+        recent = self._crashes[spec.name]
+        recent.append(now)
+        while recent[0] < now - CRASH_WINDOW_S:
+            recent.popleft()
+        if len(recent) >= CRASH_LIMIT:
+            raise CliError(
+                f"{spec.name} ended {len(recent)} times within {CRASH_WINDOW_S:.0f} s "
+                f"(last: {_describe(code)}); end of {spec.log}:\n{tail(spec.log)}"
+            )
+        wait: float = min(BACKOFF_FIRST_S * 2 ** (len(recent) - 1), BACKOFF_MAX_S)
+        self._say(f"{spec.name} ended ({_describe(code)}), restarting it in {wait:g} s; log: {spec.log}")
+        return wait
+
+    def _stop_all(self) -> None:
+        for stage in sorted({spec.stop_stage for spec in self._specs}):
+            specs = [s for s in self._specs if s.stop_stage == stage and s.name in self._children]
+            for spec in specs:
+                _kill_group(self._children[spec.name], signal.SIGTERM, leader_only=True)
+            started = time.monotonic()
+            for spec in specs:
+                self._await_end(self._children[spec.name], started + spec.stop_timeout_s)
+
+    def _await_end(self, child: subprocess.Popen[bytes], until: float) -> None:
+        while child.poll() is None and time.monotonic() < until and not self._hurried:
+            time.sleep(POLL_S / 2)
+        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
+        child.wait()
+
+
+def _kill_group(child: subprocess.Popen[bytes], signum: int, *, leader_only: bool = False) -> None:
+    """leader_only lets a child stop its own helpers in its own order."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: only zombies left (macOS)
+        if leader_only:
+            child.send_signal(signum)
+        else:
+            os.killpg(child.pid, signum)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, indented."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").rstrip().splitlines()
+    return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
+
+
+def _last_error(log: Path) -> str:
+    """The last line that names an error, without its prefix; else the last line of all."""
+    lines = [line.strip() for line in tail(log).splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error:")]
+    if errors:
+        return errors[-1].split(":", 1)[1].strip()
+    return lines[-1] if lines else f"the worker gave no reason; see {log}"

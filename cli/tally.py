@@ -1,0 +1,36 @@
+"""Counts over the results of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli import results
+
+
+@dataclass
+class Tally:
+    """Requests, failures by code, and tokens."""
+
+    requests: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+
+    @property
+    def failed(self) -> int:
+        return self.failures.total()
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Count one line of the results file."""
+        self.requests += 1
+        if (code := results.error_code(result)) is not None:
+            self.failures[code] += 1
+            return
+        usage = result["response"]["body"]["usage"]
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+        self.generated_tokens += usage["completion_tokens"]

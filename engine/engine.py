@@ -1,0 +1,259 @@
+"""The engine: one step runs every admitted request one decode call further."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.accept import sample_and_match
+from engine.chat import PromptEncoder
+from engine.config import EngineConfig
+from engine.draft import DraftSource, NoDraft
+from engine.errors import DecodeFailed, EngineError, RequestRefused
+from engine.kv import KVCache
+from engine.model import DecodeError, Logits, Model, Rows, Tokens, default_model_path, on_gpu
+from engine.request import FinishReason, Request
+from engine.sampling import Choice
+from engine.scheduler import Scheduler, Span
+from engine.sequence import Ended, Sequence
+
+MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
+KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is being served, and with which limits (tokens)."""
+
+    name: str
+    path: str
+    context_length: int
+    slots: int
+    kv_cells: int
+    batch_invariant: bool
+    quantization: str
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one step did: for the caller to deliver, measure and log."""
+
+    ended: list[Ended] = field(default_factory=list)
+    running: int = 0  # sequences with a row
+    rows: int = 0
+    emitted: int = 0
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """One ready span after acceptance: the tokens to commit, or the error that ends it."""
+
+    sequence: Sequence
+    choices: list[Choice] = field(default_factory=list)
+    error: EngineError | None = None
+
+
+class Engine:
+    """Continuous batching over one model. Not thread-safe: one thread calls add() and step()."""
+
+    def __init__(self, config: EngineConfig, draft_source: DraftSource | None = None) -> None:
+        """Load the model. Raises ModelLoadError."""
+        max_rows = config.max_rows(on_gpu(config.gpu_layers))
+        self.model = Model(
+            config.model or default_model_path(),
+            cells=config.kv_cells,
+            seq_ids=config.slots + KEPT_IDS,
+            max_rows=max_rows,
+            threads=config.threads,
+            gpu_layers=config.gpu_layers,
+            companion_row=config.batch_invariant,
+        )
+        self.info = ModelInfo(
+            name=self.model.name,
+            path=self.model.path,
+            context_length=min(config.kv_cells, self.model.trained_context),
+            slots=config.slots,
+            kv_cells=config.kv_cells,
+            batch_invariant=config.batch_invariant,
+            quantization=self.model.description,
+        )
+        self.cache = KVCache(self.model, config.kv_cells)
+        self.scheduler = Scheduler(
+            self.cache,
+            slots=config.slots,
+            max_rows=max_rows,
+            sharing=config.prefix_sharing and self.model.can_share_prefixes,
+            kept_ids=KEPT_IDS,
+            kept_cells=config.prefix_cache_cells,
+        )
+        self._max_rows = max_rows
+        self._encoder = PromptEncoder(self.model)
+        self._draft_source = draft_source or NoDraft()
+
+    @property
+    def idle(self) -> bool:
+        return not self.scheduler.running and not self.scheduler.waiting
+
+    def encode(self, request: Request) -> Tokens:
+        """Prompt token ids, from any thread. Raises RequestRefused when it can never run."""
+        prompt = self._encoder.encode(request)
+        context, wanted = self.info.context_length, request.sampling.max_tokens
+        if len(prompt) + wanted > context:
+            raise RequestRefused(
+                f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}: "
+                f"together over the context of {context}",
+                code="context_length_exceeded",
+                param="prompt" if len(prompt) >= context else "max_tokens",
+            )
+        unknown = [t for t in request.sampling.logit_bias if not 0 <= t < self.model.vocab_size]
+        if unknown:
+            raise RequestRefused(
+                f"logit_bias names token {unknown[0]}; the vocabulary has {self.model.vocab_size}",
+                param="logit_bias",
+            )
+        return prompt
+
+    def add(self, request: Request, prompt: Tokens, arrived: float) -> None:
+        """Queue an encoded request; arrived is in time.monotonic() seconds."""
+        self.scheduler.add(Sequence(request, prompt, arrived))
+
+    def cancel(self, request_id: str) -> bool:
+        """Mark a request; the next step ends it with the text so far. False when it is not here."""
+        for sequence in self.scheduler.sequences():
+            if sequence.request.id == request_id:
+                sequence.cancelled = True
+                return True
+        return False
+
+    def step(self) -> StepReport:
+        """Run every admitted request one decode call further."""
+        report = StepReport(ended=self._end_cancelled_and_expired())
+        spans = self.scheduler.schedule(time.monotonic())
+        if not spans:
+            return report
+        drafts = self._draft(spans)
+        try:
+            logits = self._decode(spans, drafts, report)
+        except DecodeError as error:
+            return self._recover(spans, error, report)
+        verified = self._accept(spans, drafts, logits)
+        self._rewind(verified)
+        return self._commit(verified, report)
+
+    def _end_cancelled_and_expired(self) -> list[Ended]:
+        wall = time.time()
+        ending = []
+        for sequence in self.scheduler.sequences():
+            deadline = sequence.request.deadline
+            if sequence.cancelled:
+                sequence.finish = FinishReason.CANCELLED
+            elif deadline is not None and wall >= deadline:
+                sequence.finish = FinishReason.EXPIRED
+            if sequence.finish:
+                ending.append(sequence)
+        return [self._end(sequence) for sequence in ending]
+
+    def _draft(self, spans: list[Span]) -> list[list[int]]:
+        """Drafts of the ready spans, cut to what may be emitted and to the rows left in the call."""
+        ready = [span.sequence for span in spans if span.ready]
+        room = self._max_rows - sum(span.count for span in spans)
+        drafts = []
+        for sequence, draft in zip(ready, self._draft_source.draft(ready), strict=True):
+            drafts.append(draft[: min(room, sequence.remaining - 1)])
+            room -= len(drafts[-1])
+        return drafts
+
+    def _decode(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Logits:
+        """One llama_decode over all spans; a ready span's last row and its drafts give logits."""
+        tokens, positions, seq_ids, outputs = [], [], [], []
+        waiting_drafts = iter(drafts)
+        for span in spans:
+            s, count = span.sequence, span.count
+            draft = next(waiting_drafts) if span.ready else []
+            rows = count + len(draft)
+            tokens.append(s.tokens[s.computed : s.computed + count])
+            if draft:
+                tokens.append(np.array(draft, dtype=np.int32))
+            positions.append(np.arange(s.computed, s.computed + rows, dtype=np.int32))
+            seq_ids.append(np.full(rows, s.seq_id, dtype=np.int32))
+            outputs.append(np.zeros(rows, dtype=np.int8))
+            if span.ready:
+                outputs[-1][count - 1 :] = 1
+            self.cache.append(s.seq_id, rows)
+        batch = Rows(
+            np.concatenate(tokens),
+            np.concatenate(positions),
+            np.concatenate(seq_ids),
+            np.concatenate(outputs),
+        )
+        report.running, report.rows = len(spans), len(batch.tokens)
+        return self.model.decode(batch)
+
+    def _accept(self, spans: list[Span], drafts: list[list[int]], logits: Logits) -> list[Verified]:
+        verified, first, waiting_drafts = [], 0, iter(drafts)
+        for span in spans:
+            sequence = span.sequence
+            ready = span.ready
+            sequence.computed += span.count
+            if not ready:
+                continue
+            sequence.suspect = False
+            draft = next(waiting_drafts)
+            rows = logits[first : first + len(draft) + 1]
+            first += len(rows)
+            verified.append(_verify(sequence, draft, rows))
+        return verified
+
+    def _rewind(self, verified: Iterable[Verified]) -> None:
+        """Drop the cells of refused drafts."""
+        for v in verified:
+            if v.choices:
+                v.sequence.computed += len(v.choices) - 1
+            self.cache.truncate(v.sequence.seq_id, v.sequence.computed)
+
+    def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
+        now = time.monotonic()
+        for v in verified:
+            if v.error is not None:
+                report.ended.append(self._end(v.sequence, v.error))
+                continue
+            v.sequence.first_token = v.sequence.first_token or now
+            for choice in v.choices:
+                report.emitted += 1
+                if v.sequence.emit(choice, self.model):
+                    report.ended.append(self._end(v.sequence))
+                    break
+        return report
+
+    def _recover(self, spans: list[Span], error: DecodeError, report: StepReport) -> StepReport:
+        """After a failed decode: forget the cells of all its sequences, then run each alone.
+
+        Only a sequence that fails by itself, or too often, ends in an error.
+        """
+        log.warning("%s with %d requests in the batch; running them one by one", error.message, len(spans))
+        report.failed = True
+        for span in spans:
+            sequence = span.sequence
+            alone = len(spans) == 1
+            self.scheduler.recompute(sequence)
+            if alone or sequence.failures >= MAX_FAILURES:
+                report.ended.append(self._end(sequence, DecodeFailed(error.message)))
+        return report
+
+    def _end(self, sequence: Sequence, error: EngineError | None = None) -> Ended:
+        self.scheduler.retire(sequence)
+        return Ended(sequence.request.id, error or sequence.completion(time.monotonic()))
+
+
+def _verify(sequence: Sequence, draft: list[int], rows: Logits) -> Verified:
+    try:
+        choices = sample_and_match(draft, lambda i: sequence.sampler.next(rows[i], len(sequence.output) + i))
+    except EngineError as error:
+        return Verified(sequence, error=error)
+    return Verified(sequence, choices)

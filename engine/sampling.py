@@ -1,0 +1,137 @@
+"""Choosing the next token: pure functions over one row of logits, and a Sampler that keeps counts.
+
+Order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. The draw uses one uniform
+number that depends on (seed, output position) alone, so a result never depends on what shared the
+batch, and a verified draft equals plain decoding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import DecodeFailed
+from engine.request import SamplingParams
+
+Row = NDArray[np.float32]
+_FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
+_COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that is a function of its arguments (Philox, a counter-based generator)."""
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
+
+
+def choose(row: Row, params: SamplingParams, position: int) -> int:
+    """The next token id from one row of adjusted logits, at this output position."""
+    if params.temperature == 0:
+        return int(row.argmax())
+    scaled = (row - row.max()) / np.float32(max(params.temperature, _COLDEST))
+    weights: Row = np.exp(scaled)
+    u = uniform(params.seed, position)
+    if not params.top_k and params.top_p == 1 and not params.min_p:
+        return _draw(weights, u)
+    total = float(weights.sum(dtype=np.float64))
+    ids = _best_first(scaled, weights, total, params)
+    kept = weights[ids]
+    if params.top_k:
+        kept = kept[: params.top_k]
+        total = float(kept.sum(dtype=np.float64))
+    keep = len(kept)
+    if params.top_p < 1:
+        keep = min(keep, int(np.searchsorted(np.cumsum(kept, dtype=np.float64), params.top_p * total)) + 1)
+    if params.min_p:
+        keep = min(keep, int((kept >= params.min_p).sum()))  # the best weight is 1
+    return int(ids[_draw(kept[:keep], u)])
+
+
+def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams) -> NDArray[np.int64]:
+    """Token ids, best first (ties by id): at least those that the filters can keep.
+
+    Every filter keeps a prefix of this order, so only tokens near the best need sorting: the reach
+    doubles until they hold top_k tokens, or top_p of the mass, or all that min_p allows.
+    """
+    reach = _FIRST_REACH
+    while True:
+        ids = np.flatnonzero(scaled >= -reach)
+        if params.top_k:
+            enough = len(ids) >= params.top_k
+        else:
+            enough = params.top_p < 1 and float(weights[ids].sum(dtype=np.float64)) >= params.top_p * total
+            enough = enough or (params.min_p > 0 and reach > -math.log(params.min_p))
+        if enough or len(ids) == len(scaled):
+            return ids[np.argsort(-scaled[ids], kind="stable")]
+        reach *= 2
+
+
+def _draw(weights: Row, u: float) -> int:
+    """Index drawn in proportion to the weights, by inverting their cumulative sum at u."""
+    mass = np.cumsum(weights, dtype=np.float64)
+    return min(int(np.searchsorted(mass, u * mass[-1], side="right")), len(weights) - 1)
+
+
+def log_probabilities(row: Row) -> NDArray[np.float64]:
+    """Natural-log softmax of a row."""
+    shifted = row.astype(np.float64) - float(row.max())
+    return np.asarray(shifted - math.log(float(np.exp(shifted).sum())))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token; with logprobs asked for, its own and the best alternatives' (id, logprob)."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Sampler:
+    """The sampler chain of one request, with the token counts that its penalties need."""
+
+    def __init__(self, params: SamplingParams, prompt: NDArray[np.int32]) -> None:
+        self.params = params
+        self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.int64)
+        self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        self._counts: dict[int, int] = {}
+        self._seen = set(prompt.tolist()) if params.repetition_penalty != 1 else set()
+        p = params
+        self._penalised = p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+
+    def adjust(self, row: Row) -> Row:
+        """Logits after logit_bias and penalties; the row itself when there are none."""
+        if not self._penalised and not len(self._bias_ids):
+            return row
+        row = row.copy()
+        row[self._bias_ids] += self._bias
+        if self._seen:
+            seen = np.fromiter(self._seen, dtype=np.int64)
+            logits, factor = row[seen], np.float32(self.params.repetition_penalty)
+            row[seen] = np.where(logits > 0, logits / factor, logits * factor)
+        if self._counts:
+            ids = np.fromiter(self._counts.keys(), dtype=np.int64)
+            counts = np.fromiter(self._counts.values(), dtype=np.float32)
+            row[ids] -= self.params.presence_penalty + self.params.frequency_penalty * counts
+        return row
+
+    def next(self, row: Row, position: int) -> Choice:
+        """The token for this output position.
+
+        Raises DecodeFailed when the logits hold no number to choose by.
+        """
+        adjusted = self.adjust(row)
+        if not np.isfinite(adjusted.max()):
+            raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
+        token = choose(adjusted, self.params, position)
+        if self._penalised:
+            self._counts[token] = self._counts.get(token, 0) + 1
+            if self.params.repetition_penalty != 1:
+                self._seen.add(token)
+        if self.params.logprobs is None:
+            return Choice(token)
+        logprobs = log_probabilities(adjusted)
+        best = np.argsort(-logprobs, kind="stable")[: self.params.logprobs]
+        return Choice(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))

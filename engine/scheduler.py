@@ -1,0 +1,148 @@
+"""Who runs, and with which rows: admission by KV cells, prefix sharing, chunked prefill. Pure Python."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from engine.kv import KVCache
+from engine.prefix import MIN_SHARED, PrefixStore, common_prefix, head
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of one sequence in one decode call."""
+
+    sequence: Sequence
+    count: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether the last token of the sequence is in it, so that the next one can be chosen."""
+        return self.count == self.sequence.pending
+
+
+class Scheduler:
+    """Waiting and running sequences.
+
+    Admission is strict by (priority, arrival) but for one case: a sequence that shares a longer
+    prefix with one still in prefill steps aside until those cells exist.
+    """
+
+    def __init__(
+        self, cache: KVCache, *, slots: int, max_rows: int, sharing: bool, kept_ids: int, kept_cells: int
+    ) -> None:
+        """max_rows: tokens in one decode call. kept_ids, kept_cells: bounds of the ended prompts kept."""
+        assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
+        self.running: list[Sequence] = []
+        self._cache = cache
+        self._slots = slots
+        self._max_rows = max_rows
+        self._sharing = sharing
+        self._kept = PrefixStore(cache, kept_cells if sharing else 0)
+        self._free_ids = list(range(slots + kept_ids - 1, -1, -1))
+        self._waiting: list[tuple[int, int, Sequence]] = []
+        self._arrivals = count()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def sequences(self) -> Iterator[Sequence]:
+        yield from self.running
+        yield from (sequence for _, _, sequence in self._waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        insort(self._waiting, (sequence.request.priority, next(self._arrivals), sequence))
+
+    def schedule(self, now: float) -> list[Span]:
+        """Admit what fits, and choose the rows of the next decode call.
+
+        Decoding sequences get their row first; prefill shares what is left, oldest first, so a
+        running request never waits for more than one chunk.
+        """
+        self._admit(now)
+        suspect = next((s for s in self.running if s.suspect), None)
+        running = self.running if suspect is None else [suspect]
+        spans = [Span(s, 1) for s in running if s.pending == 1]
+        room = self._max_rows - len(spans)
+        for sequence in running:
+            if sequence.pending > 1 and room:
+                spans.append(Span(sequence, min(sequence.pending, room)))
+                room -= spans[-1].count
+        return spans
+
+    def retire(self, sequence: Sequence) -> None:
+        """Let a sequence go, wherever it is, and keep the part of its prompt that others may share."""
+        if sequence not in self.running:
+            self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
+            return
+        self.running.remove(sequence)
+        keep = min(sequence.prompt_length, self._cache.length(sequence.seq_id))
+        if self._waiting:  # every kept cell slows the others' attention: keep only what has proven shared
+            keep = min(keep, sequence.shared)
+        self._free_ids += self._kept.keep(sequence.seq_id, sequence.prompt[:keep].copy())
+
+    def recompute(self, sequence: Sequence) -> None:
+        """Forget the cells of a sequence after a failed decode; it prefills again, alone."""
+        self._cache.remove(sequence.seq_id)
+        sequence.computed = 0
+        sequence.failures += 1
+        sequence.suspect = True
+
+    def _admit(self, now: float) -> None:
+        stepped_aside = 0
+        while len(self.running) < self._slots and stepped_aside < len(self._waiting):
+            sequence = self._waiting[stepped_aside][2]
+            source, shared, soon = self._longest_prefix(sequence)
+            if soon >= shared + MIN_SHARED:
+                stepped_aside += 1
+                continue
+            if not self._make_room(sequence.limit - shared, source):
+                return
+            del self._waiting[stepped_aside]
+            sequence.seq_id = self._free_ids.pop()
+            sequence.admitted = now
+            if shared:
+                self._cache.share(source, sequence.seq_id, shared)
+                self._kept.touch(source)
+                sequence.computed = sequence.cached = sequence.shared = shared
+            self.running.append(sequence)
+
+    def _longest_prefix(self, sequence: Sequence) -> tuple[int, int, int]:
+        """(sequence id, length) of the longest prefix in the cache, and the length it will soon have.
+
+        The last prompt token is never shared: its row gives the first output.
+        """
+        best_id, best, soon = -1, 0, 0
+        if not self._sharing:
+            return best_id, best, soon
+        prompt = sequence.prompt[:-1]
+        key = head(prompt)
+        for kept in self._kept:
+            if head(kept.tokens) == key and (n := common_prefix(prompt, kept.tokens)) > best:
+                best_id, best = kept.seq_id, n
+        for other in self.running:
+            if head(other.prompt) != key:
+                continue
+            n = common_prefix(prompt, other.prompt)
+            ready = min(n, other.computed)
+            other.shared = max(other.shared, n if n >= MIN_SHARED else 0)
+            soon = max(soon, n)
+            if ready > best:
+                best_id, best = other.seq_id, ready
+        if best < MIN_SHARED:
+            return -1, 0, soon
+        return best_id, best, soon
+
+    def _make_room(self, cells: int, source: int) -> bool:
+        """Evict kept prompts until `cells` and a sequence id are free; False when that is not enough."""
+        promised = sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
+        while self._cache.capacity - self._cache.used - promised < cells or not self._free_ids:
+            if all(kept.seq_id == source for kept in self._kept):
+                return False
+            self._free_ids.append(self._kept.evict(spare=source))
+        return True

@@ -1,0 +1,114 @@
+"""One request on its way through the engine: its tokens, its cells, its text so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.errors import EngineError
+from engine.model import Model, Tokens
+from engine.request import Completion, FinishReason, Request, Timing, TokenLogprob
+from engine.sampling import Choice, Sampler
+from engine.text import TextStream
+
+
+class Sequence:
+    """Mutable state of one request.
+
+    tokens[:length] is prompt and output; the first `computed` of them have KV cells. A sequence
+    with one token left to compute is decoding; with more it is in prefill.
+    """
+
+    def __init__(self, request: Request, prompt: Tokens, arrived: float) -> None:
+        self.request = request
+        self.params = request.sampling
+        self.prompt_length = len(prompt)
+        self.limit = len(prompt) + self.params.max_tokens
+        self.tokens: Tokens = np.empty(self.limit, dtype=np.int32)
+        self.tokens[: len(prompt)] = prompt
+        self.length = len(prompt)
+        self.computed = 0
+        self.seq_id = -1  # given at admission
+        self.shared = 0  # longest prefix shared with another sequence, as taker or giver
+        self.cached = 0  # prompt tokens not computed because another sequence had them
+        self.failures = 0  # failed decodes it had a row in
+        self.suspect = False  # runs alone until it has decoded once more
+        self.cancelled = False
+        self.sampler = Sampler(self.params, prompt)
+        self.text = TextStream(self.params.stop)
+        self.finish: FinishReason | None = None
+        self.sampled = 0
+        self.arrived = arrived
+        self.admitted: float | None = None
+        self.first_token: float | None = None
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def prompt(self) -> Tokens:
+        return self.tokens[: self.prompt_length]
+
+    @property
+    def output(self) -> Tokens:
+        return self.tokens[self.prompt_length : self.length]
+
+    @property
+    def pending(self) -> int:
+        """Tokens still without KV cells."""
+        return self.length - self.computed
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.limit - self.length
+
+    def emit(self, choice: Choice, model: Model) -> bool:
+        """Take one chosen token; True when it ends the sequence."""
+        self.sampled += 1
+        token = choice.token
+        ends = not self.params.ignore_eos and model.ends_generation(token)
+        if ends or token in self.params.stop_token_ids:
+            self.finish = FinishReason.STOP
+            return True
+        self.tokens[self.length] = token
+        self.length += 1
+        if choice.logprob is not None:
+            top = tuple((i, _shown(model, i), p) for i, p in choice.top)
+            self._logprobs.append(TokenLogprob(token, _shown(model, token), choice.logprob, top))
+        if self.text.push(model.piece(token)):
+            self.finish = FinishReason.STOP
+        elif not self.remaining:
+            self.finish = FinishReason.LENGTH
+        return self.finish is not None
+
+    def completion(self, now: float) -> Completion:
+        """The result as it stands. Needs `finish`."""
+        assert self.finish is not None
+        first = self.first_token
+        return Completion(
+            request_id=self.request.id,
+            text=self.text.text,
+            tokens=tuple(self.output.tolist()),
+            finish_reason=self.finish,
+            prompt_tokens=self.prompt_length,
+            cached_tokens=self.cached,
+            completion_tokens=self.sampled,
+            timing=Timing(
+                queue_s=(self.admitted or now) - self.arrived,
+                first_token_s=None if first is None else first - self.arrived,
+                total_s=now - self.arrived,
+            ),
+            logprobs=None if self.params.logprobs is None else tuple(self._logprobs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that has left the engine, with its completion or its error."""
+
+    request_id: str
+    outcome: Completion | EngineError
+
+
+def _shown(model: Model, token: int) -> str:
+    return model.piece(token, special=True).decode("utf-8", "replace")

@@ -1,0 +1,311 @@
+"""The model worker: claims a job, runs it through the engine, writes its end.
+
+The only file of this folder that imports the engine. Loaded by the model worker alone:
+`celery -A tasks.app worker -P threads -I tasks.generate -Q medusaq.interactive,medusaq.bulk`.
+"""
+
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from celery import signals
+from celery.exceptions import Ignore, Reject
+from celery.worker import state as worker_state
+
+from engine import (
+    Completion,
+    EngineClosed,
+    EngineConfig,
+    EngineError,
+    EngineService,
+    FinishReason,
+    ModelLoadError,
+    Request,
+    RequestRefused,
+    SamplingParams,
+)
+from tasks.app import app, settings
+from tasks.consumer import WakingConsumer
+from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
+from tasks.heartbeat import Heartbeat, Running
+from tasks.job import Job, Priority, Status
+from tasks.publish import Publisher
+from tasks.queues import GENERATE
+from tasks.registry import Registry, WorkerInfo
+from tasks.settings import Settings
+from tasks.store import Claim, JobStore, Refusal, new_token
+
+log = logging.getLogger(__name__)
+
+EXIT_MODEL = 3  # the model cannot load: starting again would not help
+EXIT_ENGINE_LOST = 1
+SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 2.0  # a Redis that is back is found within this
+ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BULK: 1}
+STATUS = {
+    FinishReason.STOP: Status.SUCCEEDED,
+    FinishReason.LENGTH: Status.SUCCEEDED,
+    FinishReason.CANCELLED: Status.CANCELLED,
+    FinishReason.EXPIRED: Status.EXPIRED,
+}
+
+T = TypeVar("T")
+
+
+class ModelWorker:
+    """One engine and the jobs it runs; run() is called by as many threads as Celery has."""
+
+    def __init__(self, settings: Settings, engine: EngineService) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._store = JobStore(settings)
+        self._publisher = Publisher(app)
+        self._started_at = time.time()
+        self._host = socket.gethostname()
+        self.id = f"{self._host}:{os.getpid()}"
+        self.heartbeat = Heartbeat(
+            settings,
+            self._store,
+            self._publisher,
+            Registry(self._store, settings.worker_ttl_s),
+            cancel=engine.cancel,
+            describe=self._describe,
+        )
+
+    def close(self) -> None:
+        self.heartbeat.stop()
+        self._engine.close()
+        self._store.close()
+
+    def run(self, job_id: str) -> str:
+        """Run one job to its end and return the line Flower shows; raises JobFailed for a failed one.
+
+        Raises Ignore when the job is not this worker's (any more), Reject to put the message back.
+        """
+        if self.heartbeat.draining:
+            raise Reject("this worker is shutting down", requeue=True)
+        token = new_token()
+        claim = self._insist(lambda: self._store.claim(job_id, self.id, token))
+        if claim is Refusal.DONE:
+            return self._stored_end(job_id)
+        if isinstance(claim, Refusal):
+            log.info("dropped a message of %s: %s", job_id, claim)
+            raise Ignore
+        running = Running(claim, request_id=f"{job_id}.{claim.fence}")
+        self.heartbeat.add(running)
+        try:
+            return self._complete(running)
+        finally:
+            self.heartbeat.remove(running)
+
+    def _complete(self, running: Running) -> str:
+        claim = running.claim
+        try:
+            self._check_model(claim.model)
+            completion = self._engine.submit(to_request(claim, running.request_id, self._settings)).result()
+        except EngineClosed:
+            self._engine_lost(claim)
+            raise Ignore from None
+        except EngineError as error:
+            failure = {"code": error.code, "message": error.message, "param": error.param}
+            self._finish(running, Status.FAILED, error=failure)
+            raise JobFailed(f"{error.code}: {error.message}") from None
+        result = to_result(claim, completion)
+        self._finish(running, STATUS[completion.finish_reason], result=result)
+        return summary(result)
+
+    def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
+        claim = running.claim
+        written = not running.disowned and self._insist(
+            lambda: self._store.finish(claim.job_id, claim.fence, status, **end)
+        )
+        if not written:
+            log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
+            raise Ignore
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Until Redis answers: the work is kept in memory, and a lease that ran out meanwhile refuses it."""
+        pause = RETRY_FIRST_S
+        while True:
+            try:
+                return call()
+            except StoreUnavailable as error:
+                if not self.heartbeat.pause(pause):
+                    log.error("gave up on Redis while shutting down: %s", error)
+                    raise Ignore from None
+                pause = min(2 * pause, RETRY_MOST_S)
+
+    def _stored_end(self, job_id: str) -> str:
+        """What a repeated message of an ended job shows: the end that is stored, not another one."""
+        try:
+            job = self._insist(lambda: self._store.get(job_id))
+        except JobNotFound:
+            raise Ignore from None
+        return end_line(job)
+
+    def _check_model(self, name: str | None) -> None:
+        served = self._engine.info.name
+        if name is not None and name != served:
+            message = f"this worker serves {served!r}, not {name!r}"
+            raise RequestRefused(message, code="model_not_found", param="model")
+
+    def _engine_lost(self, claim: Claim) -> None:
+        """The job keeps its lease until that runs out, so that a prompt that kills engines is counted."""
+        if not self.heartbeat.draining:
+            log.error("the engine closed under %s: this worker stops", claim.job_id)
+            self.heartbeat.drain()
+            worker_state.should_stop = EXIT_ENGINE_LOST
+
+    def _describe(self) -> WorkerInfo:
+        info = self._engine.info
+        return WorkerInfo(
+            id=self.id,
+            model=info.name,
+            context_length=info.context_length,
+            slots=info.slots,
+            pid=os.getpid(),
+            host=self._host,
+            started_at=self._started_at,
+            details={
+                "kv_cells": info.kv_cells,
+                "batch_invariant": info.batch_invariant,
+                "quantization": info.quantization,
+            },
+            metrics=self._engine.metrics(),
+        )
+
+
+def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
+    """The engine's request from the stored one; raises RequestRefused."""
+    body = claim.request
+    chosen = {name: body[name] for name in SAMPLING_FIELDS if body.get(name) is not None}
+    chosen.setdefault("max_tokens", settings.default_max_tokens)
+    for name in ("stop", "stop_token_ids"):
+        chosen[name] = tuple(chosen.get(name, ()))
+    chosen["logit_bias"] = {int(token): bias for token, bias in chosen.get("logit_bias", {}).items()}
+    messages = body.get("messages")
+    return Request(
+        id=request_id,
+        sampling=SamplingParams(**chosen),
+        prompt=body.get("prompt"),
+        messages=None if messages is None else tuple(messages),
+        raw=body.get("raw") or False,
+        priority=ENGINE_PRIORITY[claim.priority],
+        deadline=claim.deadline,
+    )
+
+
+SAMPLING_FIELDS = tuple(SamplingParams.__dataclass_fields__)
+
+
+def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
+    """The stored result. Its timing counts from the job's creation; tokens_per_s from the first attempt
+    of the engine at this request, so without the queue."""
+    timing = completion.timing
+    waited = max(0.0, claim.claimed_at - claim.created_at)
+    working = timing.total_s - timing.queue_s
+    logprobs = completion.logprobs
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason.value,
+        "usage": {
+            "prompt_tokens": completion.prompt_tokens,
+            "completion_tokens": completion.completion_tokens,
+            "total_tokens": completion.prompt_tokens + completion.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+        },
+        "logprobs": None
+        if logprobs is None
+        else [
+            {
+                "token_id": token.token_id,
+                "token": token.text,
+                "logprob": token.logprob,
+                "top": [{"token_id": i, "token": text, "logprob": p} for i, text, p in token.top],
+            }
+            for token in logprobs
+        ],
+        "timing": {
+            "queue_s": waited + timing.queue_s,
+            "first_token_s": None if timing.first_token_s is None else waited + timing.first_token_s,
+            "total_s": waited + timing.total_s,
+            "tokens_per_s": completion.completion_tokens / working if working > 0 else 0.0,
+        },
+    }
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The line Flower shows, as in "128 tokens, 46.1 tok/s, stop"."""
+    tokens, speed = result["usage"]["completion_tokens"], result["timing"]["tokens_per_s"]
+    return f"{tokens} tokens, {speed:.1f} tok/s, {result['finish_reason']}"
+
+
+def end_line(job: Job) -> str:
+    """The same line from a stored job; raises JobFailed for a failed one."""
+    if job.error is not None:
+        raise JobFailed(f"{job.error['code']}: {job.error['message']}")
+    return f"{job.status} before it ran" if job.result is None else summary(job.result)
+
+
+def load_engine(settings: Settings) -> EngineService:
+    """Call the engine factory; ends the process with one line and EXIT_MODEL when it cannot."""
+    module, _, function = settings.engine_factory.partition(":")
+    try:
+        config = EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
+        service: EngineService = getattr(importlib.import_module(module), function)(config)
+    except (ModelLoadError, ValueError, ImportError, AttributeError) as error:
+        print(f"error: the model cannot be loaded: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(EXIT_MODEL) from None
+    return service
+
+
+_worker: ModelWorker | None = None
+_consumer: WakingConsumer | None = None
+
+
+@signals.worker_init.connect
+def _start(**_: object) -> None:
+    global _worker
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _worker = ModelWorker(settings, load_engine(settings))
+
+
+@signals.worker_ready.connect
+def _ready(sender: WakingConsumer, **_: object) -> None:
+    global _consumer
+    _consumer = sender
+    if _worker is not None:
+        _worker.heartbeat.start()
+
+
+@signals.worker_shutting_down.connect
+def _drain(**_: object) -> None:
+    """Runs in the signal handler, so it may only set numbers and write to the pipe."""
+    if _worker is not None:
+        _worker.heartbeat.drain()
+    if _consumer is not None:
+        _consumer.wake()
+
+
+@signals.worker_shutdown.connect
+def _stop(**_: object) -> None:
+    if _worker is not None:
+        _worker.close()
+
+
+@app.task(name=GENERATE, throws=(JobFailed,))
+def generate(job_id: str) -> str:
+    """Run one job."""
+    if _worker is None:
+        raise Reject("no engine in this process", requeue=True)
+    return _worker.run(job_id)

@@ -1,0 +1,145 @@
+"""The heartbeat of a model worker: one thread that renews leases, obeys cancels and hands jobs back.
+
+Each beat is one Lua call for all running jobs. The same thread keeps the worker in the registry and,
+after SIGTERM, gives the jobs that did not finish in time to other workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tasks.errors import PublishFailed, StoreUnavailable
+from tasks.publish import Publisher
+from tasks.registry import Registry, WorkerInfo
+from tasks.settings import Settings
+from tasks.store import Beat, Claim, JobStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write."""
+
+    claim: Claim
+    request_id: str
+    disowned: bool = False
+
+
+class Heartbeat:
+    """Start once with start(), end with stop(). drain() may be called from a signal handler."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: JobStore,
+        publisher: Publisher,
+        registry: Registry,
+        cancel: Callable[[str], object],
+        describe: Callable[[], WorkerInfo],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._publisher = publisher
+        self._registry = registry
+        self._cancel = cancel
+        self._describe = describe
+        self._running: set[Running] = set()
+        self._lock = threading.Lock()
+        self._drain_at: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
+        self._worker_id = describe().id
+
+    def start(self) -> None:
+        """Begin to beat; the first beat comes at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and leave the registry."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(StoreUnavailable):  # the entry dies by itself
+            self._registry.leave(self._worker_id)
+
+    def drain(self) -> None:
+        """Take nothing new, and hand back after drain_s what still runs. Only sets a number: signal-safe."""
+        if self._drain_at is None:
+            self._drain_at = time.monotonic() + self._settings.drain_s
+
+    @property
+    def draining(self) -> bool:
+        return self._drain_at is not None
+
+    @property
+    def drained(self) -> bool:
+        """The time that running jobs had to finish is over."""
+        return self._drain_at is not None and time.monotonic() >= self._drain_at
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep, and say whether the worker may still wait for Redis to return."""
+        self._stopping.wait(seconds)
+        return not self.drained
+
+    def add(self, running: Running) -> None:
+        with self._lock:
+            self._running.add(running)
+
+    def remove(self, running: Running) -> None:
+        with self._lock:
+            self._running.discard(running)
+
+    def _loop(self) -> None:
+        away = False
+        while True:
+            try:
+                self._beat()
+                self._registry.refresh(self._describe())
+            except StoreUnavailable as error:
+                if not away:
+                    log.warning("heartbeat failed, running jobs go on: %s", error)
+                away = True
+            except Exception:
+                log.exception("heartbeat failed")
+            else:
+                if away:
+                    log.warning("heartbeat: Redis is back")
+                away = False
+            if self._stopping.wait(self._settings.heartbeat_ms / 1000):
+                return
+
+    def _beat(self) -> None:
+        with self._lock:
+            held = [running for running in self._running if not running.disowned]
+        if not held:
+            return
+        if self.drained:
+            for running in held:
+                self._hand_back(running)
+            return
+        answers = self._store.heartbeat([(r.claim.job_id, r.claim.fence) for r in held])
+        for running, answer in zip(held, answers, strict=True):
+            if answer is Beat.OK:
+                continue
+            running.disowned = answer is Beat.LOST
+            self._cancel(running.request_id)
+
+    def _hand_back(self, running: Running) -> None:
+        claim = running.claim
+        try:
+            if self._store.hand_back(claim.job_id, claim.fence):
+                log.warning("handed back %s, unfinished after %s s", claim.job_id, self._settings.drain_s)
+                self._publisher.publish(claim.job_id, claim.priority, claim.preview)
+        except StoreUnavailable as error:
+            log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
+        except PublishFailed as error:
+            log.warning("%s", error)
+        finally:
+            running.disowned = True
+            self._cancel(running.request_id)

@@ -1,0 +1,139 @@
+"""The job record as the rest of the code sees it: frozen, made from the Redis hash, shown as JSON."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
+
+
+class Status(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+
+
+class Priority(StrEnum):
+    """Which queue a job waits in; interactive jobs overtake bulk ones."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+
+def new_job_id() -> str:
+    """A fresh random job id."""
+    return f"job_{uuid.uuid4().hex}"
+
+
+def random_seed() -> int:
+    """A seed to fix in the record, so that a second attempt gives the text of the first."""
+    return secrets.randbits(53)  # what every JSON reader holds exactly
+
+
+def preview(request: Mapping[str, Any]) -> str:
+    """The start of the prompt, or of the last message, on one line."""
+    text = request.get("prompt")
+    if text is None:
+        text = request["messages"][-1]["content"]
+    line = " ".join(str(text[: PREVIEW_CHARS * 4]).split())
+    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another."""
+
+    request: Mapping[str, Any]
+    id: str = field(default_factory=new_job_id)
+    priority: Priority = Priority.INTERACTIVE
+    model: str | None = None
+    deadline: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    body_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too."""
+
+    id: str
+    status: Status
+    priority: Priority
+    model: str | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    deadline: float | None
+    attempts: int
+    worker: str | None
+    metadata: dict[str, str]
+    request: dict[str, Any]
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    @classmethod
+    def from_hash(cls, fields: Mapping[str, str]) -> Job:
+        """From the Redis hash, where absent and empty both mean none."""
+        return cls(
+            id=fields["id"],
+            status=Status(fields["status"]),
+            priority=Priority(fields["priority"]),
+            model=fields.get("model") or None,
+            created_at=float(fields["created_at"]) / 1000,
+            started_at=_seconds(fields.get("started_at")),
+            finished_at=_seconds(fields.get("finished_at")),
+            deadline=_seconds(fields.get("deadline")),
+            attempts=int(fields["attempts"]),
+            worker=fields.get("worker") or None,
+            metadata=json.loads(fields["metadata"]),
+            request=json.loads(fields["request"]),
+            result=_object(fields.get("result")),
+            error=_object(fields.get("error")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as HTTP shows it."""
+        return {
+            "id": self.id,
+            "object": "job",
+            "status": self.status.value,
+            "priority": self.priority.value,
+            "model": self.model,
+            "created_at": self.created_at,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "deadline": self.deadline,
+            "attempts": self.attempts,
+            "worker": self.worker,
+            "metadata": self.metadata,
+            "request": self.request,
+            "result": self.result,
+            "error": self.error,
+        }
+
+
+def _seconds(ms: str | None) -> float | None:
+    return float(ms) / 1000 if ms else None
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    return json.loads(text) if text else None

@@ -1,0 +1,28 @@
+-- ARGV: id, worker, claim token, lease ms, max attempts, result ttl ms
+-- Returns 'claimed' with what the worker needs, or why not: 'unknown' | 'busy' | 'done'.
+local job = load_job(ARGV[1])
+if not job then return { 'unknown' } end
+if TERMINAL[job.status] then return { 'done' } end
+
+local key = P .. 'job:' .. job.id
+local ours = job.status == 'running' and job.claim_token == ARGV[3] -- the reply of this very claim was lost
+if not ours then
+  if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
+  if closed_before_run(job, tonumber(ARGV[5]), tonumber(ARGV[6])) then return { 'done' } end
+
+  local sent = tonumber(redis.call('GET', P .. 'claimed:' .. job.priority) or '0')
+  if job.enqueued_at > sent then redis.call('SET', P .. 'claimed:' .. job.priority, int(job.enqueued_at)) end
+
+  leave_lists(job)
+  move(job, 'running')
+  job.fence, job.attempts = job.fence + 1, job.attempts + 1
+  redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', ARGV[2],
+    'claim_token', ARGV[3], 'started_at', int(NOW))
+end
+
+local lease_until = int(NOW + tonumber(ARGV[4]))
+redis.call('HSET', key, 'lease_until', lease_until)
+redis.call('ZADD', P .. 'leases', lease_until, job.id)
+local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at')
+return { 'claimed', int(job.fence), int(job.attempts), rest[1], rest[2], job.priority, rest[3], rest[4],
+  int(NOW), job.preview }

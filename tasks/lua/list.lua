@@ -1,0 +1,40 @@
+-- ARGV: status or '', id to start after or '', limit, then name and value of each metadata filter.
+-- Returns 'unknown' if there is no such id to start after, else 'ok', 1 or 0 for more, and the ids.
+local CHUNK = 200
+local indexes = { P .. 'jobs' }
+if ARGV[1] ~= '' then table.insert(indexes, P .. 'status:' .. ARGV[1]) end
+for i = 4, #ARGV, 2 do table.insert(indexes, meta_key(ARGV[i], ARGV[i + 1])) end
+
+local below = '+inf'
+if ARGV[2] ~= '' then
+  local seq = redis.call('ZSCORE', P .. 'jobs', ARGV[2])
+  if not seq then return { 'unknown' } end
+  below = '(' .. seq
+end
+
+-- Walk the smallest index and look the ids up in the others.
+table.sort(indexes, function(a, b) return redis.call('ZCARD', a) < redis.call('ZCARD', b) end)
+
+local limit = tonumber(ARGV[3])
+local found = {}
+local skip = 0
+while #found <= limit do
+  local ids = redis.call('ZREVRANGEBYSCORE', indexes[1], below, '-inf', 'LIMIT', skip, CHUNK)
+  for _, id in ipairs(ids) do
+    local fits = true
+    for i = 2, #indexes do
+      fits = fits and redis.call('ZSCORE', indexes[i], id)
+    end
+    if fits then table.insert(found, id) end
+    if #found > limit then break end
+  end
+  if #ids < CHUNK then break end
+  skip = skip + CHUNK
+end
+
+local more = 0
+if #found > limit then
+  more = 1
+  table.remove(found)
+end
+return { 'ok', more, unpack(found) }

@@ -1,0 +1,71 @@
+-- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
+--       then priority and Celery list of each queue.
+-- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
+-- then id, priority and preview of each job whose message must be sent.
+local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local lease, gap, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
+local send = {}
+
+local function due(index, until_ms)
+  local ids = redis.call('ZRANGEBYSCORE', P .. index, '-inf', int(until_ms), 'LIMIT', 0, limit)
+  if #ids == limit then full = 1 end
+  return ids
+end
+
+local function to_send(job)
+  for _, value in ipairs({ job.id, job.priority, job.preview }) do table.insert(send, value) end
+end
+
+-- After a gap (Redis was down, or nobody looked) the leases are old because they could not be
+-- renewed: their holders get one lease's time to say that they live.
+local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
+redis.call('SET', P .. 'reconciled_at', int(NOW))
+if NOW - last > gap then redis.call('SET', P .. 'grace_until', int(NOW + lease), 'PX', int(lease)) end
+
+if redis.call('EXISTS', P .. 'grace_until') == 0 then
+  for _, id in ipairs(due('leases', NOW)) do
+    local job = load_job(id)
+    if closed_before_run(job, max_attempts, ttl) then
+      lost = lost + 1
+    else
+      requeue(job, job.attempts)
+      to_send(job)
+      requeued = requeued + 1
+    end
+  end
+end
+
+-- A running job past its deadline is the engine's to end, which keeps the partial text.
+for _, id in ipairs(due('deadlines', NOW)) do
+  local job = load_job(id)
+  if job.status == 'queued' then
+    close(job, 'expired', '', '', ttl)
+    expired = expired + 1
+  else
+    redis.call('ZREM', P .. 'deadlines', id)
+  end
+end
+
+-- A message is lost if it is old and its list is empty, or if one sent well after it has been claimed.
+for i = 7, #ARGV, 2 do
+  local priority, list = ARGV[i], ARGV[i + 1]
+  local newest = NOW
+  if redis.call('LLEN', list) > 0 then
+    newest = math.min(NOW, tonumber(redis.call('GET', P .. 'claimed:' .. priority) or '0'))
+  end
+  for _, id in ipairs(due('pending:' .. priority, newest - resend_after)) do
+    local job = load_job(id)
+    redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
+    redis.call('ZADD', P .. 'pending:' .. priority, int(NOW), id)
+    to_send(job)
+    resent = resent + 1
+  end
+end
+
+for _, id in ipairs(due('expiry', NOW)) do
+  forget(load_job(id))
+  dropped = dropped + 1
+end
+
+return { requeued, lost, expired, resent, dropped, full, unpack(send) }

@@ -1,0 +1,81 @@
+"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery import Celery
+from kombu import Queue
+from kombu.utils.scheduling import priority_cycle
+
+from tasks.job import Priority
+from tasks.settings import Settings
+
+GENERATE = "medusaq.generate"  # task names: part of the wire format between gateway and workers
+RECONCILE = "medusaq.reconcile"
+QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
+IO_QUEUE = "medusaq.io"
+
+# Far above any run: leases recover a lost worker's jobs, and the shortest value of any peer wins.
+VISIBILITY_TIMEOUT_S = 24 * 3600
+# The record is stored before its message is sent and the reconciler sends it again: no reason to insist.
+PUBLISH_RETRY = {"max_retries": 1, "interval_start": 0.0, "interval_step": 0.1, "interval_max": 0.1}
+
+
+class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no types
+    """Polls the queues in the order of QUEUES, always.
+
+    kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
+    random in each process; its "sorted" cycle would put bulk first.
+    """
+
+    def consume(self, n: int) -> Sequence[str]:
+        order = list(QUEUES.values())
+        return sorted(self.items[:n], key=lambda name: order.index(name) if name in order else len(order))
+
+
+def list_key(settings: Settings, priority: Priority) -> str:
+    """The Redis list that holds the waiting messages of a queue."""
+    return settings.key_prefix + QUEUES[priority]
+
+
+def make_app(settings: Settings) -> Celery:
+    """A Celery application that sends to, or works for, the stack of these settings."""
+    app = Celery("medusaq", set_as_current=False)
+    app.conf.update(
+        broker_url=settings.redis_url,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
+        broker_connection_timeout=settings.redis_timeout_s,
+        broker_transport_options={
+            "global_keyprefix": settings.key_prefix,
+            # By name: workers report their settings as JSON, and Flower asks for them.
+            "queue_order_strategy": "tasks.queues:InteractiveFirst",
+            "priority_steps": [0],  # our queues are the priorities
+            "visibility_timeout": VISIBILITY_TIMEOUT_S,
+            "socket_timeout": settings.redis_timeout_s,
+            "socket_connect_timeout": settings.redis_timeout_s,
+            "socket_keepalive": True,
+        },
+        task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
+        task_default_queue=QUEUES[Priority.INTERACTIVE],
+        task_create_missing_queues=False,
+        task_serializer="json",
+        accept_content=["json"],
+        event_serializer="json",
+        result_backend=None,
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_publish_retry=True,
+        task_publish_retry_policy=PUBLISH_RETRY,
+        task_send_sent_event=True,
+        worker_consumer="tasks.consumer:WakingConsumer",
+        worker_concurrency=settings.concurrency,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=True,
+        worker_soft_shutdown_timeout=settings.drain_s,
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # they go on; the lease decides
+        worker_redirect_stdouts=False,
+        beat_scheduler="celery.beat:Scheduler",  # in memory: no schedule file in the working directory
+    )
+    return app

@@ -1,0 +1,58 @@
+"""Which model workers are alive: one hash each that dies with its time to live, and the set of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from tasks.store import JobStore, answering
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One live worker. context_length is the most tokens one request may use; started_at Unix seconds."""
+
+    id: str
+    model: str
+    context_length: int
+    slots: int
+    pid: int
+    host: str
+    started_at: float
+    details: Mapping[str, object] = field(default_factory=dict)  # quantization, batch_invariant, ...
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Registry:
+    """Kept in the Redis of a job store."""
+
+    def __init__(self, store: JobStore, ttl_s: float) -> None:
+        self._redis = store.redis
+        self._members = f"{store.prefix}workers"
+        self._prefix = f"{store.prefix}worker:"
+        self._ttl_ms = round(ttl_s * 1000)
+
+    def refresh(self, worker: WorkerInfo) -> None:
+        with answering(), self._redis.pipeline() as pipe:
+            pipe.set(self._prefix + worker.id, json.dumps(asdict(worker)), px=self._ttl_ms)
+            pipe.sadd(self._members, worker.id)
+            pipe.execute()
+
+    def leave(self, worker_id: str) -> None:
+        with answering(), self._redis.pipeline() as pipe:
+            pipe.delete(self._prefix + worker_id)
+            pipe.srem(self._members, worker_id)
+            pipe.execute()
+
+    def live(self) -> list[WorkerInfo]:
+        """The live workers by id; forgets those that fell silent. Raises StoreUnavailable."""
+        with answering():
+            ids = sorted(self._redis.smembers(self._members))
+            if not ids:
+                return []
+            records = self._redis.mget([self._prefix + worker_id for worker_id in ids])
+            gone = [worker_id for worker_id, record in zip(ids, records, strict=True) if not record]
+            if gone:
+                self._redis.srem(self._members, *gone)
+        return [WorkerInfo(**json.loads(record)) for record in records if record]

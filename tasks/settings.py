@@ -1,0 +1,87 @@
+"""Settings of every process, from MEDUSAQ_* environment variables and an .env file.
+
+Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named.
+"""
+
+from functools import cache
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tasks.errors import SettingsError
+
+ENV_PREFIX = "MEDUSAQ_"
+
+
+class Settings(BaseSettings):
+    """One field per variable; MEDUSAQ_SLOTS sets `slots`."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True)
+
+    # where things are
+    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^rediss?://")
+    key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
+    host: str = "127.0.0.1"
+    port: int = Field(7860, ge=0, le=65535)
+    flower_port: int = Field(5555, ge=0, le=65535)
+    allow_open: bool = False  # listen beyond loopback without keys, for containers behind a proxy
+
+    # the engine; the worker hands these on
+    model: str | None = None  # path of a GGUF; None is the packaged default model
+    slots: int = Field(16, ge=1, le=64)
+    kv_cells: int = Field(8192, ge=64)
+    batch_window_ms: float = Field(10.0, ge=0, le=1000)
+    prefill_chunk: int = Field(128, ge=1)
+    prefix_sharing: bool = True
+    prefix_cache_cells: int = Field(2048, ge=0)
+    batch_invariant: bool = False
+    threads: int = Field(0, ge=0)  # 0 is every core
+    gpu_layers: int = Field(-1, ge=-1)  # -1 is all of them
+    engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
+
+    # the life of a job
+    worker_lookahead: int = Field(4, ge=0, le=64)  # jobs claimed beyond the slots: a free slot never waits
+    lease_ms: int = Field(10_000, ge=200)  # ten missed heartbeats and the job is somebody else's
+    heartbeat_ms: int = Field(1000, ge=50)
+    reconcile_s: float = Field(2.0, gt=0)
+    max_attempts: int = Field(3, ge=1)  # a prompt that kills workers gets no further
+    resend_after_s: float = Field(15.0, gt=0)  # far above a publish, so that a resend means a lost message
+    drain_s: float = Field(20.0, ge=0)  # SIGTERM lets running jobs finish this long
+    worker_ttl_s: float = Field(5.0, gt=0)  # a silent worker leaves the registry after this
+    result_ttl_s: int = Field(604_800, ge=1)  # a week
+
+    # the gateway
+    max_body_bytes: int = Field(4_194_304, ge=1024)
+    max_wait_s: int = Field(60, ge=0)
+    redis_timeout_s: float = Field(3.0, gt=0)
+    retry_after_s: int = Field(2, ge=1)
+    default_max_tokens: int = Field(256, ge=1)
+
+    log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
+
+    @property
+    def concurrency(self) -> int:
+        """Celery threads of a model worker: the slots plus the lookahead."""
+        return self.slots + self.worker_lookahead
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from the environment with overrides; raises SettingsError with one line."""
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]  # pydantic checks the values
+    except ValidationError as error:
+        raise SettingsError("; ".join(_line(e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def _line(loc: tuple[int | str, ...], message: str) -> str:
+    field = str(loc[0]) if loc else "settings"
+    return f"{ENV_PREFIX}{field.removeprefix(ENV_PREFIX.lower()).upper()}: {message}"
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings of this process, read once."""
+    settings = load_settings()
+    if settings.heartbeat_ms * 2 > settings.lease_ms:
+        raise SettingsError(f"{ENV_PREFIX}HEARTBEAT_MS: must be at most half of {ENV_PREFIX}LEASE_MS")
+    return settings

@@ -1,0 +1,293 @@
+"""The job store: every change of a record is one Lua script, so that it happens whole or not at all.
+
+The scripts are in tasks/lua; common.lua, put before each of them, lists the keys. Every method
+raises StoreUnavailable when Redis does not answer in time.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.commands.core import Script
+from redis.retry import Retry
+
+from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
+from tasks.job import Job, NewJob, Priority, Status, preview
+from tasks.queues import list_key
+from tasks.settings import Settings
+
+IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
+RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
+_LUA = Path(__file__).parent / "lua"
+
+
+class Refusal(StrEnum):
+    """Why a claim was refused."""
+
+    UNKNOWN = "unknown"  # no such record any more
+    BUSY = "busy"  # running under another claim whose lease holds
+    DONE = "done"  # the record is terminal, perhaps since this very claim
+
+
+class Beat(StrEnum):
+    """What a heartbeat says of one running job."""
+
+    OK = "ok"
+    CANCEL = "cancel"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job this worker holds. Times are Unix seconds by the clock of Redis."""
+
+    job_id: str
+    fence: int
+    attempts: int
+    request: dict[str, Any]
+    model: str | None
+    priority: Priority
+    deadline: float | None
+    created_at: float
+    claimed_at: float
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A queued job whose Celery message must be sent."""
+
+    job_id: str
+    priority: Priority
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What one reconcile did; full: there may be more of it to do at once."""
+
+    requeued: int
+    lost: int
+    expired: int
+    resent: int
+    dropped: int
+    full: bool
+    unsent: tuple[Unsent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    jobs: tuple[Job, ...]
+    has_more: bool
+
+
+class JobStore:
+    """Thread-safe; one per process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.prefix = settings.key_prefix
+        self.redis: Any = connect(settings)  # typed, every answer would be perhaps an awaitable
+        common = (_LUA / "common.lua").read_text(encoding="utf-8")
+        self._scripts: dict[str, Script] = {
+            path.stem: self.redis.register_script(common + path.read_text(encoding="utf-8"))
+            for path in _LUA.glob("*.lua")
+            if path.stem != "common"
+        }
+
+    def close(self) -> None:
+        self.redis.close()
+
+    def ping(self) -> None:
+        with answering():
+            self.redis.ping()
+
+    def create(self, new: NewJob) -> tuple[Job, bool]:
+        """Store a queued job; the flag is False when the idempotency key gave an earlier one.
+
+        Raises IdempotencyConflict. Safe to repeat with the same NewJob.
+        """
+        answer, record = self._run(
+            "create",
+            new.id,
+            new.priority.value,
+            new.model or "",
+            _dump(new.request),
+            _dump(new.metadata),
+            "" if new.deadline is None else round(new.deadline * 1000),
+            preview(new.request),
+            new.idempotency_key or "",
+            new.body_hash,
+            IDEMPOTENCY_TTL_MS,
+        )
+        if answer == "conflict":
+            raise IdempotencyConflict(record)
+        return _job(record), answer == "created"
+
+    def get(self, job_id: str) -> Job:
+        """The record; raises JobNotFound."""
+        with answering():
+            fields = self.redis.hgetall(self._key(job_id))
+        if not fields:
+            raise JobNotFound(job_id)
+        return Job.from_hash(fields)
+
+    def page(
+        self,
+        limit: int,
+        status: Status | None = None,
+        after: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Page:
+        """Newest first, beginning below the job `after`; raises JobNotFound for an unknown one."""
+        filters = [text for pair in (metadata or {}).items() for text in pair]
+        answer = self._run("list", status.value if status else "", after or "", limit, *filters)
+        if answer[0] == "unknown":
+            raise JobNotFound(after or "")
+        with answering(), self.redis.pipeline(transaction=False) as pipe:
+            for job_id in answer[2:]:
+                pipe.hgetall(self._key(job_id))
+            records = pipe.execute()
+        # A job deleted between the two calls has an empty hash.
+        return Page(tuple(Job.from_hash(r) for r in records if r), has_more=answer[1] == 1)
+
+    def cancel(self, job_id: str) -> Job:
+        """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
+        record = self._run("cancel", job_id, self._ttl_ms)
+        if not record:
+            raise JobNotFound(job_id)
+        return _job(record)
+
+    def delete(self, job_id: str) -> None:
+        """Drop an ended job; raises JobNotFound or JobNotFinished."""
+        answer = self._run("delete", job_id)
+        if answer == "unknown":
+            raise JobNotFound(job_id)
+        if answer == "active":
+            raise JobNotFinished(job_id)
+
+    def claim(self, job_id: str, worker: str, token: str) -> Claim | Refusal:
+        """Take a job for `worker`. token is unique to this claim and makes repeating it safe."""
+        answer = self._run(
+            "claim", job_id, worker, token, self._settings.lease_ms, self._settings.max_attempts, self._ttl_ms
+        )
+        if answer[0] != "claimed":
+            return Refusal(answer[0])
+        _, fence, attempts, request, model, priority, deadline, created_at, now, shown = answer
+        return Claim(
+            job_id=job_id,
+            fence=int(fence),
+            attempts=int(attempts),
+            request=json.loads(request),
+            model=model or None,
+            priority=Priority(priority),
+            deadline=int(deadline) / 1000 if deadline else None,
+            created_at=int(created_at) / 1000,
+            claimed_at=int(now) / 1000,
+            preview=shown,
+        )
+
+    def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
+        """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
+        flat = [value for pair in claims for value in pair]
+        return [Beat(answer) for answer in self._run("heartbeat", self._settings.lease_ms, *flat)]
+
+    def finish(
+        self,
+        job_id: str,
+        fence: int,
+        status: Status,
+        result: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Write the end of a job. False: the claim is no longer ours and nothing was written."""
+        answer = self._run("finish", job_id, fence, status.value, _dump(result), _dump(error), self._ttl_ms)
+        return bool(answer == 1)
+
+    def hand_back(self, job_id: str, fence: int) -> bool:
+        """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
+        return bool(self._run("hand_back", job_id, fence, self._ttl_ms) == 1)
+
+    def reconcile(self) -> Reconciled:
+        """One pass over expired leases, passed deadlines, lost messages and records past their time."""
+        s = self._settings
+        gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
+        queues = [text for priority in Priority for text in (priority.value, list_key(s, priority))]
+        answer = self._run(
+            "reconcile",
+            s.max_attempts,
+            int(s.resend_after_s * 1000),
+            self._ttl_ms,
+            s.lease_ms,
+            gap_ms,
+            RECONCILE_LIMIT,
+            *queues,
+        )
+        requeued, lost, expired, resent, dropped, full, *unsent = answer
+        triples = zip(unsent[::3], unsent[1::3], unsent[2::3], strict=True)
+        return Reconciled(
+            requeued,
+            lost,
+            expired,
+            resent,
+            dropped,
+            bool(full),
+            tuple(Unsent(job_id, Priority(priority), shown) for job_id, priority, shown in triples),
+        )
+
+    @property
+    def _ttl_ms(self) -> int:
+        return self._settings.result_ttl_s * 1000
+
+    def _key(self, job_id: str) -> str:
+        return f"{self.prefix}job:{job_id}"
+
+    def _run(self, name: str, *args: str | int) -> Any:
+        with answering():
+            return self._scripts[name](keys=[self.prefix], args=args)
+
+
+def connect(settings: Settings) -> redis.Redis:
+    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
+
+    It may send a command twice when the connection broke: every script is safe to repeat.
+    """
+    return redis.Redis.from_url(
+        settings.redis_url,
+        decode_responses=True,
+        socket_timeout=settings.redis_timeout_s,
+        socket_connect_timeout=settings.redis_timeout_s,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+    )
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn any failure of Redis into StoreUnavailable."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis: {error}") from error
+
+
+def new_token() -> str:
+    """A claim token."""
+    return uuid.uuid4().hex
+
+
+def _dump(value: Mapping[str, Any] | None) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _job(flat: Sequence[str]) -> Job:
+    return Job.from_hash(dict(zip(flat[::2], flat[1::2], strict=True)))

@@ -1,0 +1,73 @@
+"""A real gateway process for the tests of one module, and one scripted worker behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tasks.settings import Settings
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.workers import ROOT, Workers, environment, wait_until
+
+UVICORN = [sys.executable, "-m", "uvicorn", "api.app:create_app", "--factory", "--host", "127.0.0.1"]
+BODY_LIMIT = 4096
+
+
+class GatewayProcess:
+    """uvicorn with the factory, as `medusaq gateway` runs it; `http` is a client to it."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        port = free_port()
+        self.log = folder / f"gateway{port}.log"
+        with self.log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [*UVICORN, "--port", str(port)],
+                cwd=ROOT,
+                env=environment(settings),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        wait_until(self._answers, 20, lambda: self._process.poll() is None, self.log.read_text)
+
+    def stop(self) -> int:
+        self.http.close()
+        self._process.terminate()
+        return self._process.wait(10)
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def gateway_settings(redis_server: RedisServer) -> Settings:
+    """Replaces `settings` for the tests of a module, which share a gateway."""
+    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, redis_timeout_s=1.0, max_wait_s=5)
+
+
+@pytest.fixture(scope="module")
+def gateway(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(gateway_settings, tmp_path_factory.mktemp("gateway"))
+    yield process
+    assert process.stop() in (0, -15)
+
+
+@pytest.fixture(scope="module")
+def model_worker(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    workers = Workers(tmp_path_factory.mktemp("workers"))
+    workers.model(gateway_settings)
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def http(gateway: GatewayProcess) -> httpx.Client:
+    return gateway.http

@@ -1,0 +1,125 @@
+"""The gateway while Redis is down, frozen or restarted, and while no worker lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tasks.job import Priority
+from tasks.queues import list_key
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.api.conftest import GatewayProcess
+from tests.servers import RedisServer, fast_settings
+from tests.workers import Workers, wait_until
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture
+def outage_settings(own_redis: RedisServer) -> Settings:
+    return fast_settings(own_redis)
+
+
+@pytest.fixture
+def outage(own_redis: RedisServer, outage_settings: Settings, tmp_path: Path) -> Iterator[GatewayProcess]:
+    gateway = GatewayProcess(outage_settings, tmp_path)
+    yield gateway
+    own_redis.thaw()
+    gateway.stop()
+
+
+def refused(response: httpx.Response) -> None:
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert response.json()["error"]["code"] == "store_unavailable"
+    assert response.json()["error"]["type"] == "server_error"
+
+
+def test_redis_down_and_back(own_redis: RedisServer, outage: GatewayProcess) -> None:
+    http = outage.http
+    job = http.post("/v1/jobs", json={"prompt": "hi"}).json()
+    own_redis.stop()
+    for _ in range(2):
+        refused(http.post("/v1/jobs", json={"prompt": "hi"}))
+        refused(http.post("/v1/jobs", json={"prompt": "hi", "model": "m"}))
+        refused(http.get(f"/v1/jobs/{job['id']}"))
+        refused(http.get("/v1/jobs"))
+        refused(http.post(f"/v1/jobs/{job['id']}/cancel"))
+        refused(http.delete(f"/v1/jobs/{job['id']}"))
+        refused(http.get("/v1/models"))
+    assert http.get("/healthz").status_code == 200
+    ready = http.get("/readyz")
+    assert (ready.status_code, ready.json()) == (503, {"redis": False, "workers": 0})
+    own_redis.start()
+    assert http.get(f"/v1/jobs/{job['id']}").json() == job
+    assert http.post("/v1/jobs", json={"prompt": "hi"}).status_code == 202
+    assert http.get("/readyz").json() == {"redis": True, "workers": 0}
+
+
+def test_redis_frozen(own_redis: RedisServer, outage: GatewayProcess) -> None:
+    http = outage.http
+    job = http.post("/v1/jobs", json={"prompt": "hi"}).json()
+    own_redis.freeze()
+    for method, url in (("POST", "/v1/jobs"), ("GET", f"/v1/jobs/{job['id']}")):
+        started = time.monotonic()
+        refused(http.request(method, url, json={"prompt": "hi"}))
+        assert time.monotonic() - started < 4
+    assert http.get("/healthz").status_code == 200
+    own_redis.thaw()
+    assert http.get(f"/v1/jobs/{job['id']}").status_code == 200
+
+
+def test_redis_down_at_the_start_of_the_gateway(own_redis: RedisServer, tmp_path: Path) -> None:
+    own_redis.stop()
+    gateway = GatewayProcess(fast_settings(own_redis), tmp_path)
+    refused(gateway.http.post("/v1/jobs", json={"prompt": "hi"}))
+    own_redis.start()
+    assert gateway.http.post("/v1/jobs", json={"prompt": "hi"}).status_code == 202
+    gateway.stop()
+
+
+def test_a_waiter_survives_a_restart(own_redis: RedisServer, tmp_path: Path, workers: Workers) -> None:
+    """The event connection is made again: a later job's end is still pushed, not polled."""
+    settings = fast_settings(own_redis)
+    gateway = GatewayProcess(settings, tmp_path)
+    workers.model(settings)
+    own_redis.stop()
+    own_redis.start()
+    channel = f"{settings.key_prefix}events"
+    store = JobStore(settings)
+    wait_until(lambda: store.redis.pubsub_numsub(channel)[0][1] == 1)
+    job = gateway.http.post("/v1/jobs", json={"prompt": "delay=2.2"}, headers={"Prefer": "wait=20"}).json()
+    assert job["status"] == "succeeded"
+    assert time.time() - job["finished_at"] < 0.5
+    store.close()
+    gateway.stop()
+
+
+def test_a_message_that_cannot_be_sent_leaves_an_accepted_job(
+    outage: GatewayProcess, outage_settings: Settings, workers: Workers
+) -> None:
+    """The record is stored but the Celery list is broken: 202, and the reconciler sends it later."""
+    store = JobStore(outage_settings)
+    broken = list_key(outage_settings, Priority.INTERACTIVE)
+    store.redis.set(broken, "not a list")
+    job = outage.http.post("/v1/jobs", json={"prompt": "hi"})
+    assert job.status_code == 202
+    store.redis.delete(broken)
+    workers.model(outage_settings)
+    workers.io(outage_settings)
+    url = f"/v1/jobs/{job.json()['id']}"
+    assert outage.http.get(url, headers={"Prefer": "wait=15"}).json()["status"] == "succeeded"
+    store.close()
+
+
+def test_no_worker_is_not_ready_but_jobs_are_accepted(outage: GatewayProcess) -> None:
+    response = outage.http.get("/readyz")
+    assert (response.status_code, response.json()) == (503, {"redis": True, "workers": 0})
+    assert outage.http.get("/v1/models").json() == {"object": "list", "data": []}
+    body = {"prompt": "hi", "model": "not-started-yet", "max_tokens": 10**6}
+    assert outage.http.post("/v1/jobs", json=body).status_code == 202

@@ -1,0 +1,39 @@
+"""The figures and the choice of prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.common import Throughput, default_model, load_spec_bench
+
+
+@pytest.fixture
+def spec_bench(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    rows = [{"question_id": n, "category": "qa", "turns": [f"é {n}", "again"]} for n in range(10)]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("limit", "chosen"),
+    [(None, list(range(10))), (10, list(range(10))), (99, list(range(10))), (3, [0, 3, 6])],
+)
+def test_prompts_are_first_turns_spread_over_the_file(
+    spec_bench: Path, limit: int | None, chosen: list[int]
+) -> None:
+    assert load_spec_bench(spec_bench, limit) == [f"é {n}" for n in chosen]
+
+
+def test_the_rate_is_generated_tokens_over_wall_time() -> None:
+    figure = Throughput(requests=4, prompt_tokens=1000, generated_tokens=256, wall_s=8.0)
+    assert figure.tokens_per_s == 32.0
+    assert figure.line("name").split()[:3] == ["name", "32.0", "tokens/s"]
+
+
+def test_the_default_model_is_a_gguf() -> None:
+    with default_model().open("rb") as model:
+        assert model.read(4) == b"GGUF"

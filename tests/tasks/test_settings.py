@@ -1,0 +1,63 @@
+"""Bad settings fail at the start with one line that names the variable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import SettingsError
+from tasks.settings import get_settings, load_settings
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLOTS", "many"),
+        ("SLOTS", "0"),
+        ("PORT", "70000"),
+        ("REDIS_URL", "http://localhost"),
+        ("MAX_ATTEMPTS", "-1"),
+        ("REDIS_TIMEOUT_S", "0"),
+        ("ENGINE_FACTORY", "engine"),
+        ("LOG_LEVEL", "LOUD"),
+    ],
+)
+def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"MEDUSAQ_{name}", value)
+    with pytest.raises(SettingsError, match=f"^MEDUSAQ_{name}: ") as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_heartbeat_must_fit_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEDUSAQ_LEASE_MS", "1000")
+    get_settings.cache_clear()
+    with pytest.raises(SettingsError, match="MEDUSAQ_HEARTBEAT_MS"):
+        get_settings()
+    get_settings.cache_clear()
+
+
+def test_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("MEDUSAQ_SLOTS=3\nOTHER=1\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_settings().slots == 3
+    assert load_settings().concurrency == 7
+
+
+def test_a_worker_with_bad_settings_ends_with_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "tasks.app", "worker", "-P", "threads"],
+        cwd=ROOT,
+        env={"MEDUSAQ_SLOTS": "many", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: MEDUSAQ_SLOTS: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,345 @@
+"""Every transition of a record, the refused ones included, on a real server."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
+from tasks.job import TERMINAL, Priority, Status
+from tasks.settings import Settings
+from tasks.store import Beat, JobStore, Refusal
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.tasks.helpers import WORKER, claimed, new, queued
+
+RESULT = {"text": "done"}
+
+
+def terminal(store: JobStore, status: Status) -> str:
+    """A job that has ended this way."""
+    if status is Status.CANCELLED:
+        job_id = queued(store)
+        store.cancel(job_id)
+    elif status is Status.EXPIRED:
+        job_id = queued(store, deadline=time.time() + 0.01)
+        time.sleep(0.02)
+        assert store.claim(job_id, WORKER, "t") is Refusal.DONE
+    else:
+        job_id = queued(store)
+        claim = claimed(store, job_id)
+        assert store.finish(job_id, claim.fence, status, result=RESULT)
+    assert store.get(job_id).status is status
+    return job_id
+
+
+def test_create_stores_a_queued_record(store: JobStore) -> None:
+    before = time.time()
+    job, created = store.create(
+        new("héllo\n wörld", priority=Priority.BULK, model="m", deadline=before + 60, metadata={"run": "1"})
+    )
+    assert created
+    assert job == store.get(job.id)
+    assert (job.status, job.priority, job.model, job.attempts) == (Status.QUEUED, Priority.BULK, "m", 0)
+    assert job.request["prompt"] == "héllo\n wörld"
+    assert job.metadata == {"run": "1"}
+    assert job.created_at == pytest.approx(before, abs=1)
+    assert job.deadline == pytest.approx(before + 60, abs=0.001)
+    assert (job.started_at, job.finished_at, job.worker, job.result, job.error) == (None,) * 5
+
+
+def test_creating_again_with_the_same_id_changes_nothing(store: JobStore) -> None:
+    same = new()
+    first, created = store.create(same)
+    again, created_again = store.create(same)
+    assert (created, created_again, first) == (True, False, again)
+
+
+def test_idempotency_key(store: JobStore) -> None:
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    again, created = store.create(new(idempotency_key="k", body_hash="a"))
+    assert (again.id, created) == (first.id, False)
+    with pytest.raises(IdempotencyConflict, match=first.id):
+        store.create(new(idempotency_key="k", body_hash="b"))
+    other, created = store.create(new(idempotency_key="other", body_hash="b"))
+    assert created
+    assert other.id != first.id
+    assert 0 < store.redis.pttl(f"{store.prefix}idem:k") <= 24 * 3600 * 1000
+
+
+def test_idempotency_key_of_a_deleted_job_is_free(store: JobStore) -> None:
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    store.cancel(first.id)
+    store.delete(first.id)
+    again, created = store.create(new(idempotency_key="k", body_hash="b"))
+    assert created
+    assert again.id != first.id
+
+
+def test_claim_makes_it_running(store: JobStore) -> None:
+    job_id = queued(store, "a prompt", metadata={"a": "b"})
+    claim = claimed(store, job_id)
+    job = store.get(job_id)
+    assert (claim.fence, claim.attempts, claim.request["prompt"]) == (1, 1, "a prompt")
+    assert (job.status, job.worker, job.attempts) == (Status.RUNNING, WORKER, 1)
+    assert job.started_at == claim.claimed_at
+    assert claim.preview == "a prompt"
+
+
+def test_claim_repeated_with_its_token_is_the_same_claim(store: JobStore) -> None:
+    job_id = queued(store)
+    first = claimed(store, job_id, "mine")
+    again = claimed(store, job_id, "mine")
+    assert (again.fence, again.attempts) == (first.fence, first.attempts) == (1, 1)
+
+
+def test_claim_of_a_running_job_is_busy(store: JobStore) -> None:
+    job_id = queued(store)
+    claimed(store, job_id, "one")
+    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+
+
+def test_claim_of_an_unknown_job(store: JobStore) -> None:
+    assert store.claim("job_none", WORKER, "t") is Refusal.UNKNOWN
+
+
+def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200))
+    job_id = queued(store)
+    stale = claimed(store, job_id, "one")
+    time.sleep(0.25)
+    fresh = claimed(store, job_id, "two")
+    assert (fresh.fence, fresh.attempts) == (2, 2)
+    assert not store.finish(job_id, stale.fence, Status.SUCCEEDED, result={"text": "stale"})
+    assert store.heartbeat([(job_id, stale.fence), (job_id, fresh.fence)]) == [Beat.LOST, Beat.OK]
+    assert store.finish(job_id, fresh.fence, Status.SUCCEEDED, result={"text": "fresh"})
+    job = store.get(job_id)
+    assert job.result == {"text": "fresh"}
+    assert job.attempts == 2
+    store.close()
+
+
+def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200, max_attempts=2))
+    job_id = queued(store)
+    for token in ("one", "two"):
+        claimed(store, job_id, token)
+        time.sleep(0.25)
+    assert store.claim(job_id, WORKER, "three") is Refusal.DONE
+    job = store.get(job_id)
+    assert (job.status, job.attempts) == (Status.FAILED, 2)
+    assert job.error is not None
+    assert (job.error["code"], job.error["param"]) == ("worker_lost", None)
+    store.close()
+
+
+def test_heartbeat_renews_the_lease(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=300))
+    job_id = queued(store)
+    claim = claimed(store, job_id, "one")
+    for _ in range(4):
+        time.sleep(0.15)
+        assert store.heartbeat([(job_id, claim.fence)]) == [Beat.OK]
+    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+    store.close()
+
+
+def test_heartbeat_answers_in_order(store: JobStore) -> None:
+    ids = [queued(store) for _ in range(3)]
+    fences = [claimed(store, job_id).fence for job_id in ids]
+    store.cancel(ids[1])
+    store.finish(ids[2], fences[2], Status.SUCCEEDED, result=RESULT)
+    pairs = [*zip(ids, fences, strict=True), ("job_none", 1)]
+    assert store.heartbeat(pairs) == [Beat.OK, Beat.CANCEL, Beat.LOST, Beat.LOST]
+    assert store.heartbeat([]) == []
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    with store.redis.pubsub() as events:
+        events.subscribe(f"{store.prefix}events")
+        assert events.get_message(timeout=2)["type"] == "subscribe"
+        assert store.finish(job_id, claim.fence, status, result=RESULT, error={"code": "c"})
+        assert events.get_message(timeout=2)["data"] == f"{job_id} {status}"
+    job = store.get(job_id)
+    assert (job.status, job.result, job.error) == (status, RESULT, {"code": "c"})
+    assert job.finished_at is not None
+
+
+def test_finish_repeated_by_its_writer_is_true_and_changes_nothing(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    before = store.get(job_id)
+    assert store.finish(job_id, claim.fence, Status.FAILED, error={"code": "late"})
+    assert store.get(job_id) == before
+
+
+def test_finish_of_a_job_that_is_not_running_is_refused(store: JobStore) -> None:
+    job_id = queued(store)
+    assert not store.finish(job_id, 0, Status.SUCCEEDED)
+    assert not store.finish("job_none", 1, Status.SUCCEEDED)
+    assert store.get(job_id).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_a_terminal_record_never_changes(store: JobStore, status: Status) -> None:
+    job_id = terminal(store, status)
+    before = store.get(job_id)
+    for fence in (0, 1, 2):
+        store.finish(job_id, fence, Status.FAILED, error={"code": "x"})
+        assert not store.hand_back(job_id, fence)
+        assert store.heartbeat([(job_id, fence)]) == [Beat.LOST]
+    assert store.claim(job_id, WORKER, "other") is Refusal.DONE
+    assert store.claim(job_id, WORKER, "token") is Refusal.DONE
+    assert store.cancel(job_id) == before
+    store.reconcile()
+    assert store.get(job_id) == before
+
+
+def test_hand_back_queues_it_uncounted(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    assert not store.hand_back(job_id, claim.fence + 1)
+    assert store.hand_back(job_id, claim.fence)
+    job = store.get(job_id)
+    assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 0, None)
+    assert not store.hand_back(job_id, claim.fence)
+    assert not store.finish(job_id, claim.fence, Status.SUCCEEDED)
+    assert claimed(store, job_id, "two").fence == 2
+
+
+def test_hand_back_of_a_cancelled_job_ends_it(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    store.cancel(job_id)
+    assert not store.hand_back(job_id, claim.fence)
+    assert store.get(job_id).status is Status.CANCELLED
+
+
+def test_cancel_queued_and_running(store: JobStore) -> None:
+    waiting, running = queued(store), queued(store)
+    claim = claimed(store, running)
+    assert store.cancel(waiting).status is Status.CANCELLED
+    assert store.cancel(running).status is Status.RUNNING
+    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fence, Status.CANCELLED, result=RESULT)
+    assert store.get(running).result == RESULT
+    with pytest.raises(JobNotFound):
+        store.cancel("job_none")
+
+
+def test_claim_of_a_lost_job_that_was_cancelled_ends_it(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200))
+    job_id = queued(store)
+    claimed(store, job_id, "one")
+    store.cancel(job_id)
+    time.sleep(0.25)
+    assert store.claim(job_id, WORKER, "two") is Refusal.DONE
+    assert store.get(job_id).status is Status.CANCELLED
+    store.close()
+
+
+def test_delete(store: JobStore) -> None:
+    job_id = queued(store, metadata={"run": "x"})
+    with pytest.raises(JobNotFinished):
+        store.delete(job_id)
+    claim = claimed(store, job_id)
+    with pytest.raises(JobNotFinished):
+        store.delete(job_id)
+    store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    store.delete(job_id)
+    with pytest.raises(JobNotFound):
+        store.get(job_id)
+    with pytest.raises(JobNotFound):
+        store.delete(job_id)
+    left = sorted(store.redis.keys(f"{store.prefix}*"))
+    assert left == [f"{store.prefix}claimed:interactive", f"{store.prefix}seq"]
+
+
+def test_pages_newest_first(store: JobStore) -> None:
+    ids = [queued(store) for _ in range(5)]
+    newest = ids[::-1]
+    first = store.page(2)
+    assert ([job.id for job in first.jobs], first.has_more) == (newest[:2], True)
+    second = store.page(2, after=newest[1])
+    assert ([job.id for job in second.jobs], second.has_more) == (newest[2:4], True)
+    third = store.page(2, after=newest[3])
+    assert ([job.id for job in third.jobs], third.has_more) == (newest[4:], False)
+    assert store.page(5).has_more is False
+    with pytest.raises(JobNotFound):
+        store.page(2, after="job_none")
+
+
+def test_page_filters(store: JobStore) -> None:
+    tagged = [queued(store, metadata={"run": "a", "n": str(n % 2)}) for n in range(6)]
+    other = queued(store, metadata={"run": "a=b", "run=a": "b"})
+    store.cancel(tagged[0])
+    store.cancel(other)
+
+    def found(**filters: object) -> list[str]:
+        return [job.id for job in store.page(100, **filters).jobs]  # type: ignore[arg-type]
+
+    assert found(metadata={"run": "a"}) == tagged[::-1]
+    assert found(metadata={"run": "a", "n": "1"}) == [tagged[5], tagged[3], tagged[1]]
+    assert found(status=Status.CANCELLED) == [other, tagged[0]]
+    assert found(status=Status.CANCELLED, metadata={"run": "a"}) == [tagged[0]]
+    assert found(metadata={"run": "a=b"}) == [other]
+    assert found(metadata={"none": "x"}) == []
+    assert found(metadata={"run": "a"}, after=tagged[2]) == [tagged[1], tagged[0]]
+
+
+def test_page_over_many_that_do_not_fit(store: JobStore) -> None:
+    """More than one chunk of the walk lies between two hits."""
+    first = queued(store, metadata={"a": "1"})
+    for _ in range(450):
+        queued(store, metadata={"b": "1"})
+    last = queued(store, metadata={"a": "1", "b": "1"})
+    store.cancel(first)
+    assert [job.id for job in store.page(10, metadata={"a": "1"}).jobs] == [last, first]
+    page = store.page(100, metadata={"b": "1"}, status=Status.QUEUED)
+    assert (len(page.jobs), page.has_more) == (100, True)
+
+
+def test_no_server_is_store_unavailable(settings: Settings) -> None:
+    nowhere = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    store = JobStore(nowhere)
+    for call in (store.ping, lambda: store.get("x"), lambda: store.create(new()), store.reconcile):
+        with pytest.raises(StoreUnavailable):
+            call()
+
+
+def test_frozen_server_is_store_unavailable_in_time(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis))
+    job_id = queued(store)
+    own_redis.freeze()
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        store.get(job_id)
+    assert time.monotonic() - started < 2.5
+    own_redis.thaw()
+    assert store.get(job_id).id == job_id
+    store.close()
+
+
+def test_restarted_server_forgets_neither_records_nor_the_store_its_scripts(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis))
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    own_redis.kill()
+    own_redis.start()
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert store.get(job_id).status is Status.SUCCEEDED
+    store.close()
+
+
+def test_full_server_is_store_unavailable(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis))
+    job_id = queued(store)
+    store.redis.config_set("maxmemory", "1mb")
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        store.create(new("x" * 2_000_000))
+    assert store.get(job_id).status is Status.QUEUED
+    store.close()

@@ -1,0 +1,363 @@
+"""The life of a model worker, with a real Celery process, a real server and the scripted engine."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.job import NewJob, Priority, Status
+from tasks.publish import Publisher
+from tasks.queues import QUEUES, make_app
+from tasks.registry import Registry
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.helpers import claimed, ended, queued, submitted, waiting_for
+from tests.workers import Worker, Workers, wait_until
+
+pytestmark = pytest.mark.stack
+
+
+class Log:
+    """The scripted engine's log of what it began and ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.env = {"MEDUSAQ_SCRIPTED_LOG": str(path)}
+
+    def lines(self, kind: str) -> list[str]:
+        """The request ids of the "start" or "end" lines, in order."""
+        if not self.path.exists():
+            return []
+        words = [line.split() for line in self.path.read_text().splitlines()]
+        return [word[1] for word in words if word[0] == kind]
+
+
+@pytest.fixture
+def engine_log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "engine.log")
+
+
+@pytest.fixture
+def worker(settings: Settings, workers: Workers) -> Worker:
+    return workers.model(settings)
+
+
+def submit_many(store: JobStore, publisher: Publisher, count: int, prompt: str) -> list[str]:
+    return [submitted(store, publisher, f"{prompt} n{n}", priority=Priority.BULK) for n in range(count)]
+
+
+def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, worker: Worker) -> None:
+    """Success, failure, a foreign model, cancels and deadlines, by one worker, which survives them all."""
+    good = ended(store, submitted(store, publisher, "hello there delay=0.2 tokens=10"))
+    assert good.status is Status.SUCCEEDED
+    assert good.error is None
+    assert good.result is not None
+    assert good.result["text"] == "hello there"
+    assert good.result["finish_reason"] == "stop"
+    assert good.result["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 10,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    timing = good.result["timing"]
+    assert 0 <= timing["queue_s"] < timing["total_s"]
+    assert 0.2 <= timing["total_s"] < 2
+    assert timing["tokens_per_s"] == pytest.approx(10 / 0.2, rel=0.5)
+    assert good.worker is not None
+    assert good.worker.endswith(f":{worker.process.pid}")
+    assert f"{10} tokens, {timing['tokens_per_s']:.1f} tok/s, stop" in worker.text()
+
+    bad = ended(store, submitted(store, publisher, "fail=decode_failed delay=0.05"))
+    assert bad.status is Status.FAILED
+    assert bad.error == {"code": "decode_failed", "message": "as the script says", "param": None}
+
+    foreign = ended(store, submitted(store, publisher, "hi", model="another"))
+    assert foreign.error is not None
+    assert (foreign.error["code"], foreign.error["param"]) == ("model_not_found", "model")
+    assert ended(store, submitted(store, publisher, "hi", model="scripted")).status is Status.SUCCEEDED
+
+    refused, _ = store.create(NewJob(request={"prompt": "hi", "temperature": -1}))
+    publisher.publish_job(refused)
+    error = ended(store, refused.id).error
+    assert error is not None
+    assert error["param"] == "temperature"
+
+    running = submitted(store, publisher, "partial text delay=30 tokens=1000")
+    waiting_for(store, running, Status.RUNNING)
+    time.sleep(0.3)
+    assert store.cancel(running).status is Status.RUNNING
+    cancelled = ended(store, running, 3)
+    assert cancelled.status is Status.CANCELLED
+    assert cancelled.result is not None
+    assert 0 < cancelled.result["usage"]["completion_tokens"] < 1000
+
+    late = submitted(store, publisher, "partial text delay=30 tokens=1000", deadline=time.time() + 0.5)
+    expired = ended(store, late, 3)
+    assert expired.status is Status.EXPIRED
+    assert expired.result is not None
+    assert expired.result["finish_reason"] == "expired"
+
+    early = queued(store, deadline=time.time() + 0.05)
+    time.sleep(0.1)
+    publisher.publish_job(store.get(early))
+    assert ended(store, early).result is None
+
+    [info] = Registry(store, settings.worker_ttl_s).live()
+    assert (info.model, info.slots, info.context_length) == ("scripted", settings.slots, 2048)
+    assert info.metrics["generated_tokens_total"] > 10
+    assert "Traceback" not in worker.text()
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_lease_of_a_long_job_is_renewed(
+    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+) -> None:
+    workers.io(settings)
+    job_id = submitted(store, publisher, "delay=3.5")
+    job = ended(store, job_id)
+    assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
+
+
+def test_repeated_messages_do_nothing(store: JobStore, publisher: Publisher, worker: Worker) -> None:
+    job_id = submitted(store, publisher, "delay=0.5")
+    waiting_for(store, job_id, Status.RUNNING)
+    publisher.publish_job(store.get(job_id))
+    before = ended(store, job_id)
+    publisher.publish_job(before)
+    publisher.publish("job_none", Priority.BULK, "x")
+    assert ended(store, submitted(store, publisher, "last")).status is Status.SUCCEEDED
+    assert store.get(job_id) == before
+    assert before.attempts == 1
+    assert "Traceback" not in worker.text()
+
+
+def test_a_job_taken_by_another_worker_is_dropped(
+    store: JobStore, publisher: Publisher, worker: Worker
+) -> None:
+    """The lease is lost while this worker still computes: its result must not be written."""
+    job_id = submitted(store, publisher, "mine delay=2")
+    waiting_for(store, job_id, Status.RUNNING)
+    fence = int(store.redis.hget(f"{store.prefix}job:{job_id}", "fence"))
+    assert store.hand_back(job_id, fence)
+    claim = claimed(store, job_id, "theirs")
+    wait_until(lambda: "not ours any more" in worker.text(), 3)
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result={"text": "theirs"})
+    assert store.get(job_id).result == {"text": "theirs"}
+
+
+def test_interactive_overtakes_bulk(redis_server: RedisServer, workers: Workers, engine_log: Log) -> None:
+    settings = fast_settings(redis_server, slots=1, worker_lookahead=0)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    bulk = submit_many(store, publisher, 8, "delay=0.05")
+    fast = [submitted(store, publisher, f"delay=0.05 n{n}") for n in range(3)]
+    workers.model(settings, env=engine_log.env)
+    for job_id in (*bulk, *fast):
+        ended(store, job_id)
+    order = [request.partition(".")[0] for request in engine_log.lines("start")]
+    assert order == [*fast, *bulk]
+    publisher.close()
+    store.close()
+
+
+def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
+    store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
+) -> None:
+    jobs = submit_many(store, publisher, 30, "delay=0.7")
+    waiting_for(store, jobs[0], Status.RUNNING)
+    assert worker.terminate() == 0
+    statuses = [store.get(job_id).status for job_id in jobs]
+    assert statuses.count(Status.SUCCEEDED) >= settings.slots
+    assert Status.RUNNING not in statuses
+    assert set(statuses) == {Status.SUCCEEDED, Status.QUEUED}
+    assert Registry(store, settings.worker_ttl_s).live() == []
+    workers.model(settings)
+    for job_id in jobs:
+        job = ended(store, job_id, 15)
+        assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
+
+
+def test_sigterm_hands_back_what_does_not_finish_in_time(
+    store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
+) -> None:
+    long = [submitted(store, publisher, f"delay=4 n{n}") for n in range(2)]
+    for job_id in long:
+        waiting_for(store, job_id, Status.RUNNING)
+    started = time.monotonic()
+    assert worker.terminate() == 0
+    assert time.monotonic() - started < settings.drain_s + 3
+    for job_id in long:
+        job = store.get(job_id)
+        assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 0, None)
+    workers.model(settings)
+    for job_id in long:
+        assert (ended(store, job_id).status, store.get(job_id).attempts) == (Status.SUCCEEDED, 1)
+
+
+def test_kill_9_and_another_worker_ends_each_job_exactly_once(
+    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, engine_log: Log
+) -> None:
+    ends: list[str] = []
+    workers.io(settings)
+    first = workers.model(settings, env=engine_log.env)
+    with store.redis.pubsub() as events:
+        events.subscribe(f"{store.prefix}events")
+        jobs = submit_many(store, publisher, 24, "delay=0.3")
+        wait_until(lambda: len(engine_log.lines("end")) >= 6)
+        first.kill()
+        workers.model(settings, env=engine_log.env)
+        for job_id in jobs:
+            job = ended(store, job_id, 20)
+            assert job.status is Status.SUCCEEDED
+            assert job.attempts <= 2
+        while message := events.get_message(timeout=0.3):
+            if message["type"] == "message":
+                ends.append(message["data"].split()[0])
+    assert sorted(ends) == sorted(jobs)
+    assert any(store.get(job_id).attempts == 2 for job_id in jobs)
+
+
+def test_a_prompt_that_kills_workers_ends_as_worker_lost(redis_server: RedisServer, workers: Workers) -> None:
+    settings = fast_settings(redis_server, max_attempts=2, lease_ms=600)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.io(settings)
+    poison = submitted(store, publisher, "die=1")
+    for _ in range(2):
+        worker = workers.model(settings, ready=False)
+        assert worker.process.wait(20) == -signal.SIGKILL
+    job = ended(store, poison)
+    assert job.error is not None
+    assert (job.status, job.error["code"], job.attempts) == (Status.FAILED, "worker_lost", 2)
+    publisher.close()
+    store.close()
+
+
+def test_an_engine_that_closes_stops_its_worker_and_the_job_goes_on_elsewhere(
+    redis_server: RedisServer, workers: Workers
+) -> None:
+    settings = fast_settings(redis_server, max_attempts=1, lease_ms=600)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.io(settings)
+    worker = workers.model(settings)
+    job_id = submitted(store, publisher, "close=1 delay=5")
+    assert worker.process.wait(15) == 1
+    error = ended(store, job_id).error
+    assert error is not None
+    assert error["code"] == "worker_lost"
+    publisher.close()
+    store.close()
+
+
+def test_a_model_that_cannot_load_ends_with_one_line_and_code_3(settings: Settings, workers: Workers) -> None:
+    worker = workers.model(
+        settings, ready=False, env={"MEDUSAQ_SCRIPTED_LOAD_ERROR": "/no.gguf: not a GGUF file"}
+    )
+    assert worker.process.wait(20) == 3
+    assert worker.text().splitlines()[-1] == "error: the model cannot be loaded: /no.gguf: not a GGUF file"
+    assert "Traceback" not in worker.text()
+
+
+def test_redis_restart_in_the_middle_loses_nothing(own_redis: RedisServer, workers: Workers) -> None:
+    settings = fast_settings(own_redis)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.io(settings)
+    worker = workers.model(settings)
+    jobs = submit_many(store, publisher, 20, "delay=0.4")
+    running = submitted(store, publisher, "delay=2 long")
+    waiting_for(store, running, Status.RUNNING)
+    own_redis.stop()
+    time.sleep(1.5)
+    own_redis.start()
+    for job_id in (*jobs, running):
+        job = ended(store, job_id, 30)
+        assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
+    assert worker.process.poll() is None
+    assert ended(store, submitted(store, publisher, "after")).status is Status.SUCCEEDED
+    assert worker.terminate() == 0
+    publisher.close()
+    store.close()
+
+
+def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> None:
+    settings = fast_settings(own_redis)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.io(settings)
+    workers.model(settings)
+    jobs = submit_many(store, publisher, 10, "delay=0.5")
+    waiting_for(store, jobs[0], Status.RUNNING)
+    own_redis.freeze()
+    time.sleep(2.5)
+    own_redis.thaw()
+    for job_id in jobs:
+        assert ended(store, job_id, 30).status is Status.SUCCEEDED
+    publisher.close()
+    store.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_lost_message_is_sent_again_by_the_io_worker(
+    store: JobStore, settings: Settings, workers: Workers
+) -> None:
+    workers.io(settings)
+    assert ended(store, queued(store)).status is Status.SUCCEEDED
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_answers_what_flower_asks(settings: Settings) -> None:
+    app = make_app(settings)
+    inspect = app.control.inspect(timeout=3, limit=1)
+    [stats] = inspect.stats().values()
+    assert stats["pool"]["max-concurrency"] == settings.concurrency
+    [queues] = app.control.inspect(timeout=3, limit=1).active_queues().values()
+    assert {queue["name"] for queue in queues} == set(QUEUES.values())
+    app.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_events_tell_flower_the_prompt_and_the_result(
+    settings: Settings, store: JobStore, publisher: Publisher
+) -> None:
+    app = make_app(settings)
+    seen: dict[str, dict[str, object]] = {}
+
+    def note(event: dict[str, object]) -> None:
+        seen.setdefault(str(event["type"]), event)
+
+    with app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": note})
+        with receiver.consumer_context() as (own, _, _):
+
+            def drain_until(wanted: set[str]) -> None:
+                give_up = time.monotonic() + 10
+                while not wanted <= set(seen) and time.monotonic() < give_up:
+                    own.drain_events(timeout=5)
+
+            drain_until({"worker-heartbeat"})  # now the subscription stands
+            submitted(store, publisher, "What is this? tokens=7 delay=0.1")
+            submitted(store, publisher, "fail=decode_failed")
+            drain_until({"task-succeeded", "task-failed"})
+    assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
+    assert seen["task-received"]["args"] == repr("What is this? tokens=7 delay=0.1")
+    assert re.fullmatch(r"'7 tokens, [\d.]+ tok/s, stop'", str(seen["task-succeeded"]["result"]))
+    assert seen["task-failed"]["exception"] == "decode_failed: as the script says"
+    app.close()
+
+
+def test_the_io_worker_leaves_no_beat_behind(settings: Settings, workers: Workers, store: JobStore) -> None:
+    io = workers.io(settings)
+    wait_until(lambda: store.redis.exists(f"{store.prefix}reconciled_at") == 1, 20, report=io.text)
+    [beat] = children(io.process.pid)
+    io.kill()
+    wait_until(lambda: not Path(f"/proc/{beat}").exists(), 5)
+    second = workers.io(settings)
+    wait_until(lambda: len(children(second.process.pid)) == 1, 20, report=second.text)
+    assert second.terminate() == 0
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,75 @@
+"""Who may import whom, held in fresh interpreters and over the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("api", "cli", "engine", "tasks")
+HEAVY = ("engine", "llama_cpp", "numpy", "jinja2", "torch")
+
+
+def imported_by(module: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after importing this one."""
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """The top-level modules that this file names in an import, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def files_importing(module: str, *folders: str) -> list[str]:
+    return [
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in sources(folder)
+        if module in imports_of(path)
+    ]
+
+
+@pytest.mark.parametrize("module", ["api.app", "api.jobs", "tasks.app", "tasks.io", "tasks.consumer"])
+def test_the_gateway_and_the_io_worker_need_no_engine(module: str) -> None:
+    assert imported_by(module).isdisjoint(HEAVY)
+
+
+def test_the_gateway_imports_where_the_engine_is_not_installed() -> None:
+    code = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r})); import api.app; api.app.create_app()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
+def test_the_engine_imports_nothing_of_ours() -> None:
+    assert imported_by("engine").isdisjoint({"api", "cli", "tasks", "celery", "redis", "fastapi"})
+    for path in sources("engine"):
+        assert imports_of(path).isdisjoint({"api", "cli", "tasks"}), path
+
+
+def test_only_one_file_of_tasks_imports_the_engine() -> None:
+    assert files_importing("engine", "api", "tasks") == ["tasks/generate.py"]
+
+
+def test_tasks_import_neither_api_nor_cli() -> None:
+    assert files_importing("api", "tasks") == files_importing("cli", "tasks", "api") == []
+
+
+def test_only_one_file_imports_llama_cpp() -> None:
+    assert len(files_importing("llama_cpp", *OURS)) == 1

@@ -1,0 +1,123 @@
+"""Real Celery worker processes for tests, with the scripted engine unless another is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tasks.queues import IO_QUEUE, QUEUES
+from tasks.registry import Registry
+from tasks.settings import ENV_PREFIX, Settings
+from tasks.store import JobStore
+
+ROOT = Path(__file__).parent.parent
+SCRIPTED = "tests.scripted:load"
+START_TIMEOUT_S = 30.0
+WORKER = [sys.executable, "-m", "celery", "-A", "tasks.app", "worker", "-P", "threads", "-l", "INFO"]
+QUIET = ["--without-mingle", "--without-gossip"]  # nothing here needs to hear of other workers
+
+
+class Worker:
+    """One process and its log file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def terminate(self, timeout_s: float = 15.0) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Workers:
+    """Starts workers of a test and ends them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.all: list[Worker] = []
+
+    def model(
+        self,
+        settings: Settings,
+        ready: bool = True,
+        engine: str = SCRIPTED,
+        env: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """A model worker; with ready, waits until it is in the registry."""
+        command = [*WORKER, *QUIET, "-I", "tasks.generate", "-Q", ",".join(QUEUES.values())]
+        settings = settings.model_copy(update={"engine_factory": engine})
+        worker = self._start([*command, "-n", f"model{len(self.all)}@%h"], settings, env or {})
+        if ready:
+            self._wait_registered(settings, worker)
+        return worker
+
+    def io(self, settings: Settings) -> Worker:
+        command = [*WORKER, *QUIET, "-B", "-c", "4", "-I", "tasks.io", "-Q", IO_QUEUE]
+        return self._start([*command, "-n", f"io{len(self.all)}@%h"], settings, {})
+
+    def close(self) -> None:
+        for worker in self.all:
+            if worker.process.poll() is None:
+                worker.kill()
+
+    def _start(self, command: list[str], settings: Settings, env: Mapping[str, str]) -> Worker:
+        log = self._folder / f"worker{len(self.all)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**environment(settings), **env}, stdout=out, stderr=subprocess.STDOUT
+            )
+        worker = Worker(process, log)
+        self.all.append(worker)
+        return worker
+
+    def _wait_registered(self, settings: Settings, worker: Worker) -> None:
+        store = JobStore(settings)
+        registry = Registry(store, settings.worker_ttl_s)
+        pid = worker.process.pid
+        try:
+            wait_until(
+                lambda: any(info.pid == pid for info in registry.live()),
+                START_TIMEOUT_S,
+                alive=lambda: worker.process.poll() is None,
+                report=worker.text,
+            )
+        finally:
+            store.close()
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The process environment that gives a child these settings."""
+    chosen = {
+        ENV_PREFIX + name.upper(): str(value)
+        for name, value in settings.model_dump().items()
+        if value is not None
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    return inherited | chosen | {"PYTHONPATH": str(ROOT)}
+
+
+def wait_until(
+    holds: Callable[[], bool],
+    timeout_s: float = 10.0,
+    alive: Callable[[], bool] = lambda: True,
+    report: Callable[[], str] = lambda: "",
+) -> None:
+    """Poll until it holds; fails the test after timeout_s or when not alive, with the report."""
+    give_up = time.monotonic() + timeout_s
+    while not holds():
+        assert alive(), f"the process ended early:\n{report()}"
+        assert time.monotonic() < give_up, f"not within {timeout_s} s\n{report()}"
+        time.sleep(0.02)
