@@ -107,12 +107,11 @@ def _text(line: bytes) -> dict[str, Any] | Problem:
 
 def _json(line: bytes) -> dict[str, Any] | Problem:
     try:
-        value = json.loads(line.decode(), parse_constant=_refuse_constant)
+        value = json.loads(line.rstrip().decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         return _not_utf8(error)
     except json.JSONDecodeError as error:
-        where = f"at column {error.colno}" if error.lineno == 1 else "at the end of the line"
-        return Problem(f"not valid JSON: {error.msg} {where}", code="invalid_json_line")
+        return Problem(f"not valid JSON: {error.msg} (column {error.colno})", code="invalid_json_line")
     except (ValueError, RecursionError) as error:
         return Problem(f"not valid JSON: {error}", code="invalid_json_line")
     if not isinstance(value, dict):

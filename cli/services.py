@@ -44,14 +44,16 @@ def run_worker(settings: Settings) -> NoReturn:
     _say_if_redis_is_down(settings)
     queues = "medusaq.interactive,medusaq.bulk"
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
-    _celery("worker", *options, *_worker_options("worker", settings))
+    _celery("worker", "-l", settings.log_level, *options, *_worker_options("worker"))
 
 
 def run_io(settings: Settings) -> NoReturn:
     """Run the reconciler and what else needs no model."""
     _say_if_redis_is_down(settings)
     options = ["-B", "-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
-    _celery("worker", *options, *_worker_options("io", settings))
+    # At INFO each reconciliation would write three lines, every two seconds, for ever.
+    level = "WARNING" if settings.log_level == "INFO" else settings.log_level
+    _celery("worker", "-l", level, *options, *_worker_options("io"))
 
 
 def run_flower(settings: Settings) -> NoReturn:
@@ -80,16 +82,9 @@ def run_redis(port: int, folder: Path) -> NoReturn:
     os.execv(command[0], [*command, "--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction"])
 
 
-def _worker_options(kind: str, settings: Settings) -> list[str]:
+def _worker_options(kind: str) -> list[str]:
     # The pid: several on one machine must not share a name, and Flower tells a restarted one apart.
-    return [
-        "-n",
-        f"{kind}-{os.getpid()}@%h",
-        "-l",
-        settings.log_level,
-        "--without-gossip",
-        "--without-mingle",
-    ]
+    return ["-n", f"{kind}-{os.getpid()}@%h", "--without-gossip", "--without-mingle"]
 
 
 def _celery(*arguments: str) -> NoReturn:

@@ -10,9 +10,9 @@ DEFAULT_BATCH_WINDOW_MS = (
     10.0  # wait for company when idle: unnoticed by a person, fills a burst's first step
 )
 DEFAULT_PREFIX_CACHE_CELLS = 2048  # cells of ended prompts kept for sharing; a quarter of the default cache
-CPU_ROWS = 63  # tokens in one decode call: from 64 on, llama.cpp's CPU attention walks every tile of 64 cells
-# that any of the rows attends to, which made a call of 15 requests and a chunk 2.5 times slower
-GPU_ROWS = 512  # a GPU is far from busy below this
+TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
+CPU_PREFILL_CHUNK = 128  # tokens: two tiles, 0.4 s of a small model on two cores
+GPU_PREFILL_CHUNK = 512  # tokens: a GPU is far from busy below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class EngineConfig:
 
     model: path of a GGUF; None is the packaged default model.
     slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
-    prefill_chunk: prompt tokens a step next to the running requests; 0 lets the engine choose.
+    prefill_chunk: most prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
+    kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
     threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
     shares the batch; see the README for its price.
     """
@@ -34,6 +35,7 @@ class EngineConfig:
     prefix_sharing: bool = True
     prefix_cache_cells: int = DEFAULT_PREFIX_CACHE_CELLS
     batch_invariant: bool = False
+    kv_type: str = "f16"
     threads: int = 0
     gpu_layers: int = -1
 
@@ -44,21 +46,32 @@ class EngineConfig:
             ("batch_window_ms", 0 <= self.batch_window_ms <= 1000, "must be between 0 and 1000"),
             ("prefill_chunk", self.prefill_chunk >= 0, "must be 0 (automatic) or more"),
             (
-                "batch_invariant",
-                not self.batch_invariant or self.slots + self.prefill_chunk <= CPU_ROWS - 1,
-                f"allows {CPU_ROWS - 1} rows a step: lower slots or prefill_chunk",
+                "slots",
+                not self.batch_invariant or self.slots < TILE_ROWS - 1,
+                f"must be below {TILE_ROWS - 1} with batch_invariant",
             ),
             ("prefix_cache_cells", self.prefix_cache_cells >= 0, "must not be negative"),
+            ("kv_type", self.kv_type in ("f16", "f32"), "must be f16 or f32"),
+            (
+                "kv_type",
+                self.kv_type == "f16" or not self.batch_invariant,
+                "must be f16 with batch_invariant on",
+            ),
             ("threads", self.threads >= 0, "must be 0 (all cores) or more"),
         )
         for name, holds, rule in checks:
             if not holds:
                 raise ValueError(f"{name} {rule}")
 
-    def max_rows(self, on_gpu: bool) -> int:
-        """Tokens in one decode call."""
-        if self.prefill_chunk:
-            return self.slots + self.prefill_chunk
-        if self.batch_invariant or not on_gpu:
-            return max(CPU_ROWS, self.slots + 1)
-        return GPU_ROWS
+    def rows(self, on_gpu: bool) -> tuple[int, int]:
+        """(tokens in one decode call, tokens in a prefill call of its own; 0 for no such call).
+
+        On a CPU, a call of 64 rows and more pays for every tile that any of its rows attends to: fast for
+        one long prompt, 2.5 times slower for many requests at once. So those stay below 64 rows, and
+        long prompts get calls of their own, in whole tiles. Batch-invariant results need one kind of
+        kernel for all, which the calls below 64 rows give.
+        """
+        if on_gpu and not self.batch_invariant:
+            return self.slots + (self.prefill_chunk or GPU_PREFILL_CHUNK), 0
+        chunk = (self.prefill_chunk or CPU_PREFILL_CHUNK) // TILE_ROWS * TILE_ROWS
+        return max(TILE_ROWS - 1, self.slots + 1), 0 if self.batch_invariant else chunk

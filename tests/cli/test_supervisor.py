@@ -1,0 +1,215 @@
+"""The supervisor with small commands as children: restarts, giving up, stopping in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import supervisor as module
+from cli.errors import CliError, ModelNotLoadable
+from cli.supervisor import ChildSpec, Supervisor
+from tests.workers import ROOT, wait_until
+
+Start = Callable[..., Supervisor]
+SLEEP = "import time; time.sleep(60)"
+
+
+class Said(list[str]):
+    def has(self, part: str) -> bool:
+        return any(part in line for line in self)
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+@pytest.fixture
+def start(said: Said, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a supervisor and stops it at the end."""
+    monkeypatch.setattr(module, "BACKOFF_FIRST_S", 0.05)
+    monkeypatch.setattr(module, "BACKOFF_MAX_S", 0.1)
+    started: list[Supervisor] = []
+
+    def begin(*specs: ChildSpec) -> Supervisor:
+        supervisor = Supervisor(specs, said.append)
+        started.append(supervisor)
+        supervisor.start()
+        return supervisor
+
+    yield begin
+    for supervisor in started:
+        supervisor.hurry()
+        supervisor.stop()
+
+
+def spec(folder: Path, name: str, code: str, **fields: Any) -> ChildSpec:
+    argv = [sys.executable, "-I", "-S", "-c", textwrap.dedent(code)]
+    return ChildSpec(name, argv, folder / f"{name}.log", **fields)
+
+
+def alive(pid: int) -> bool:
+    """Zombies are dead enough: they are for their parent to bury."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_crashed_child_is_restarted_and_said_so(tmp_path: Path, start: Start, said: Said) -> None:
+    supervisor = start(spec(tmp_path, "one", SLEEP), spec(tmp_path, "two", SLEEP))
+    wait_until(lambda: len(supervisor.pids()) == 2)
+    before = supervisor.pids()
+    os.kill(before["one"], signal.SIGKILL)
+    wait_until(lambda: supervisor.pids().get("one", before["one"]) != before["one"])
+    assert said == [f"one ended (killed by SIGKILL), restarting it in 0.05 s; log: {tmp_path / 'one.log'}"]
+    assert supervisor.pids()["two"] == before["two"]
+    assert supervisor.failed() is None
+
+
+def test_a_child_that_keeps_crashing_is_given_up_with_its_last_words(
+    tmp_path: Path, start: Start, said: Said
+) -> None:
+    other = spec(tmp_path, "other", SLEEP)
+    supervisor = start(other, spec(tmp_path, "bad", "import sys; print('my reason'); sys.exit(7)"))
+    wait_until(lambda: supervisor.failed() is not None and not supervisor.pids())
+    message = str(supervisor.failed())
+    assert message.startswith("bad ended 5 times within 60 s (last: exit code 7); end of ")
+    assert message.endswith("  my reason")
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("starting\\nerror: no such file: m.gguf\\nbye", "no such file: m.gguf"),
+        ("first\\nlast words", "last words"),
+        ("", "the worker gave no reason"),
+    ],
+)
+def test_exit_code_3_of_the_worker_is_final(
+    tmp_path: Path, start: Start, said: Said, output: str, reason: str
+) -> None:
+    code = f"import sys; print('{output}'); sys.exit(3)"
+    supervisor = start(spec(tmp_path, "worker", code, model_exit=True), spec(tmp_path, "other", SLEEP))
+    wait_until(lambda: supervisor.failed() is not None and not supervisor.pids())
+    error = supervisor.failed()
+    assert isinstance(error, ModelNotLoadable)
+    assert str(error).startswith(reason)
+    assert said == []
+
+
+def test_the_failure_is_reported_after_everything_has_stopped(tmp_path: Path, said: Said) -> None:
+    seen: list[tuple[CliError, dict[str, int]]] = []
+    other = spec(tmp_path, "other", SLEEP)
+    worker = spec(tmp_path, "worker", "raise SystemExit(3)", model_exit=True)
+    supervisor = Supervisor(
+        [other, worker], said.append, lambda error: seen.append((error, supervisor.pids()))
+    )
+    supervisor.start()
+    wait_until(lambda: bool(seen))
+    supervisor.stop()
+    assert isinstance(seen[0][0], ModelNotLoadable)
+    assert seen[0][1] == {}
+
+
+def test_a_command_that_does_not_exist_is_given_up(tmp_path: Path, start: Start) -> None:
+    supervisor = start(ChildSpec("x", ["/no/such/program"], tmp_path / "x.log"))
+    wait_until(lambda: supervisor.failed() is not None)
+    assert "cannot run /no/such/program: No such file or directory" in str(supervisor.failed())
+
+
+def test_stopping_goes_by_stages_and_kills_what_does_not_listen(tmp_path: Path, start: Start) -> None:
+    order = tmp_path / "order"
+    polite = f"""
+        import signal, sys, time
+        def stop(*_):
+            with open({str(order)!r}, "a") as file:
+                file.write(sys.argv[0] + "NAME ")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, stop)
+        print("up", flush=True)
+        time.sleep(60)
+    """
+    deaf = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up", flush=True)
+        time.sleep(60)
+    """
+    specs = [
+        spec(tmp_path, "last", polite.replace("NAME", "last"), stop_stage=2),
+        spec(tmp_path, "deaf", deaf, stop_stage=1, stop_timeout_s=0.3),
+        spec(tmp_path, "first", polite.replace("NAME", "first"), stop_stage=0),
+    ]
+    supervisor = start(*specs)
+    wait_until(lambda: all(s.log.exists() and b"up" in s.log.read_bytes() for s in specs))
+    pids = supervisor.pids()
+    supervisor.stop()
+    assert order.read_text().replace("-c", "").split() == ["first", "last"]
+    assert not any(alive(pid) for pid in pids.values())
+
+
+def test_what_a_child_leaves_behind_goes_with_it(tmp_path: Path, start: Start) -> None:
+    code = f"""
+        import subprocess, sys, time
+        print(subprocess.Popen([{sys.executable!r}, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+        time.sleep(60)
+    """
+    parent = spec(tmp_path, "parent", code)
+    supervisor = start(parent)
+    wait_until(lambda: parent.log.exists() and parent.log.read_text().endswith("\n"))
+    helper = int(parent.log.read_text())
+    assert alive(helper)
+    supervisor.stop()
+    wait_until(lambda: not alive(helper))
+
+
+def test_a_child_waits_until_the_one_before_is_ready(tmp_path: Path, start: Start) -> None:
+    flag = tmp_path / "flag"
+    supervisor = start(
+        spec(tmp_path, "one", SLEEP, ready=flag.exists),
+        spec(tmp_path, "two", SLEEP),
+    )
+    wait_until(lambda: "one" in supervisor.pids())
+    assert "two" not in supervisor.pids()
+    flag.touch()
+    wait_until(lambda: "two" in supervisor.pids())
+
+
+def test_environment_and_log(tmp_path: Path, start: Start) -> None:
+    child = spec(tmp_path, "child", "import os, time; print(os.environ['X'], flush=True); time.sleep(60)")
+    start(ChildSpec(child.name, child.argv, child.log, {"X": "value"}))
+    wait_until(lambda: child.log.exists() and child.log.read_text() == "value\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        from pathlib import Path
+        from cli.supervisor import ChildSpec, Supervisor
+        argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+        supervisor = Supervisor([ChildSpec("x", argv, Path({str(tmp_path / "x.log")!r}))], print)
+        supervisor.start()
+        while not supervisor.pids():
+            time.sleep(0.01)
+        print(supervisor.pids()["x"], flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        parent.kill()
+    wait_until(lambda: not alive(child))

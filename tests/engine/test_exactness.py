@@ -1,0 +1,184 @@
+"""The promise of the engine: what a request gets does not depend on how it was run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Many
+
+import pytest
+
+from engine import FinishReason, Request
+from engine.sequence import Sequence
+from tests.engine.drive import alone, completions, fresh, request, run, same
+
+WORDS = "abc bead cafe dig edge fade gig hide ice jade badge cabbage".split()
+SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
+QUESTIONS = (
+    "Why is the sky blue?",
+    "Name three rivers of Africa, from north to south.",
+    "Übersetze ins Englische: Der Zug fährt um acht Uhr ab.",
+    "def fibonacci(n):",
+    "1, 1, 2, 3, 5, 8,",
+    "The history of tea begins in",
+    SHARED + "My parcel never came.",
+    SHARED + "I was billed twice in May!",
+)
+SAMPLERS: dict[str, dict[str, object]] = {
+    "greedy": {},
+    "warm": {"temperature": 0.8, "top_p": 0.9, "seed": 11},
+    "hot": {"temperature": 1.5, "top_k": 40, "min_p": 0.02, "seed": 12},
+    "penalised": {
+        "temperature": 0.7,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+        "seed": 13,
+    },
+}
+
+
+def prompts(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(count)]
+
+
+def questions(**sampling: object) -> list[Request]:
+    return [request(f"q{i}", q, logprobs=3, **sampling) for i, q in enumerate(QUESTIONS)]
+
+
+@pytest.mark.parametrize("slots", [4, 16])
+def test_batched_equals_single_on_f32(tiny_gguf: str, slots: int) -> None:
+    requests = [request(f"r{i}", p) for i, p in enumerate(prompts(32))]
+    batched = completions(run(fresh(tiny_gguf, slots=slots, kv_cells=4096), requests))
+    for name, reference in alone(tiny_gguf, requests).items():
+        assert batched[name].tokens == reference.tokens
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_batched_equals_single_to_the_bit_on_the_default_model(sampler: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    reference = alone(None, requests, batch_invariant=True)
+    shared = completions(run(fresh(None, slots=8, batch_invariant=True), requests))
+    unshared = completions(run(fresh(None, slots=8, batch_invariant=True, prefix_sharing=False), requests))
+    assert sum(c.cached_tokens for c in shared.values()) > 40
+    assert sum(c.cached_tokens for c in unshared.values()) == 0
+    for name in reference:
+        same(shared[name], reference[name])
+        same(unshared[name], reference[name])
+
+
+def test_same_seed_same_text_whatever_shares_the_batch() -> None:
+    subject = request("subject", QUESTIONS[1], temperature=1.0, seed=5, logprobs=2)
+    reference = alone(None, [subject], batch_invariant=True)["subject"]
+    other = alone(None, [request("subject", QUESTIONS[1], temperature=1.0, seed=6)], batch_invariant=True)
+    assert other["subject"].tokens != reference.tokens
+    for company in (QUESTIONS[2:5], QUESTIONS[4:8]):
+        crowd = [request(f"c{i}", q, temperature=1.3, seed=i) for i, q in enumerate(company)]
+        results = completions(run(fresh(None, slots=8, batch_invariant=True), [*crowd, subject]))
+        same(results["subject"], reference)
+
+
+def test_prefill_in_tiles_keeps_every_token_on_f32(tiny_gguf: str) -> None:
+    """Long prompts take the calls of their own, in whole tiles."""
+    requests = [request(f"r{i}", " ".join(WORDS * (i + 2)), max_tokens=12) for i in range(6)]
+    small = alone(tiny_gguf, requests)
+    tiled = completions(run(fresh(tiny_gguf, slots=6, kv_cells=4096, prefill_chunk=64), requests))
+    for name in small:
+        assert tiled[name].tokens == small[name].tokens
+
+
+class Scripted:
+    """Drafts from known outputs: right for `right` tokens, then wrong for `wrong` more."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]], right: int, wrong: int, vocab: int) -> None:
+        self._outputs, self._right, self._wrong, self._vocab = outputs, right, wrong, vocab
+
+    def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
+        return [self._one(s) for s in sequences]
+
+    def _one(self, sequence: Sequence) -> list[int]:
+        done = len(sequence.output)
+        known = self._outputs[sequence.request.id][done : done + self._right + self._wrong]
+        return [t if i < self._right else (t + 1) % self._vocab for i, t in enumerate(known)]
+
+
+DRAFTS = pytest.mark.parametrize(("right", "wrong"), [(4, 0), (0, 3), (2, 2), (1, 1)])
+
+
+@DRAFTS
+def test_drafted_equals_undrafted_on_f32(tiny_gguf: str, right: int, wrong: int) -> None:
+    requests = [request(f"r{i}", p, max_tokens=20) for i, p in enumerate(prompts(12))]
+    reference = alone(tiny_gguf, requests)
+    drafts = Scripted({n: c.tokens for n, c in reference.items()}, right, wrong, 300)
+    steps: list[int] = []
+    drafted = completions(run(fresh(tiny_gguf, drafts, slots=8, kv_cells=4096), requests, steps.append))
+    plain_steps: list[int] = []
+    run(fresh(tiny_gguf, slots=8, kv_cells=4096), requests, plain_steps.append)
+    for name in reference:
+        assert drafted[name].tokens == reference[name].tokens
+    if right >= 2:
+        assert len(steps) < 0.7 * len(plain_steps)
+
+
+@DRAFTS
+@pytest.mark.parametrize("sampler", ["greedy", "penalised"])
+def test_drafted_equals_undrafted_to_the_bit(right: int, wrong: int, sampler: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    reference = alone(None, requests, batch_invariant=True)
+    drafts = Scripted({n: c.tokens for n, c in reference.items()}, right, wrong, 49000)
+    drafted = completions(run(fresh(None, drafts, slots=8, batch_invariant=True), requests))
+    for name in reference:
+        same(drafted[name], reference[name])
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_ends_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) -> None:
+    """max_tokens, a stop token and a stop string inside a run of accepted drafts cut at the same place."""
+    prompt = "cabbage jade fade"
+    whole = alone(tiny_gguf, [request("r", prompt, max_tokens=12)])["r"]
+    drafts = Scripted({"r": whole.tokens}, 8, 0, 300)
+    for ending in (
+        {"max_tokens": length},
+        {"max_tokens": 12, "stop_token_ids": (whole.tokens[length],)},
+        {"max_tokens": 12, "stop": (whole.text[length : length + 2],)} if whole.text[length:] else {},
+    ):
+        r = request("r", prompt, **ending)
+        same(completions(run(fresh(tiny_gguf, drafts), [r]))["r"], alone(tiny_gguf, [r])["r"])
+
+
+def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf: str) -> None:
+    rng = random.Random(3)
+    family = " ".join(WORDS * 2) + " "
+    texts = [(family if i % 3 else "") + p for i, p in enumerate(prompts(60, seed=4))]
+    requests = [
+        request(f"r{i}", t, max_tokens=rng.randint(1, 40), temperature=rng.choice([0, 0.9]), seed=i)
+        for i, t in enumerate(texts)
+    ]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf, slots=6, kv_cells=700)
+    late = requests[5:]
+    cancelled: set[str] = set()
+
+    def disturb(step: int) -> None:
+        while late and rng.random() < 0.5:
+            r = late.pop(0)
+            engine.add(r, engine.encode(r), 0.0)
+        if rng.random() < 0.1:
+            victim = rng.choice(requests).id
+            if engine.cancel(victim):
+                cancelled.add(victim)
+
+    results = completions(run(engine, requests[:5], disturb))
+    while late:
+        results |= completions(run(engine, [late.pop(0)], disturb))
+    assert len(results) == len(requests)
+    assert cancelled
+    assert sum(c.cached_tokens for c in results.values()) > 500
+    for name, result in results.items():
+        whole = reference[name]
+        if result.finish_reason is FinishReason.CANCELLED:
+            assert name in cancelled
+            assert result.tokens == whole.tokens[: len(result.tokens)]
+            assert whole.text.startswith(result.text)
+        else:
+            same(result, whole)

@@ -1,0 +1,71 @@
+"""A tiny F32 llama model with random weights, written as a real GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFWriter, TokenType
+
+VOCAB = 320
+WIDTH, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 64, 2, 4, 2, 128, 1024
+CHAT_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def write_tiny_gguf(path: Path, seed: int = 7, chat_template: str | None = CHAT_TEMPLATE) -> str:
+    """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare."""
+    rng = np.random.default_rng(seed)
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_name("Tiny")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_vocab_size(VOCAB)
+    _add_vocabulary(writer)
+    if chat_template:
+        writer.add_chat_template(chat_template)
+
+    def tensor(name: str, *shape: int, scale: float) -> None:
+        writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
+
+    head = WIDTH // HEADS
+    tensor("token_embd.weight", VOCAB, WIDTH, scale=1.0)
+    tensor("output.weight", VOCAB, WIDTH, scale=0.4)
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
+    for i in range(LAYERS):
+        for norm in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{i}.{norm}.weight", np.ones(WIDTH, dtype=np.float32))
+        tensor(f"blk.{i}.attn_q.weight", WIDTH, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.attn_k.weight", KV_HEADS * head, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.attn_v.weight", KV_HEADS * head, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.attn_output.weight", WIDTH, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.ffn_gate.weight", FEED_FORWARD, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.ffn_up.weight", FEED_FORWARD, WIDTH, scale=0.3)
+        tensor(f"blk.{i}.ffn_down.weight", WIDTH, FEED_FORWARD, scale=0.3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def _add_vocabulary(writer: GGUFWriter) -> None:
+    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
+    types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
+    letters = "abcdefghij"
+    pairs = [(a + b).encode() for a in letters for b in letters][: VOCAB - len(tokens)]
+    tokens += pairs
+    types += [TokenType.NORMAL] * len(pairs)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(True)
+    writer.add_add_space_prefix(False)
