@@ -238,14 +238,15 @@ class Engine:
     def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:
         """After a failed decode: forget the cells of all its sequences, then run each alone.
 
-        Only a sequence that fails by itself, or too often, ends in an error.
+        Only a sequence that then fails by itself, or fails too often, ends in an error.
         """
         affected = plan.sequences
         log.warning("%s with %d requests in the batch; running them one by one", error.message, len(affected))
         report.failed = True
         for sequence in affected:
+            alone_again = sequence.suspect
             self.scheduler.recompute(sequence)
-            if len(affected) == 1 or sequence.failures >= MAX_FAILURES:
+            if alone_again or sequence.failures >= MAX_FAILURES:
                 report.ended.append(self._end(sequence, DecodeFailed(error.message)))
         return report
 

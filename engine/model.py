@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,9 @@ class Model:
         self._ctx = self._new_context(
             seq_ids + 2, max(max_rows, seq_ids + 2), threads or usable_cores(), kv_type
         )
+        # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
+        # exit, where a decode call may be under way.
+        weakref.finalize(self, _free, self._model, self._ctx).atexit = False
         self._memory = llama_cpp.llama_get_memory(self._ctx)
         self._batch, self._buffers = _new_batch(max_rows + 1)
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -273,9 +277,10 @@ class Model:
         first = llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id)
         return first, llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)
 
-    def close(self) -> None:
-        llama_cpp.llama_free(self._ctx)
-        llama_cpp.llama_model_free(self._model)
+
+def _free(model: Any, ctx: Any) -> None:
+    llama_cpp.llama_free(ctx)
+    llama_cpp.llama_model_free(model)
 
 
 def _check_file(path: str) -> None:

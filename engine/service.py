@@ -72,11 +72,6 @@ class EngineService:
         self._inbox.put(_Submitted(request, prompt, arrived))
         return future
 
-    @property
-    def alive(self) -> bool:
-        """False once closed or stopped by an internal error; it will take no request again."""
-        return not self._closed
-
     def cancel(self, request_id: str) -> bool:
         """Ask for an end within two steps; the future then holds the partial completion."""
         known = request_id in self._futures
@@ -113,7 +108,6 @@ class EngineService:
             self._closed = True
         for request_id in tuple(self._futures):
             self._resolve(request_id, EngineClosed(reason))
-        self._engine.model.close()
 
     def _turn(self) -> None:
         if self._engine.idle:

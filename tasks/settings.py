@@ -31,10 +31,11 @@ class Settings(BaseSettings):
     slots: int = Field(16, ge=1, le=64)
     kv_cells: int = Field(8192, ge=64)
     batch_window_ms: float = Field(10.0, ge=0, le=1000)
-    prefill_chunk: int = Field(128, ge=1)
+    prefill_chunk: int = Field(0, ge=0)  # 0 lets the engine choose
     prefix_sharing: bool = True
     prefix_cache_cells: int = Field(2048, ge=0)
     batch_invariant: bool = False
+    kv_type: str = Field("f16", pattern=r"^(f16|f32)$")
     threads: int = Field(0, ge=0)  # 0 is every core
     gpu_layers: int = Field(-1, ge=-1)  # -1 is all of them
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")

@@ -76,7 +76,6 @@ def alone(model: str | None, requests: Iterable[Request], **config: object) -> d
     results: dict[str, Completion] = {}
     for r in requests:
         results |= completions(run(engine, [r]))
-    engine.model.close()
     return results
 
 

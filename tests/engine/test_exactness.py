@@ -11,7 +11,7 @@ from engine import FinishReason, Request
 from engine.sequence import Sequence
 from tests.engine.drive import alone, completions, fresh, request, run, same
 
-WORDS = "abc bead cafe dig edge fade gig hide ice jade badge cabbage".split()
+WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
 SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
 QUESTIONS = (
     "Why is the sky blue?",
@@ -159,7 +159,7 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
     late = requests[5:]
     cancelled: set[str] = set()
 
-    def disturb(step: int) -> None:
+    def disturb(_step: int) -> None:
         while late and rng.random() < 0.5:
             r = late.pop(0)
             engine.add(r, engine.encode(r), 0.0)
