@@ -16,6 +16,7 @@ from cli.fleet import Fleet
 from cli.journal import Journal
 from cli.prompts import PromptLine
 from cli.tally import Tally
+from tasks.job import TERMINAL
 
 WAIT_S = 30  # of one long poll: well below what proxies cut off
 NO_WAIT_POLL_S = 1.0  # between polls where the gateway grants no waiting
@@ -23,7 +24,6 @@ SYNC_S = 0.2  # results older than this are on the disk
 FLEET_POLL_S = 5.0
 MIN_CONCURRENCY = 8
 UNAUTHORISED = frozenset({401, 403})  # no line would fare better
-ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 MAX_RESUBMITS = 3  # of a line whose record vanished from the server
 
 
@@ -96,7 +96,7 @@ class BulkRun:
         metadata = {"run": self._journal.run_id, "custom_id": line.custom_id, **line.job.get("metadata", {})}
         body = {**line.job, "metadata": metadata}
         record = await self._request("POST", "/v1/jobs", headers={"Idempotency-Key": key}, json=body)
-        while record["status"] not in ENDED:
+        while record["status"] not in TERMINAL:
             if not self._wait_s:
                 await asyncio.sleep(NO_WAIT_POLL_S)
             record = await self._request("GET", f"/v1/jobs/{record['id']}")

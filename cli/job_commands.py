@@ -7,19 +7,18 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
+from tasks.job import TERMINAL, Priority, Status
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 DEFAULT_URL = "http://127.0.0.1:7860"
 WAIT_S = 30  # of one long poll
-WAITED_FOR = frozenset({"queued", "running"})
 PREVIEW_CHARS = 48
 
 SUBMIT_EPILOG = """[bold]Examples[/]
@@ -31,24 +30,6 @@ medusaq submit - --url http://127.0.0.1:7860 < prompt.txt"""
 UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="The gateway.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq submit` printed it.")]
-
-
-class Priority(StrEnum):
-    """Interactive jobs overtake bulk ones."""
-
-    INTERACTIVE = "interactive"
-    BULK = "bulk"
-
-
-class Status(StrEnum):
-    """The states of a job."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
 
 
 def submit(
@@ -89,7 +70,7 @@ def submit(
         _show(record, as_json, record["id"])
         return
     try:
-        while record["status"] in WAITED_FOR:
+        while record["status"] not in TERMINAL:
             record = _call(url, "GET", f"/v1/jobs/{record['id']}", wait_s=WAIT_S)
     except KeyboardInterrupt:
         print(f"the job goes on: medusaq status {record['id']}", file=sys.stderr)

@@ -57,7 +57,7 @@ def overview(
 def main() -> None:
     """The entry point: never a traceback for what a user can cause."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="medusaq", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         see = f" (see {context.command_path} --help)" if context is not None else ""

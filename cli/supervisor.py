@@ -84,13 +84,14 @@ class Supervisor:
         return self._failure
 
     def pids(self) -> dict[str, int]:
-        return {name: child.pid for name, child in self._children.items() if child.poll() is None}
+        return {name: child.pid for name, child in list(self._children.items()) if child.poll() is None}
 
     def _run(self) -> None:
         try:
             for spec in self._specs:
-                self._spawn(spec)
-                self._await_ready(spec)
+                if not self._stopping.is_set():
+                    self._spawn(spec)
+                    self._await_ready(spec)
             while not self._stopping.wait(POLL_S):
                 self._look_after()
         except CliError as error:

@@ -24,7 +24,7 @@ import httpx
 
 from tasks.settings import Settings
 from tests.servers import RedisServer, free_port
-from tests.workers import ROOT, Workers, environment
+from tests.workers import ROOT, SCRIPTED, Workers, environment
 
 SINGLE_JOBS = 300  # enough for a 99th percentile that is not the maximum
 BURST_JOBS = 2000  # some seconds of work
@@ -66,17 +66,17 @@ def measure(
 
 
 @contextlib.contextmanager
-def running_stack() -> Iterator[str]:
-    """The whole system with the scripted engine, on free loopback ports. Yields the gateway's address."""
+def running_stack(engine: str = SCRIPTED, **options: object) -> Iterator[str]:
+    """The whole system, with settings from options, on free loopback ports. Yields the gateway's address."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="medusaq-bench-")))
         server = RedisServer(folder / "redis")
         stack.callback(server.stop)
         server.start()
-        settings = Settings(_env_file=None, redis_url=server.url, port=free_port())  # type: ignore[call-arg]
+        settings = Settings(_env_file=None, redis_url=server.url, port=free_port(), **options)  # type: ignore
         workers = Workers(folder)
         stack.callback(workers.close)
-        workers.model(settings)
+        workers.model(settings, engine=engine)
         workers.io(settings)
         yield stack.enter_context(_gateway(settings, folder / "gateway.log"))
 

@@ -72,6 +72,7 @@ class Cli:
             "MEDUSAQ_ENGINE_FACTORY": SCRIPTED,
             "MEDUSAQ_RECONCILE_S": "0.3",
             "MEDUSAQ_HEARTBEAT_MS": "200",
+            "MEDUSAQ_LEASE_MS": "1500",
             "MEDUSAQ_DRAIN_S": "1",
         }
         self._running: list[Running] = []

@@ -178,8 +178,7 @@ def test_speed_is_that_of_the_last_half_minute() -> None:
     assert speed.per_second() == (0.0, 0.0)
     for second in range(1, 101):
         speed.note(float(second), tokens=max(0, second - 50) * 10, ended=second)
-    tokens_per_s, ends_per_s = speed.per_second()
-    assert (tokens_per_s, ends_per_s) == (pytest.approx(10), pytest.approx(1))
+    assert speed.per_second() == pytest.approx((10.0, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""All figures of the README, side by side in one run.
+
+python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from engine import EngineConfig, SamplingParams
+from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued
+from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
+from tests.workers import ROOT
+
+SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
+EXAMPLES = ROOT / "examples" / "prompts.jsonl"
+
+
+def main() -> None:
+    options = _options()
+    print(f"{_processor()}, {cores()} cores; {options.model.name}\n")
+    for name, run in BENCHMARKS.items():
+        if name in options.only:
+            print(f"== {name}", flush=True)
+            run(options)
+            print(flush=True)
+
+
+def throughput(options: argparse.Namespace) -> None:
+    """Bulk tokens/s against the library's own loop, the engine alone, and llama-server."""
+    model, tokens = options.model, options.max_tokens
+    prompts = load_spec_bench(options.prompts, options.limit)
+    config = EngineConfig(model=str(model), slots=SLOTS)
+    serial = _show("(a) Llama, serial", llama_cpp_python.measure(model, prompts, tokens))
+    alone = [_show("(b) engine alone", engine.measure(config, prompts, tokens))]
+    whole = [_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS))]
+    if options.server:
+        server = _show(
+            "(c) llama-server", llama_server.measure(options.server, model, prompts, tokens, SLOTS)
+        )
+    alone.append(_show("(b) engine alone", engine.measure(config, prompts, tokens)))
+    whole.append(_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS)))
+    ours = sum(whole) / len(whole)
+    print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours * len(alone) / sum(alone):.3f}", end="")
+    print(f", / (c) {ours / server:.2f}" if options.server else "")
+
+
+def sharing(options: argparse.Namespace) -> None:
+    """A long instruction over many short inputs, with and without sharing its cells."""
+    for name, on in (("prefix sharing on", True), ("prefix sharing off", False)):
+        print(engine.measure_sharing(options.model, _long_instruction(), on).line(name), flush=True)
+
+
+def invariance(options: argparse.Namespace) -> None:
+    """The price of bit-identical results: many requests at once, and one alone."""
+    prompts = load_spec_bench(options.prompts, min(options.limit or 48, 48))
+    for slots, chosen in ((SLOTS, prompts), (1, prompts[::6])):
+        plain, exact = (
+            _show(
+                f"{slots} slots, {'exact' if on else 'plain'}",
+                engine.measure(
+                    EngineConfig(model=str(options.model), slots=slots, batch_invariant=on),
+                    chosen,
+                    options.max_tokens,
+                ),
+            )
+            for on in (False, True)
+        )
+        print(f"exact / plain {exact / plain:.2f}", flush=True)
+
+
+def overhead(_options: argparse.Namespace) -> None:
+    """HTTP, Redis and Celery around an engine that answers at once."""
+    print(queue_overhead.measure().line())
+
+
+def python(options: argparse.Namespace) -> None:
+    """Python's share of a step at eight requests."""
+    for name, sampling in (
+        ("greedy", SamplingParams(max_tokens=400, ignore_eos=True)),
+        ("top_p 0.9", SamplingParams(max_tokens=400, ignore_eos=True, temperature=0.8, top_p=0.9)),
+    ):
+        share, step_ms = engine.python_share(options.model, sampling)
+        print(f"{name:<12} {share:.1%} of a step of {step_ms:.1f} ms", flush=True)
+
+
+BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "throughput": throughput,
+    "sharing": sharing,
+    "invariance": invariance,
+    "overhead": overhead,
+    "python": python,
+}
+
+
+def _show(name: str, measured: Throughput) -> float:
+    print(measured.line(name), flush=True)
+    return measured.tokens_per_s
+
+
+def _long_instruction() -> str:
+    """The system instruction that most example prompts share: about 400 tokens."""
+    lines = [json.loads(line) for line in EXAMPLES.read_text(encoding="utf-8").splitlines()]
+    messages = [
+        m for line in lines for m in line.get("body", {}).get("messages", ()) if m["role"] == "system"
+    ]
+    return str(max((m["content"] for m in messages), key=len))
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=default_model(), help="a GGUF")
+    parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
+    parser.add_argument("--limit", type=int, help="take only so many prompts, evenly spread")
+    parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
+    parser.add_argument("--server", type=Path, help="a llama-server binary to compare with")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

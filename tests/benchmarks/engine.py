@@ -1,0 +1,101 @@
+"""The engine without the queue: throughput, prefix sharing, and where a step's time goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyinstrument import Profiler
+from pyinstrument.frame import Frame
+
+from engine import Completion, EngineConfig, Request, SamplingParams, load
+from engine.engine import Engine
+from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput
+
+SHARED_INPUTS = 64
+PROFILED_REQUESTS = 8
+PROFILED_STEPS = 200
+PROFILE_INTERVAL_S = 0.001
+
+
+def _request(name: str, prompt: str, max_tokens: int) -> Request:
+    return Request(id=name, prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+
+
+def measure(config: EngineConfig, prompts: Iterable[str], max_tokens: int) -> Throughput:
+    """All prompts at once into the engine's queue, greedy; from the first submit to the last result."""
+    service = load(config)
+    try:
+        service.submit(_request("warm-up", WARM_UP_PROMPT, WARM_UP_TOKENS)).result()
+        started = time.perf_counter()
+        futures = [service.submit(_request(str(i), p, max_tokens)) for i, p in enumerate(prompts)]
+        return _throughput([f.result() for f in futures], time.perf_counter() - started)
+    finally:
+        service.close()
+
+
+def _throughput(results: list[Completion], wall_s: float) -> Throughput:
+    prompt_tokens = sum(c.prompt_tokens for c in results)
+    return Throughput(len(results), prompt_tokens, sum(c.completion_tokens for c in results), wall_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """One long instruction over many short inputs."""
+
+    prompt_tokens: int
+    computed: int
+    wall_s: float
+
+    def line(self, name: str) -> str:
+        return f"{name:<24} {self.computed:6d} of {self.prompt_tokens} prompt tokens computed in {self.wall_s:.1f} s"
+
+
+def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: int = 8) -> Sharing:
+    """SHARED_INPUTS requests of the same instruction and a short input each."""
+    service = load(EngineConfig(model=str(model), slots=SLOTS, prefix_sharing=sharing))
+    prompts = [
+        f"{instruction}\n\nTicket {i}: parcel {i * 7919 % 10007} is late." for i in range(SHARED_INPUTS)
+    ]
+    try:
+        started = time.perf_counter()
+        futures = [service.submit(_request(str(i), p, max_tokens)) for i, p in enumerate(prompts)]
+        results = [f.result() for f in futures]
+        wall_s = time.perf_counter() - started
+    finally:
+        service.close()
+    total = sum(c.prompt_tokens for c in results)
+    return Sharing(total, total - sum(c.cached_tokens for c in results), wall_s)
+
+
+def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
+    """(share of the step spent outside llama_decode, step in ms) at eight requests, by a sampling profiler.
+
+    Every line of Model.decode but the call into llama.cpp copies some numbers, so its own time is
+    counted as llama.cpp's.
+    """
+    engine = Engine(EngineConfig(model=str(model), slots=PROFILED_REQUESTS))
+    for i in range(PROFILED_REQUESTS):
+        request = Request(id=str(i), prompt=f"Write a long story about the number {i}.", sampling=sampling)
+        engine.add(request, engine.encode(request), time.monotonic())
+    while any(s.pending > 1 for s in engine.scheduler.sequences()):
+        engine.step()
+    profiler = Profiler(interval=PROFILE_INTERVAL_S)
+    started = time.perf_counter()
+    with profiler:
+        for _ in range(PROFILED_STEPS):
+            engine.step()
+    step_ms = (time.perf_counter() - started) / PROFILED_STEPS * 1e3
+    session = profiler.last_session
+    root = session.root_frame() if session else None
+    assert root is not None
+    return 1 - _own_time(root, "decode", "model.py") / root.time, step_ms
+
+
+def _own_time(frame: Frame, function: str, file: str) -> float:
+    inside = frame.function == function and (frame.file_path or "").endswith(file)
+    if inside:
+        return frame.time
+    return sum(_own_time(child, function, file) for child in frame.children)

@@ -1,0 +1,127 @@
+"""The command line itself: help, slips, and the commands for single jobs."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from tests.cli.support import Cli
+from tests.servers import free_port
+
+COMMANDS = [
+    "run",
+    "validate",
+    "submit",
+    "status",
+    "cancel",
+    "jobs",
+    "up",
+    "gateway",
+    "worker",
+    "io",
+    "flower",
+]
+
+
+def test_the_overview_names_every_command(cli: Cli) -> None:
+    for ended in (cli(), cli("--help"), cli("-h")):
+        assert ended.returncode == 0
+        assert all(f" {command} " in ended.stdout for command in COMMANDS)
+    assert cli("--version").stdout.startswith("medusaq ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(cli: Cli, command: str) -> None:
+    ended = cli(command, "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"medusaq {command}" in ended.stdout
+
+
+def test_help_has_examples(cli: Cli) -> None:
+    for command in ("run", "validate", "submit"):
+        assert "Examples" in cli(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rnu",), "No such command 'rnu'. Did you mean 'run'? (see medusaq --help)"),
+        (("run",), "Missing argument 'PROMPTS'. (see medusaq run --help)"),
+        (("run", "x"), "Missing option '--output' / '-o'. (see medusaq run --help)"),
+        (("up", "--prot", "1"), "No such option: --prot (Possible options: --port) (see medusaq up --help)"),
+        (("up", "--port", "99999"), "Invalid value for '--port': "),
+        (("jobs", "--status", "done"), "Invalid value for '--status': "),
+        (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, and --raw"),
+    ],
+)
+def test_slips_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    ended = cli(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {message}")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("submit", "x"), ("status", "x"), ("cancel", "x"), ("jobs",)])
+def test_no_gateway_is_exit_code_4(cli: Cli, arguments: tuple[str, ...]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    ended = cli(*arguments, "--url", url)
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert ended.stderr == f"error: no gateway at {url}: connection refused\n"
+
+
+@pytest.mark.stack
+def test_what_is_no_gateway_is_said_so(cli: Cli, gateway: str) -> None:
+    ended = cli("jobs", "--url", f"{gateway}/elsewhere")
+    assert ended.returncode == 1
+    assert ended.stderr == "error: Not Found\n"
+
+
+@pytest.mark.stack
+def test_the_life_of_a_single_job(cli: Cli, gateway: str) -> None:
+    cli.env["MEDUSAQ_URL"] = gateway
+    waited = cli("submit", "hello there", "--wait", "--system", "be brief", "--seed", "3")
+    assert (waited.returncode, waited.stdout) == (0, "hello there\n")
+
+    job = cli("submit", "-", "--max-tokens", "5", stdin=b"from a pipe tokens=4").stdout.strip()
+    assert (
+        httpx.get(f"{gateway}/v1/jobs/{job}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
+    )
+    shown = cli("status", job).stdout.splitlines()
+    rows = dict(line.split(maxsplit=1) for line in shown if line and not line.startswith("finish"))
+    assert (rows["id"], rows["status"], rows["tokens"]) == (job, "succeeded", "3+4")
+    assert shown[-2:] == ["", "from a pipe"]
+    record = json.loads(cli("status", job, "--json").stdout)
+    assert (record["request"]["prompt"], record["request"]["max_tokens"]) == ("from a pipe tokens=4", 5)
+
+    slow = json.loads(cli("submit", "slow delay=60", "--json").stdout)["id"]
+    table = cli("jobs", "--limit", "2").stdout.splitlines()
+    assert table[0].split() == ["id", "status", "age", "took", "tokens", "prompt"]
+    assert table[1].startswith(slow)
+    assert table[2].startswith(job)
+    assert table[3] == "there are more: --limit, --status"
+    assert cli("cancel", slow).stdout == "cancelling\n"
+    ended = httpx.get(f"{gateway}/v1/jobs/{slow}", headers={"Prefer": "wait=10"}).json()
+    assert ended["status"] == "cancelled"
+    assert cli("cancel", slow).stdout == "cancelled\n"
+    assert cli("cancel", job).stdout == "has ended already: succeeded\n"
+    listed = json.loads(cli("jobs", "--status", "cancelled", "--json").stdout)
+    assert [job["id"] for job in listed["data"]] == [slow]
+    assert cli("jobs", "--status", "expired").stdout == "no jobs\n"
+
+
+@pytest.mark.stack
+def test_refusals_are_one_line(cli: Cli, gateway: str) -> None:
+    cli.env["MEDUSAQ_URL"] = gateway
+    for arguments, message in {
+        ("status", "job_x"): "no job with id 'job_x'",
+        ("submit", ""): "prompt: string should have at least 1 character",
+        ("submit", "x", "--model", "y"): "model: no live worker serves 'y'; served: scripted",
+        ("submit", "x", "--max-tokens", "9999"): "max_tokens: 9999 is over the context of 2048 tokens",
+    }.items():
+        ended = cli(*arguments)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"error: {message}\n")
+    failed = cli("submit", "so far fail=odd", "--wait")
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("failed: odd: as the script says\n")
