@@ -12,6 +12,10 @@ DEFAULT_BATCH_WINDOW_MS = (
 DEFAULT_PREFIX_CACHE_CELLS = 2048  # cells of ended prompts kept for sharing; a quarter of the default cache
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 128  # tokens: two tiles, 0.4 s of a small model on two cores
+CPU_BUSY_CELLS = 2048  # from here on another request slows the others by more than it shares with them: on a
+CPU_BUSY_RUNNING = (
+    8  # CPU a row skips other requests' cells one by one, and weights are shared well by 8 rows
+)
 GPU_PREFILL_CHUNK = 512  # tokens: a GPU is far from busy below this
 
 

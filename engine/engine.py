@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
-from engine.config import EngineConfig
+from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, EngineConfig
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
@@ -64,7 +64,8 @@ class Engine:
 
     def __init__(self, config: EngineConfig, draft_source: DraftSource | None = None) -> None:
         """Load the model. Raises ModelLoadError."""
-        max_rows, chunk_rows = config.rows(on_gpu(config.gpu_layers))
+        gpu = on_gpu(config.gpu_layers)
+        max_rows, chunk_rows = config.rows(gpu)
         self.model = Model(
             config.model or default_model_path(),
             cells=config.kv_cells,
@@ -90,6 +91,7 @@ class Engine:
             slots=config.slots,
             max_rows=max_rows,
             chunk_rows=chunk_rows,
+            busy=None if gpu else (CPU_BUSY_RUNNING, CPU_BUSY_CELLS),
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
             kept_ids=KEPT_IDS,
             kept_cells=config.prefix_cache_cells,

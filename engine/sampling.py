@@ -18,6 +18,7 @@ from engine.request import SamplingParams
 
 Row = NDArray[np.float32]
 _FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
+_LAST_REACH = 104.0  # nats below the best logit from where on a weight is 0 in float32
 _COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
 
 
@@ -53,7 +54,8 @@ def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams)
     """Token ids, best first (ties by id): at least those that the filters can keep.
 
     Every filter keeps a prefix of this order, so only tokens near the best need sorting: the reach
-    doubles until they hold top_k tokens, or top_p of the mass, or all that min_p allows.
+    doubles until they hold top_k tokens, or top_p of the mass, or all that min_p allows, or all that
+    have any weight.
     """
     reach = _FIRST_REACH
     while True:
@@ -63,7 +65,7 @@ def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams)
         else:
             enough = params.top_p < 1 and float(weights[ids].sum(dtype=np.float64)) >= params.top_p * total
             enough = enough or (params.min_p > 0 and reach > -math.log(params.min_p))
-        if enough or len(ids) == len(scaled):
+        if enough or reach > _LAST_REACH or len(ids) == len(scaled):
             return ids[np.argsort(-scaled[ids], kind="stable")]
         reach *= 2
 

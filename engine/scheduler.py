@@ -58,17 +58,22 @@ class Scheduler:
         slots: int,
         max_rows: int,
         chunk_rows: int,
+        busy: tuple[int, int] | None,
         sharing: bool,
         kept_ids: int,
         kept_cells: int,
     ) -> None:
-        """max_rows, chunk_rows: see EngineConfig.rows. kept_ids, kept_cells: bounds of the kept prompts."""
+        """max_rows, chunk_rows: see EngineConfig.rows. kept_ids, kept_cells: bounds of the kept prompts.
+
+        busy: (requests, cells); with so many running, others wait rather than fill more cells.
+        """
         assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
         self.running: list[Sequence] = []
         self._cache = cache
         self._slots = slots
         self._max_rows = max_rows
         self._chunk_rows = chunk_rows
+        self._busy = busy
         self._sharing = sharing
         self._kept = PrefixStore(cache, kept_cells if sharing else 0)
         self._free_ids = list(range(slots + kept_ids - 1, -1, -1))
@@ -133,7 +138,8 @@ class Scheduler:
             if soon >= shared + MIN_SHARED:
                 stepped_aside += 1
                 continue
-            if not self._make_room(sequence.limit - shared, source):
+            cells = sequence.limit - shared
+            if self._is_busy(cells) or not self._make_room(cells, source):
                 return
             del self._waiting[stepped_aside]
             sequence.seq_id = self._free_ids.pop()
@@ -170,9 +176,19 @@ class Scheduler:
             return -1, 0, soon
         return best_id, best, soon
 
+    @property
+    def _promised(self) -> int:
+        """Cells that the running sequences may still come to need."""
+        return sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
+
+    def _is_busy(self, cells: int) -> bool:
+        if self._busy is None or len(self.running) < self._busy[0]:
+            return False
+        return self._cache.used + self._promised + cells > self._busy[1]
+
     def _make_room(self, cells: int, source: int) -> bool:
         """Evict kept prompts until `cells` and a sequence id are free; False when that is not enough."""
-        promised = sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
+        promised = self._promised
         while self._cache.capacity - self._cache.used - promised < cells or not self._free_ids:
             if all(kept.seq_id == source for kept in self._kept):
                 return False

@@ -28,7 +28,6 @@ from engine import (
     EngineError,
     EngineService,
     FinishReason,
-    ModelLoadError,
     Request,
     RequestRefused,
     SamplingParams,
@@ -263,7 +262,7 @@ def load_engine(settings: Settings) -> EngineService:
     try:
         config = EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
         service: EngineService = getattr(importlib.import_module(module), function)(config)
-    except (ModelLoadError, ValueError, ImportError, AttributeError) as error:
+    except Exception as error:  # whatever it is, Celery would swallow it and wait for ever
         print(f"error: the model cannot be loaded: {error}", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_MODEL) from None
     return service

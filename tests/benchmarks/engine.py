@@ -50,7 +50,8 @@ class Sharing:
     wall_s: float
 
     def line(self, name: str) -> str:
-        return f"{name:<24} {self.computed:6d} of {self.prompt_tokens} prompt tokens computed in {self.wall_s:.1f} s"
+        computed = f"{self.computed} of {self.prompt_tokens} prompt tokens computed"
+        return f"{name:<24} {computed} in {self.wall_s:.1f} s"
 
 
 def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: int = 8) -> Sharing:

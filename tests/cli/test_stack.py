@@ -103,22 +103,6 @@ def test_a_model_that_cannot_be_loaded_stops_the_stack(cli: Cli) -> None:
     assert cli.processes() == {}
 
 
-def test_a_worker_that_keeps_dying_stops_the_stack_with_the_reason(cli: Cli) -> None:
-    running = cli.start(
-        "up", "--port", "0", "--no-flower", MEDUSAQ_ENGINE_FACTORY="tests.cli.test_stack:no_engine"
-    )
-    assert running.wait() == 1
-    assert "error: worker ended 5 times within 60 s (last: exit code 9)" in running.text()
-    assert "this engine is out of order" in running.text()
-    assert cli.processes() == {}
-
-
-def no_engine(_config: object) -> None:
-    """An engine factory that takes its process down."""
-    print("this engine is out of order", flush=True)
-    os._exit(9)
-
-
 def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
     lines = [{"prompt": f"answer {n} delay=0.3"} for n in range(60)]
     write_jsonl(cli.folder / "p.jsonl", lines)

@@ -1,0 +1,117 @@
+"""The main job end to end, on the real model: `medusaq up`, `medusaq run`, a murdered worker, and Flower."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.support import Cli
+from tests.workers import ROOT, wait_until
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+PROMPTS = 24
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    runner = Cli(tmp_path)
+    # Bit-identical results, so that a run with a kill in it must equal one without.
+    runner.env |= {
+        "MEDUSAQ_ENGINE_FACTORY": "engine:load",
+        "MEDUSAQ_BATCH_INVARIANT": "1",
+        "MEDUSAQ_SLOTS": "8",
+        "FLOWER_UNAUTHENTICATED_API": "1",
+    }
+    yield runner
+    runner.close()
+
+
+def answers(results: Path) -> list[tuple[str, int, str]]:
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    assert all(row["error"] is None for row in rows), rows
+    return [
+        (
+            row["custom_id"],
+            row["response"]["status_code"],
+            row["response"]["body"]["choices"][0]["message"]["content"],
+        )
+        for row in rows
+    ]
+
+
+def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> None:
+    lines = (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    source = cli.folder / "prompts.jsonl"
+    source.write_text("\n".join(lines[:PROMPTS]) + "\n", encoding="utf-8")
+    up = cli.start("up", "--port", "0", "--flower-port", "0")
+    url = up.wait_for("  gateway  ", 60).split()[-1]
+    flower = up.wait_for("  Flower   ").split()[-1]
+
+    run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "48")
+    wait_until(lambda: len(listed(url, "succeeded")) >= 3, 120, report=run.text)
+    os.kill(cli.service("worker"), signal.SIGKILL)
+    assert run.process.wait(300) == 0, run.text()
+
+    jobs = listed(url)
+    assert len(jobs) == PROMPTS
+    assert {job["status"] for job in jobs} == {"succeeded"}
+    assert max(job["attempts"] for job in jobs) == 2
+
+    calm = cli.start("run", "prompts.jsonl", "-o", "calm.jsonl", "--url", url, "--max-tokens", "48")
+    assert calm.process.wait(300) == 0, calm.text()
+    assert answers(cli.folder / "killed.jsonl") == answers(cli.folder / "calm.jsonl")
+    expected = [json.loads(line).get("custom_id", f"line-{i}") for i, line in enumerate(lines[:PROMPTS], 1)]
+    assert [row[0] for row in answers(cli.folder / "calm.jsonl")] == expected
+
+    check_flower(flower, jobs[0]["id"], cli.folder)
+    up.send(signal.SIGTERM)
+    assert up.wait() == 0
+    cli.gone()
+
+
+def listed(url: str, status: str | None = None) -> list[dict[str, Any]]:
+    query = {"limit": "100"} | ({"status": status} if status else {})
+    data: list[dict[str, Any]] = httpx.get(f"{url}/v1/jobs", params=query).json()["data"]
+    return data
+
+
+def check_flower(flower: str, job_id: str, folder: Path) -> None:
+    """Each job is a task with worker, state, runtime and a line of tokens and tokens/s."""
+    tasks = httpx.get(f"{flower}/api/tasks").json()
+    task = tasks[job_id]
+    assert task["state"] == "SUCCESS"
+    assert task["worker"].startswith("worker-")
+    assert task["runtime"] > 0
+    assert "tok/s" in task["result"]
+    assert {t["name"] for t in tasks.values()} == {"medusaq.generate"}
+    if CHROMIUM is None:
+        return
+    page = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            f"--user-data-dir={folder / 'chromium'}",
+            "--virtual-time-budget=10000",
+            "--dump-dom",
+            f"{flower}/tasks",
+        ],
+        capture_output=True,
+        timeout=90,
+        check=True,
+    ).stdout.decode()
+    assert "job_" in page
+    assert "tok/s" in page
+    assert "SUCCESS" in page
