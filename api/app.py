@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from api.gateway import Gateway
 from api.limits import BodyLimit
 from api.schemas import JobRequest
 from tasks.errors import SettingsError
-from tasks.settings import Settings, get_settings
+from tasks.settings import Settings, get_settings, is_loopback
 
 TITLE = "medusaq"
 VERSION = "1"
@@ -48,21 +47,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def check_bind(settings: Settings) -> None:
     """Raise SettingsError for a host beyond loopback: there are no API keys yet."""
-    if settings.allow_open or _is_loopback(settings.host):
+    if settings.allow_open or is_loopback(settings.host):
         return
     raise SettingsError(
         f"MEDUSAQ_HOST: {settings.host} is reachable from other machines and the gateway has no API keys; "
         "use 127.0.0.1, or set MEDUSAQ_ALLOW_OPEN=1 behind a proxy that checks who calls"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from cli.errors import BadInput, CliError, GatewayUnreachable
-from cli.net import is_loopback
+from tasks.settings import is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
 READ_MARGIN_S = 15.0  # above the wait asked for, before an answer counts as lost

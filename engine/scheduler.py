@@ -89,7 +89,11 @@ class Scheduler:
         yield from (sequence for _, _, sequence in self._waiting)
 
     def add(self, sequence: Sequence) -> None:
-        insort(self._waiting, (sequence.request.priority, next(self._arrivals), sequence))
+        sequence.order = next(self._arrivals)
+        self._wait(sequence)
+
+    def _wait(self, sequence: Sequence) -> None:
+        insort(self._waiting, (sequence.request.priority, sequence.order, sequence))
 
     def schedule(self, now: float) -> Plan:
         """Admit what fits, and choose the rows of this step.
@@ -123,14 +127,22 @@ class Scheduler:
         self._free_ids += self._kept.keep(sequence.seq_id, sequence.prompt[:keep].copy())
 
     def recompute(self, sequence: Sequence) -> None:
-        """Forget the cells of a sequence after a failed decode; it prefills again, alone."""
+        """Forget the cells of a sequence after a failed decode.
+
+        It waits at its old place, since it may need more cells than before: a prefix that it shared
+        may be gone. Admitted again, it prefills alone.
+        """
         self._cache.remove(sequence.seq_id)
+        self._free_ids.append(sequence.seq_id)
+        self.running.remove(sequence)
         sequence.computed = 0
         sequence.failures += 1
         sequence.suspect = True
+        self._wait(sequence)
 
     def _admit(self, now: float) -> None:
-        self._flush()
+        if self._cache.buried > self._cache.capacity // FLUSH_AT:
+            self._start_afresh()
         stepped_aside = 0
         while len(self.running) < self._slots and stepped_aside < len(self._waiting):
             sequence = self._waiting[stepped_aside][2]
@@ -139,11 +151,15 @@ class Scheduler:
                 stepped_aside += 1
                 continue
             cells = sequence.limit - shared
-            if self._is_busy(cells) or not self._make_room(cells, source):
+            if self._is_busy(cells):
                 return
+            if not self._make_room(cells, source):
+                if not self._start_afresh():
+                    return
+                source, shared = -1, 0
             del self._waiting[stepped_aside]
             sequence.seq_id = self._free_ids.pop()
-            sequence.admitted = now
+            sequence.admitted = sequence.admitted or now
             if shared:
                 self._cache.share(source, sequence.seq_id, shared)
                 self._kept.touch(source)
@@ -195,11 +211,13 @@ class Scheduler:
             self._free_ids.append(self._kept.evict(spare=source))
         return True
 
-    def _flush(self) -> None:
-        """With nothing running, make buried cells free again, at the price of the kept prompts.
+    def _start_afresh(self) -> bool:
+        """With nothing running, drop all kept prompts and buried cells: then any request fits.
 
-        Done early, since attention slows with every occupied cell.
+        False while something runs. Also worth it early, since attention slows with every cell.
         """
-        if not self.running and self._cache.buried > self._cache.capacity // FLUSH_AT:
-            self._free_ids += self._kept.clear()
-            self._cache.flush()
+        if self.running:
+            return False
+        self._free_ids += self._kept.clear()
+        self._cache.flush()
+        return True

@@ -29,6 +29,7 @@ class Sequence:
         self.tokens[: len(prompt)] = prompt
         self.length = len(prompt)
         self.computed = 0
+        self.order = -1  # of arrival, given by the scheduler
         self.seq_id = -1  # given at admission
         self.shared = 0  # longest prefix shared with another sequence, as taker or giver
         self.cached = 0  # prompt tokens not computed because another sequence had them

@@ -3,6 +3,7 @@
 Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named.
 """
 
+import ipaddress
 from functools import cache
 
 from pydantic import Field, ValidationError
@@ -64,6 +65,16 @@ class Settings(BaseSettings):
     def concurrency(self) -> int:
         """Celery threads of a model worker: the slots plus the lookahead."""
         return self.slots + self.worker_lookahead
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -91,11 +91,11 @@ def test_what_a_message_says_is_never_a_template(smol: Model) -> None:
 
 def test_a_template_gets_what_the_usual_ones_expect(with_template: WithTemplate) -> None:
     encoder, model = with_template(
-        "{% if add_generation_prompt %}\n  [{{ bos_token }}|{{ eos_token }}]\n{% endif %}\n"
+        "{% if add_generation_prompt %}\n([{{ bos_token }}|{{ eos_token }}]\n{% endif %}\n"
         "{{ strftime_now('%%') }}{{ messages | length }}{{ messages[0]['role'] }}"
         "{% if tools is defined %}tools{% endif %}"
     )
-    assert read(model, encoder, turns(("user", "x"))) == "<s>  [<s>|</s>]\n%1user"
+    assert read(model, encoder, turns(("user", "x"))) == "<s>([<s>|</s>]\n%1user"
 
 
 def test_the_bos_token_comes_once(with_template: WithTemplate) -> None:
@@ -201,7 +201,10 @@ def test_a_prompt_of_no_token_is_refused(smol: Model) -> None:
     assert refused.value.param == "prompt"
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_a_prompt_that_is_not_unicode_is_refused(smol: Model, raw: bool) -> None:
-    with pytest.raises(RequestRefused):
-        PromptEncoder(smol).encode(prompt("half a pair: \ud83d", raw=raw))
+@pytest.mark.parametrize("how", ["prompt", "raw", "messages"])
+def test_what_is_not_unicode_is_refused(smol: Model, how: str) -> None:
+    text = "half a pair: \ud83d"
+    request = turns(("user", text)) if how == "messages" else prompt(text, raw=how == "raw")
+    with pytest.raises(RequestRefused, match="not valid Unicode") as refused:
+        PromptEncoder(smol).encode(request)
+    assert refused.value.param == ("messages" if how == "messages" else "prompt")

@@ -81,14 +81,13 @@ def test_a_file_without_permission(tmp_path: Path, tiny_gguf: str) -> None:
     assert refusal(path) == "cannot be read: Permission denied"
 
 
-@pytest.mark.parametrize("part", ["4 bytes", "64 bytes", "1 MB", "half", "all but 1 byte"])
-def test_a_truncated_file(tmp_path: Path, part: str) -> None:
-    source = Path(default_model_path())
-    size = source.stat().st_size
-    length = {"4 bytes": 4, "64 bytes": 64, "1 MB": 1 << 20, "half": size // 2, "all but 1 byte": size - 1}[part]
+@pytest.mark.parametrize("keep", ["4 B", "64 B", "1 MB", "half", "all but 1 B"])
+def test_a_truncated_file(tmp_path: Path, keep: str) -> None:
+    content = Path(default_model_path()).read_bytes()
+    size = len(content)
+    length = {"4 B": 4, "64 B": 64, "1 MB": 1 << 20, "half": size // 2, "all but 1 B": size - 1}[keep]
     path = tmp_path / "model.gguf"
-    with source.open("rb") as stream:
-        path.write_bytes(stream.read(length))
+    path.write_bytes(content[:length])
     message = refusal(path)
     assert message.startswith("llama.cpp cannot load it: ")
     assert "no reason given" not in message
@@ -137,10 +136,11 @@ def test_the_default_model(default_model: Model) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("special", [False, True])
 def test_tokens_and_back(default_model: Model, tiny: Model, text: str, special: bool) -> None:
-    for model in (default_model, tiny):
-        tokens = model.tokenize(text, add_bos=False, special=special)
+    # The tiny vocabulary spells a space as U+2581 and has no token for it, so it gets the text without.
+    for model, sent in ((default_model, text), (tiny, text.replace(" ", ""))):
+        tokens = model.tokenize(sent, add_bos=False, special=special)
         assert tokens.dtype == np.int32
-        assert b"".join(model.piece(int(token)) for token in tokens) == text.encode()
+        assert b"".join(model.piece(int(token)) for token in tokens) == sent.encode()
 
 
 def test_a_long_text_and_an_empty_one(tiny: Model) -> None:

@@ -145,7 +145,7 @@ def test_draws_over_seeds_follow_the_distribution() -> None:
 
 def logits_of(kind: str, size: int, seed: int) -> Row:
     rng = np.random.default_rng(seed)
-    values: dict[str, Callable[[], Float64]] = {
+    values: dict[str, Callable[[], NDArray[np.floating]]] = {
         "flat": lambda: np.zeros(size),
         "normal": lambda: rng.normal(0, 3, size),
         "wide": lambda: rng.normal(0, 40, size),  # most tokens are out of the first reach

@@ -383,7 +383,11 @@ def test_recomputed_requests_run_alone_one_after_the_other() -> None:
     assert (a.computed, b.computed, a.failures, b.failures) == (0, 0, 1, 1)
     assert (a.length, b.length) == (7, 7), "tokens already emitted stand"
     c = steps.add("c", words((3, 5)), max_tokens=9)
-    assert [[s.request.id for s in steps.step().sequences] for _ in range(3)] == [["a"], ["b"], ["a", "b", "c"]]
+    assert [[s.request.id for s in steps.step().sequences] for _ in range(3)] == [
+        ["a"],
+        ["b"],
+        ["a", "b", "c"],
+    ]
     assert (a.length, b.length, c.length) == (9, 9, 6)
     steps.finish()
 
@@ -416,7 +420,7 @@ def test_recomputing_does_not_overflow_an_ordered_cache() -> None:
 @pytest.mark.parametrize("failing", [False, True])
 def test_random_arrivals_and_ends(ordered: bool, chunk_rows: int, failing: bool) -> None:
     """Whatever comes and goes: no overflow, no leak, no standstill, and everything ends."""
-    for seed in range(25):
+    for seed in range(12):
         rng = random.Random(seed)
         capacity = rng.choice([64, 100, 200, 400])
         steps = Steps(
