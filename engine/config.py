@@ -25,7 +25,8 @@ class EngineConfig:
 
     model: path of a GGUF; None is the packaged default model.
     slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
-    prefill_chunk: most prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
+    prefill_chunk: prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
+    On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
     kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
     threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
     shares the batch; see the README for its price.

@@ -164,8 +164,10 @@ class Engine:
         return [self._end(sequence) for sequence in ending]
 
     def _draft(self, plan: Plan) -> list[list[int]]:
-        """Drafts of the ready sequences, cut to what may be emitted and to the rows left in the call."""
+        """Drafts of the ready sequences, cut to what may be emitted and to the room left for them."""
         room = self._max_rows - sum(span.count for span in plan.spans)
+        if self.cache.ordered:  # a refused draft's cell stays occupied, which no admission has counted
+            room = min(room, self.scheduler.spare_cells)
         drafts = []
         for sequence, draft in zip(plan.ready, self._draft_source.draft(plan.ready), strict=True):
             drafts.append(draft[: min(room, sequence.remaining - 1)])

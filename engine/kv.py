@@ -31,7 +31,7 @@ class KVCache:
         self.capacity = capacity
         self.buried = 0
         self._memory = memory
-        self._ordered = ordered
+        self.ordered = ordered
         self._cells: dict[int, list[int]] = {}
         self._owners = [0] * capacity  # how many sequences hold each cell
         self._free = list(range(capacity - 1, -1, -1))
@@ -83,7 +83,7 @@ class KVCache:
 
     def _let_go(self, seq_id: int, length: int) -> None:
         cells = self._cells.get(seq_id, [])
-        if self._ordered:
+        if self.ordered:
             self._memory.bury(seq_id, length)
         else:
             self._memory.truncate(seq_id, length)
@@ -91,7 +91,7 @@ class KVCache:
             self._owners[cell] -= 1
             if self._owners[cell]:
                 continue
-            if self._ordered:
+            if self.ordered:
                 self.buried += 1
             else:
                 self._free.append(cell)

@@ -135,7 +135,7 @@ class Scheduler:
         self._cache.remove(sequence.seq_id)
         self._free_ids.append(sequence.seq_id)
         self.running.remove(sequence)
-        sequence.computed = 0
+        sequence.computed = sequence.cached = 0
         sequence.failures += 1
         sequence.suspect = True
         self._wait(sequence)
@@ -193,8 +193,12 @@ class Scheduler:
         return best_id, best, soon
 
     @property
+    def spare_cells(self) -> int:
+        """Cells that are free and not promised to a running sequence."""
+        return self._cache.capacity - self._cache.used - self._promised
+
+    @property
     def _promised(self) -> int:
-        """Cells that the running sequences may still come to need."""
         return sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
 
     def _is_busy(self, cells: int) -> bool:
@@ -204,8 +208,7 @@ class Scheduler:
 
     def _make_room(self, cells: int, source: int) -> bool:
         """Evict kept prompts until `cells` and a sequence id are free; False when that is not enough."""
-        promised = self._promised
-        while self._cache.capacity - self._cache.used - promised < cells or not self._free_ids:
+        while self.spare_cells < cells or not self._free_ids:
             if all(kept.seq_id == source for kept in self._kept):
                 return False
             self._free_ids.append(self._kept.evict(spare=source))

@@ -66,7 +66,12 @@ def check_cache(engine: Engine) -> None:
 
 def fresh(model: str | None, draft_source: DraftSource | None = None, **config: object) -> Engine:
     """An engine; a model given by path is the tiny F32 one, whose cache is F32 too."""
-    defaults = {"model": model, "slots": 4, "kv_cells": 2048, "kv_type": "f32" if model else "f16"}
+    defaults: dict[str, object] = {
+        "model": model,
+        "slots": 4,
+        "kv_cells": 2048,
+        "kv_type": "f32" if model else "f16",
+    }
     return Engine(EngineConfig(**{**defaults, **config}), draft_source)  # type: ignore[arg-type]
 
 

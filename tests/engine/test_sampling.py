@@ -18,6 +18,7 @@ from engine.sampling import (
     Row,
     Sampler,
     _best_first,
+    _draw,
     choose,
     log_probabilities,
     uniform,
@@ -226,6 +227,20 @@ def test_what_a_filter_keeps(values: dict[str, float], kept: set[int]) -> None:
     logits = np.log(row(1, 2, 1, 4))
     p = SamplingParams(temperature=1.0, seed=3, **values)  # type: ignore[arg-type]
     assert {choose(logits, p, position) for position in range(400)} == kept
+
+
+@pytest.mark.parametrize(
+    ("weights", "u", "index"),
+    [
+        ((1, 1), 0.0, 0),
+        ((1, 1), 0.5, 1),  # a border belongs to what follows
+        ((0, 1, 0), 0.0, 1),  # what has no weight is never drawn
+        ((1, 0, 1), 0.5, 2),
+        ((1, 3, 0), 0.999999, 1),
+    ],
+)
+def test_a_draw_at_the_borders(weights: tuple[float, ...], u: float, index: int) -> None:
+    assert _draw(row(*weights), u) == index
 
 
 def test_temperature_comes_before_the_filters() -> None:

@@ -326,6 +326,21 @@ def test_kept_prompts_go_when_room_is_needed_but_not_the_source() -> None:
     steps.finish()
 
 
+def test_a_kept_prompt_that_is_used_stays_longer() -> None:
+    steps = Steps(max_rows=200, kept_cells=100)
+    for word in (1, 2):
+        steps.add(str(word), words((word, 40)), max_tokens=2)
+        steps.finish()
+    steps.add("taker", words((1, 40), (9, 3)), max_tokens=2)
+    steps.step()
+    steps.add("third", words((3, 40)), max_tokens=2)
+    steps.retire(steps.scheduler.running[0])
+    steps.finish()
+    assert words((2, 40)) not in steps.kept, "the least recently used went"
+    assert words((1, 40)) in steps.kept
+    assert words((3, 40)) in steps.kept
+
+
 def test_a_source_that_stands_in_the_way_of_its_taker_does_not_block_it_for_ever() -> None:
     """The source's tail, which the taker cannot use, is in the way of the taker's own cells."""
     steps = Steps(100, max_rows=200)
@@ -389,6 +404,22 @@ def test_recomputed_requests_run_alone_one_after_the_other() -> None:
         ["a", "b", "c"],
     ]
     assert (a.length, b.length, c.length) == (9, 9, 6)
+    steps.finish()
+
+
+def test_a_recomputed_request_does_not_count_what_it_once_shared() -> None:
+    """cached is what was not computed; computed anew without its source, that is nothing."""
+    steps = Steps(max_rows=100, kept_cells=0)
+    giver = steps.add("a", words((1, 40)), max_tokens=20)
+    steps.step()
+    taker = steps.add("b", words((1, 40), (2, 5)), max_tokens=20)
+    steps.step()
+    assert taker.cached == 40
+    steps.retire(giver)
+    steps.step(fails=True)
+    steps.step()
+    assert taker.computed == 46
+    assert taker.cached == 0
     steps.finish()
 
 
