@@ -9,9 +9,9 @@ DEFAULT_KV_CELLS = 8192  # tokens held for all requests together; 16 slots of 51
 DEFAULT_BATCH_WINDOW_MS = (
     10.0  # wait for company when idle: unnoticed by a person, fills a burst's first step
 )
-DEFAULT_PREFIX_CACHE_CELLS = 2048  # cells of ended prompts kept for sharing; a quarter of the default cache
+DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: two long instructions
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
-CPU_PREFILL_CHUNK = 128  # tokens: two tiles, 0.4 s of a small model on two cores
+CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_BUSY_CELLS = 2048  # from here on another request slows the others by more than it shares with them: on a
 CPU_BUSY_RUNNING = (
     8  # CPU a row skips other requests' cells one by one, and weights are shared well by 8 rows

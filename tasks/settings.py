@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     batch_window_ms: float = Field(10.0, ge=0, le=1000)
     prefill_chunk: int = Field(0, ge=0)  # 0 lets the engine choose
     prefix_sharing: bool = True
-    prefix_cache_cells: int = Field(2048, ge=0)
+    prefix_cache_cells: int = Field(1024, ge=0)
     batch_invariant: bool = False
     kv_type: str = Field("f16", pattern=r"^(f16|f32)$")
     threads: int = Field(0, ge=0)  # 0 is every core
