@@ -88,12 +88,19 @@ def python(options: argparse.Namespace) -> None:
         print(f"{name:<12} {share:.1%} of a step of {step_ms:.1f} ms", flush=True)
 
 
+def attention(options: argparse.Namespace) -> None:
+    """What the cells of other requests cost a decode step."""
+    for count, ms in engine.foreign_cells(options.model, (0, 3000, 6000)).items():
+        print(f"{SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
+
+
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
     "sharing": sharing,
     "invariance": invariance,
     "overhead": overhead,
     "python": python,
+    "attention": attention,
 }
 
 

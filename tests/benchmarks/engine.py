@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from engine import Completion, EngineConfig, Request, SamplingParams, load
 from engine.engine import Engine
+from engine.model import Model, Rows
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput
 
 SHARED_INPUTS = 64
@@ -67,6 +71,33 @@ def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: in
         service.close()
     total = sum(c.prompt_tokens for c in results)
     return Sharing(total, total - sum(c.cached_tokens for c in results), wall_s)
+
+
+def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
+    """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds."""
+    other, own = SLOTS, 20
+    runtime = Model(str(model), cells=max(counts) + 2 * SLOTS * own, seq_ids=SLOTS + 1, max_rows=512)
+
+    def call(seq_ids: list[int], positions: list[int], output: bool) -> None:
+        n = len(seq_ids)
+        tokens, at, ids = (np.array(row, dtype=np.int32) for row in ([1000] * n, positions, seq_ids))
+        runtime.decode(Rows(tokens, at, ids, np.full(n, output, dtype=np.int8)))
+
+    measured = {}
+    for count in counts:
+        for seq_id in range(SLOTS + 1):
+            runtime.truncate(seq_id, 0)
+        for start in range(0, count, 500):
+            call([other] * 500, list(range(start, start + 500)), False)
+        for seq_id in range(SLOTS):
+            call([seq_id] * own, list(range(own)), False)
+        times = []
+        for step in range(8):
+            started = time.perf_counter()
+            call(list(range(SLOTS)), [own + step] * SLOTS, True)
+            times.append(time.perf_counter() - started)
+        measured[count] = statistics.median(times) * 1e3
+    return measured
 
 
 def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
