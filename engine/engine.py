@@ -11,11 +11,13 @@ import numpy as np
 
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
-from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, EngineConfig
+from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, CPU_PREFILL_CELLS, EngineConfig
+from engine.context import Context, DecodeError, Logits, Rows
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
-from engine.model import DecodeError, Logits, Model, Rows, Tokens, default_model_path, on_gpu
+from engine.model import Model, Tokens, default_model_path, on_gpu
+from engine.prefill import PrefillContext
 from engine.request import FinishReason, Request
 from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
@@ -66,13 +68,13 @@ class Engine:
         """Load the model. Raises ModelLoadError."""
         gpu = on_gpu(config.gpu_layers)
         max_rows, chunk_rows = config.rows(gpu)
-        self.model = Model(
-            config.model or default_model_path(),
+        self.model = Model(config.model or default_model_path(), config.gpu_layers)
+        self.context = Context(
+            self.model,
             cells=config.kv_cells,
             seq_ids=config.slots + KEPT_IDS,
             max_rows=max(max_rows, chunk_rows),
             threads=config.threads,
-            gpu_layers=config.gpu_layers,
             kv_type=config.kv_type,
             companion_row=config.batch_invariant,
         )
@@ -85,12 +87,14 @@ class Engine:
             batch_invariant=config.batch_invariant,
             quantization=self.model.description,
         )
-        self.cache = KVCache(self.model, config.kv_cells, ordered=config.batch_invariant)
+        self.cache = KVCache(self.context, config.kv_cells, ordered=config.batch_invariant)
+        self.prefill_context = self._new_prefill_context(config, chunk_rows)
         self.scheduler = Scheduler(
             self.cache,
             slots=config.slots,
             max_rows=max_rows,
             chunk_rows=chunk_rows,
+            prefill_cells=self.prefill_context.cells if self.prefill_context else 0,
             busy=None if gpu else (CPU_BUSY_RUNNING, CPU_BUSY_CELLS),
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
             kept_ids=KEPT_IDS,
@@ -99,6 +103,19 @@ class Engine:
         self._max_rows = max_rows
         self._encoder = PromptEncoder(self.model)
         self._draft_source = draft_source or NoDraft()
+
+    def _new_prefill_context(self, config: EngineConfig, chunk_rows: int) -> PrefillContext | None:
+        if not chunk_rows or not self.model.can_share_prefixes:
+            return None
+        context = Context(
+            self.model,
+            cells=min(config.kv_cells, CPU_PREFILL_CELLS),
+            seq_ids=1,
+            max_rows=chunk_rows,
+            threads=config.threads,
+            kv_type=config.kv_type,
+        )
+        return PrefillContext(context, self.context, self.cache)
 
     @property
     def idle(self) -> bool:
@@ -175,8 +192,12 @@ class Engine:
         return drafts
 
     def _decode(self, plan: Plan, drafts: list[list[int]], report: StepReport) -> Logits:
-        """The chunk in its own call, then all spans in one; ready spans and their drafts give logits."""
+        """Prompts apart in their own calls, then all spans in one; ready spans and drafts give logits."""
         report.running = len(plan.sequences)
+        for span in plan.prefill:
+            assert self.prefill_context, "the scheduler plans for it only where there is one"
+            self.prefill_context.run(span)
+            report.rows += span.count
         if plan.chunk:
             self._call([plan.chunk], [], report)
             plan.chunk.sequence.computed += plan.chunk.count
@@ -197,7 +218,7 @@ class Engine:
             outputs[-1][span.count - 1 :] = span.ready
             self.cache.append(s.seq_id, rows)
             report.rows += rows
-        return self.model.decode(
+        return self.context.decode(
             Rows(
                 np.concatenate(tokens),
                 np.concatenate(positions),

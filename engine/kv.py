@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Memory(Protocol):
-    """The sequence operations of engine.model.Model."""
+    """The sequence operations of engine.context.Context."""
 
     def share(self, source: int, target: int, length: int) -> None: ...
     def truncate(self, seq_id: int, length: int) -> None: ...

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from engine.kv import KVCache
 from engine.prefix import MIN_SHARED, PrefixStore, common_prefix, head
 from engine.sequence import Sequence
 
+PREFILL_APART = 32  # rows; for fewer, a call of their own costs more than a context of their own saves
 FLUSH_AT = 4  # buried cells are freed at the next pause once they are this part of the cache: a quarter
 
 
@@ -29,14 +30,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one step decodes: first the chunk, if any, in a call of its own, then the spans in one call."""
+    """What one step decodes: prompts in the prefill context, the chunk in a call of its own, and
+    the spans in one call."""
 
     spans: list[Span]
     chunk: Span | None = None
+    prefill: list[Span] = field(default_factory=list)
 
     @property
     def sequences(self) -> list[Sequence]:
-        return [span.sequence for span in ([self.chunk] if self.chunk else []) + self.spans]
+        chunk = [self.chunk] if self.chunk else []
+        return [span.sequence for span in self.prefill + chunk + self.spans]
 
     @property
     def ready(self) -> list[Sequence]:
@@ -58,6 +62,7 @@ class Scheduler:
         slots: int,
         max_rows: int,
         chunk_rows: int,
+        prefill_cells: int,
         busy: tuple[int, int] | None,
         sharing: bool,
         kept_ids: int,
@@ -65,6 +70,7 @@ class Scheduler:
     ) -> None:
         """max_rows, chunk_rows: see EngineConfig.rows. kept_ids, kept_cells: bounds of the kept prompts.
 
+        prefill_cells: prompt tokens that the prefill context holds; 0 for no such context.
         busy: (requests, cells); with so many running, others wait rather than fill more cells.
         """
         assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
@@ -73,6 +79,7 @@ class Scheduler:
         self._slots = slots
         self._max_rows = max_rows
         self._chunk_rows = chunk_rows
+        self._prefill_cells = prefill_cells
         self._busy = busy
         self._sharing = sharing
         self._kept = PrefixStore(cache, kept_cells if sharing else 0)
@@ -105,15 +112,30 @@ class Scheduler:
         suspect = next((s for s in self.running if s.suspect), None)
         running = self.running if suspect is None else [suspect]
         spans = [Span(s, 1) for s in running if s.pending == 1]
-        prefilling = [s for s in running if s.pending > 1]
-        if prefilling and 0 < self._chunk_rows < prefilling[0].pending:
-            return Plan(spans, chunk=Span(prefilling[0], self._chunk_rows))
-        room = self._max_rows - len(spans)
-        for sequence in prefilling:
-            if room:
-                spans.append(Span(sequence, min(sequence.pending, room)))
+        prefill: list[Span] = []
+        chunk = None
+        room, chunk_room = self._max_rows - len(spans), self._chunk_rows
+        for s in running:
+            if s.pending == 1:
+                continue
+            if self._has_prefill_context(s):
+                if rows := min(s.unprefilled, chunk_room):
+                    prefill.append(Span(s, rows))
+                    chunk_room -= rows
+            elif s.pending > self._chunk_rows > 0:
+                if chunk_room == self._chunk_rows:
+                    chunk = Span(s, chunk_room)
+                    chunk_room = 0
+            elif room:
+                spans.append(Span(s, min(s.pending, room)))
                 room -= spans[-1].count
-        return Plan(spans)
+        return Plan(spans, chunk, prefill)
+
+    def _has_prefill_context(self, s: Sequence) -> bool:
+        """Whether a prompt goes through the prefill context. Once begun, it stays there."""
+        if s.prefilled > s.computed:
+            return True
+        return s.unprefilled >= PREFILL_APART and s.length <= self._prefill_cells and not s.suspect
 
     def retire(self, sequence: Sequence) -> None:
         """Let a sequence go, wherever it is, and keep the part of its prompt that others may share."""
@@ -135,7 +157,7 @@ class Scheduler:
         self._cache.remove(sequence.seq_id)
         self._free_ids.append(sequence.seq_id)
         self.running.remove(sequence)
-        sequence.computed = sequence.cached = 0
+        sequence.computed = sequence.prefilled = sequence.cached = 0
         sequence.failures += 1
         sequence.suspect = True
         self._wait(sequence)
@@ -163,7 +185,7 @@ class Scheduler:
             if shared:
                 self._cache.share(source, sequence.seq_id, shared)
                 self._kept.touch(source)
-                sequence.computed = sequence.cached = sequence.shared = shared
+                sequence.computed = sequence.prefilled = sequence.cached = sequence.shared = shared
             self.running.append(sequence)
 
     def _longest_prefix(self, sequence: Sequence) -> tuple[int, int, int]:

@@ -29,6 +29,7 @@ class Sequence:
         self.tokens[: len(prompt)] = prompt
         self.length = len(prompt)
         self.computed = 0
+        self.prefilled = 0  # tokens computed in the prefill context; their cells move when all are there
         self.order = -1  # of arrival, given by the scheduler
         self.seq_id = -1  # given at admission
         self.shared = 0  # longest prefix shared with another sequence, as taker or giver
@@ -57,6 +58,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens still without KV cells."""
         return self.length - self.computed
+
+    @property
+    def unprefilled(self) -> int:
+        """Tokens still to compute in the prefill context: all but the last, whose row gives an output."""
+        return self.length - 1 - self.prefilled
 
     @property
     def remaining(self) -> int:

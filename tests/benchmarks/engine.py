@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from engine import Completion, EngineConfig, Request, SamplingParams, load
+from engine.context import Context, Rows
 from engine.engine import Engine
-from engine.model import Model, Rows
+from engine.model import Model
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput
 
 SHARED_INPUTS = 64
@@ -76,7 +77,7 @@ def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: in
 def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
     """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds."""
     other, own = SLOTS, 20
-    runtime = Model(str(model), cells=max(counts) + 2 * SLOTS * own, seq_ids=SLOTS + 1, max_rows=512)
+    runtime = Context(Model(str(model)), cells=max(counts) + 2 * SLOTS * own, seq_ids=SLOTS + 1, max_rows=512)
 
     def call(seq_ids: list[int], positions: list[int], output: bool) -> None:
         n = len(seq_ids)
@@ -103,7 +104,7 @@ def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
 def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
     """(share of the step spent outside llama_decode, step in ms) at eight requests, by cProfile.
 
-    The profiler slows Python and not llama.cpp, so the true share is lower. Model.decode does little
+    The profiler slows Python and not llama.cpp, so the true share is lower. Context.decode does little
     but call into llama.cpp, which the profiler cannot see into, so its own time counts as llama.cpp's.
     """
     engine = Engine(EngineConfig(model=str(model), slots=PROFILED_REQUESTS))
@@ -119,5 +120,5 @@ def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
         (Path(file).name, name): (own_s, total_s)
         for (file, _line, name), (_, _, own_s, total_s, _) in pstats.Stats(profiler).stats.items()  # type: ignore[attr-defined]
     }
-    step_s, decode_s = times["engine.py", "step"][1], times["model.py", "decode"][0]
+    step_s, decode_s = times["engine.py", "step"][1], times["context.py", "decode"][0]
     return 1 - decode_s / step_s, step_s / PROFILED_STEPS * 1e3

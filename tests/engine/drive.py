@@ -58,7 +58,7 @@ def check_cache(engine: Engine) -> None:
     for seq_id in range(slots + KEPT_IDS + 1):
         length = lengths.get(seq_id, 0)
         assert engine.cache.length(seq_id) == length
-        assert engine.model.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
+        assert engine.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
     cells = {cell for held in engine.cache._cells.values() for cell in held}
     assert engine.cache.used == len(cells) + engine.cache.buried <= engine.info.kv_cells
     assert len(engine.scheduler._free_ids) + len(lengths) == slots + KEPT_IDS

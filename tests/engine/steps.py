@@ -6,7 +6,7 @@ import numpy as np
 
 from engine import Request, SamplingParams
 from engine.kv import KVCache
-from engine.scheduler import Plan, Scheduler
+from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Sequence
 from tests.engine.shadow import ShadowMemory
 
@@ -23,6 +23,7 @@ class Steps:
         slots: int = 4,
         max_rows: int = 20,
         chunk_rows: int = 0,
+        prefill_cells: int = 0,
         busy: tuple[int, int] | None = None,
         sharing: bool = True,
         kept_cells: int = 500,
@@ -35,6 +36,7 @@ class Steps:
             slots=slots,
             max_rows=max_rows,
             chunk_rows=chunk_rows,
+            prefill_cells=prefill_cells,
             busy=busy,
             sharing=sharing,
             kept_ids=KEPT_IDS,
@@ -42,6 +44,7 @@ class Steps:
         )
         self.slots, self.max_rows, self.chunk_rows = slots, max_rows, chunk_rows
         self.ended: list[str] = []
+        self._prefilling: Sequence | None = None
         self.ready: list[str] = []  # whose next token the last step could choose
         self.now = 0.0
 
@@ -92,6 +95,8 @@ class Steps:
         spans = ([plan.chunk] if plan.chunk else []) + plan.spans
         ready = plan.ready
         self.ready = [s.request.id for s in ready]
+        for span in plan.prefill:
+            self._prefill(span)
         for span in spans:
             self._fill(span.sequence, span.count)
             span.sequence.computed += span.count
@@ -101,6 +106,17 @@ class Steps:
             sequence.length += 1
             if not sequence.remaining:
                 self.retire(sequence)
+
+    def _prefill(self, span: Span) -> None:
+        """In the prefill context, until all cells move at once."""
+        s = span.sequence
+        if s.prefilled == s.computed:
+            self._prefilling = s
+        assert self._prefilling is s, "one prompt at a time"
+        s.prefilled += span.count
+        if s.prefilled == s.length - 1:
+            self._fill(s, s.prefilled - s.computed)
+            s.computed = s.prefilled
 
     def _fill(self, sequence: Sequence, count: int) -> None:
         self.cache.append(sequence.seq_id, count)
@@ -114,6 +130,9 @@ class Steps:
         assert len({id(s) for s in plan.sequences}) == len(plan.sequences), "once a step"
         assert all(s in running for s in plan.sequences)
         assert plan.sequences or not (running or waiting), "there is work, and nothing runs"
+        assert all(0 < span.count <= span.sequence.unprefilled for span in plan.prefill)
+        assert sum(span.count for span in plan.prefill) <= self.chunk_rows
+        assert not (plan.chunk and plan.prefill), "one chunk a step"
         if plan.chunk:
             assert plan.chunk.count == self.chunk_rows < plan.chunk.sequence.pending
         suspects = [s for s in running if s.suspect]

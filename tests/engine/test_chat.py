@@ -33,7 +33,7 @@ def read(model: Model, encoder: PromptEncoder, request: Request) -> str:
 
 @pytest.fixture(scope="module")
 def smol() -> Model:
-    return Model(default_model_path(), cells=64, seq_ids=1, max_rows=8)
+    return Model(default_model_path())
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def with_template(tmp_path: Path) -> WithTemplate:
 
     def make(template: str | None) -> tuple[PromptEncoder, Model]:
         path = write_tiny_gguf(tmp_path / "tiny.gguf", chat_template=template)
-        model = Model(path, cells=64, seq_ids=1, max_rows=8)
+        model = Model(path)
         return PromptEncoder(model), model
 
     return make

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from engine import DecodeFailed, FinishReason, RequestRefused
+from engine.context import Context, DecodeError, Logits, Rows
 from engine.engine import Engine
-from engine.model import DecodeError, Logits, Rows
 from tests.engine.drive import alone, check_cache, completions, fresh, request, run, same, submit
 from tests.engine.test_exactness import prompts
 
@@ -99,15 +99,15 @@ def test_deadline_is_obeyed_within_two_steps(engine: Engine) -> None:
     assert result.completion_tokens > 0
 
 
-class FailingModel:
-    """Makes the real model's decode fail, as llama.cpp would, when `when` says so."""
+class FailingContext:
+    """Makes a real context's decode fail, as llama.cpp would, at a call or at a token."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._decode = engine.model.decode
+    def __init__(self, context: Context) -> None:
+        self._decode = context.decode
         self.calls = 0
         self.fail_on_call: int | None = None
         self.fail_on_token: int | None = None
-        engine.model.decode = self.decode  # type: ignore[method-assign]
+        context.decode = self.decode  # type: ignore[method-assign]
 
     def decode(self, rows: Rows) -> Logits:
         self.calls += 1
@@ -122,10 +122,37 @@ def test_a_failed_decode_is_recovered_and_changes_nothing(tiny_gguf: str, call: 
     requests = [request(f"r{i}", p) for i, p in enumerate(prompts(6))]
     reference = alone(tiny_gguf, requests)
     engine = fresh(tiny_gguf)
-    FailingModel(engine).fail_on_call = call
+    FailingContext(engine.context).fail_on_call = call
     results = completions(run(engine, requests))
     for name in reference:
         same(results[name], reference[name])
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_failed_prefill_is_recovered_and_changes_nothing(tiny_gguf: str, call: int) -> None:
+    requests = [request(f"r{i}", f"{i}" + "cabbage jade " * 8) for i in range(4)]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf, prefill_chunk=64)
+    assert engine.prefill_context
+    failing = FailingContext(engine.prefill_context._context)
+    failing.fail_on_call = call
+    results = completions(run(engine, requests))
+    assert failing.calls > call
+    for name in reference:
+        assert results[name].tokens == reference[name].tokens
+
+
+def test_a_request_cancelled_in_prefill_leaves_no_trace(tiny_gguf: str) -> None:
+    requests = [request(f"r{i}", f"{i}" + "cabbage jade " * 12) for i in range(2)]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf, prefill_chunk=64)
+    submit(engine, *requests)
+    engine.step()
+    assert 0 < engine.scheduler.running[0].prefilled < engine.scheduler.running[0].length - 1
+    engine.cancel("r0")
+    results = completions(run(engine))
+    assert results["r0"].finish_reason is FinishReason.CANCELLED
+    assert results["r1"].tokens == reference["r1"].tokens
 
 
 def test_a_failing_request_takes_no_other_with_it(tiny_gguf: str) -> None:
@@ -134,7 +161,7 @@ def test_a_failing_request_takes_no_other_with_it(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
     bad = request("bad", "Z")
     poison = int(engine.encode(bad)[-1])
-    FailingModel(engine).fail_on_token = poison
+    FailingContext(engine.context).fail_on_token = poison
     assert all(poison not in engine.encode(r) and poison not in reference[r.id].tokens for r in good)
     outcomes = run(engine, [*good, bad])
     assert isinstance(outcomes.pop("bad"), DecodeFailed)
@@ -144,7 +171,7 @@ def test_a_failing_request_takes_no_other_with_it(tiny_gguf: str) -> None:
 
 def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
-    decode = engine.model.decode
+    decode = engine.context.decode
 
     def spoil(rows: Rows) -> Logits:
         logits = decode(rows).copy()
@@ -152,7 +179,7 @@ def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
             logits[1] = float("nan")
         return logits
 
-    engine.model.decode = spoil  # type: ignore[method-assign]
+    engine.context.decode = spoil  # type: ignore[method-assign]
     outcomes = run(engine, [request("good", "abc"), request("bad", "bead")])
     bad = outcomes.pop("bad")
     assert isinstance(bad, DecodeFailed)

@@ -78,13 +78,21 @@ def test_same_seed_same_text_whatever_shares_the_batch() -> None:
         same(results["subject"], reference)
 
 
-def test_prefill_in_tiles_keeps_every_token_on_f32(tiny_gguf: str) -> None:
-    """Long prompts take the calls of their own, in whole tiles."""
-    requests = [request(f"r{i}", " ".join(WORDS * (i + 2)), max_tokens=12) for i in range(6)]
-    small = alone(tiny_gguf, requests)
-    tiled = completions(run(fresh(tiny_gguf, slots=6, kv_cells=4096, prefill_chunk=64), requests))
+@pytest.mark.parametrize("prefill_cells", [0, 256, 2048])
+@pytest.mark.parametrize("sharing", [False, True])
+def test_prefill_apart_keeps_every_token_on_f32(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, prefill_cells: int, sharing: bool
+) -> None:
+    """Long prompts in the prefill context, in calls of their own, or both by their length."""
+    monkeypatch.setattr("engine.engine.CPU_PREFILL_CELLS", prefill_cells)
+    texts = [" ".join(WORDS * (i + 2)) for i in range(6)] + [f"{i} " + " ".join(WORDS * 4) for i in range(3)]
+    requests = [request(f"r{i}", text, max_tokens=12) for i, text in enumerate(texts)]
+    small = alone(tiny_gguf, requests, prefill_chunk=1)
+    engine = fresh(tiny_gguf, slots=6, kv_cells=4096, prefill_chunk=64, prefix_sharing=sharing)
+    results = completions(run(engine, requests))
+    assert any(c.cached_tokens for c in results.values()) == sharing
     for name in small:
-        assert tiled[name].tokens == small[name].tokens
+        assert results[name].tokens == small[name].tokens
 
 
 class Scripted:

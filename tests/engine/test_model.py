@@ -1,4 +1,4 @@
-"""The model file: what cannot be served says why in one line; tokens, rows and cells on real models."""
+"""The model file: what cannot be served says why in one line; tokens of real models."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ import pytest
 
 from engine import EngineConfig, ModelLoadError
 from engine.engine import Engine
-from engine.model import DecodeError, Logits, Model, Rows, default_model_path
+from engine.model import Model, default_model_path
 from tests.engine.tiny import VOCAB, write_tiny_gguf
 
 TEXTS = ["plain", "naïve café — “déjà vu”", "日本語 русский العربية", "👩‍👩‍👧 🇫🇷", "tab\tline\n\n  spaces  "]
-SEQ_IDS = 4
-
-
-def open_model(path: str, companion_row: bool = False) -> Model:
-    return Model(
-        path, cells=256, seq_ids=SEQ_IDS, max_rows=32, threads=1, kv_type="f32", companion_row=companion_row
-    )
 
 
 @pytest.fixture(scope="module")
 def default_model() -> Model:
-    return Model(default_model_path(), cells=256, seq_ids=SEQ_IDS, max_rows=32)
+    return Model(default_model_path())
 
 
 @pytest.fixture
 def tiny(tiny_gguf: str) -> Model:
-    return open_model(tiny_gguf)
+    return Model(tiny_gguf)
 
 
 def refusal(path: Path | str) -> str:
@@ -119,7 +112,7 @@ def test_the_tiny_model_describes_itself(tiny: Model, tiny_gguf: str) -> None:
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
-    assert open_model(write_tiny_gguf(tmp_path / "bare.gguf", chat_template=None)).chat_template is None
+    assert Model(write_tiny_gguf(tmp_path / "bare.gguf", chat_template=None)).chat_template is None
 
 
 def test_the_default_model(default_model: Model) -> None:
@@ -155,83 +148,3 @@ def test_control_tokens_only_when_special(default_model: Model) -> None:
     assert len(default_model.tokenize("<|im_start|>", add_bos=False, special=False)) > 1
     assert default_model.piece(int(whole[0])) == b""
     assert default_model.piece(int(whole[0]), special=True) == b"<|im_start|>"
-
-
-# Rows and cells
-
-
-def decode(model: Model, tokens: list[int], outputs: list[int], seq_id: int = 0, start: int = 0) -> Logits:
-    """Logits of the rows named in outputs, for tokens at the positions from start on."""
-    n = len(tokens)
-    wanted = np.zeros(n, dtype=np.int8)
-    wanted[outputs] = 1
-    rows = Rows(
-        np.array(tokens, dtype=np.int32),
-        np.arange(start, start + n, dtype=np.int32),
-        np.full(n, seq_id, dtype=np.int32),
-        wanted,
-    )
-    return model.decode(rows).copy()
-
-
-@pytest.mark.parametrize("companion_row", [False, True])
-@pytest.mark.parametrize("output", [0, 1, 3, 4])
-def test_a_lone_output_is_the_row_asked_for(tiny_gguf: str, companion_row: bool, output: int) -> None:
-    tokens = [5, 70, 40, 280, 11]
-    everything = decode(open_model(tiny_gguf), tokens, [0, 1, 2, 3, 4])
-    lone = decode(open_model(tiny_gguf, companion_row), tokens, [output])
-    assert lone.shape == (1, VOCAB)
-    np.testing.assert_allclose(lone[0], everything[output], atol=1e-4)
-
-
-@pytest.mark.parametrize("outputs", [[], [0]])
-def test_a_lone_row_leaves_no_companion_behind(tiny_gguf: str, outputs: list[int]) -> None:
-    model = open_model(tiny_gguf, companion_row=True)
-    plain = decode(open_model(tiny_gguf), [5], outputs)
-    lone = decode(model, [5], outputs)
-    assert lone.shape == (len(outputs), VOCAB)
-    np.testing.assert_allclose(lone, plain, atol=1e-4)
-    assert model.positions(0) == (0, 0)
-    assert [model.positions(i) for i in range(1, SEQ_IDS + 2)] == [(-1, -1)] * (SEQ_IDS + 1)
-
-
-def test_a_lone_row_at_the_last_cell_has_room_for_its_companion(tiny_gguf: str) -> None:
-    model = open_model(tiny_gguf, companion_row=True)
-    cells = 256  # what the caller asked for and may use
-    for start in range(0, cells - 16, 16):
-        decode(model, [5] * 16, [], start=start)
-    for start in range(cells - 16, cells):
-        assert decode(model, [5], [0], start=start).shape == (1, VOCAB)
-    assert model.positions(0) == (0, cells - 1)
-
-
-def test_sharing_and_truncating(tiny: Model) -> None:
-    tokens = [5, 70, 40, 280, 11]
-    decode(tiny, tokens, [])
-    tiny.share(0, 1, 3)
-    assert (tiny.positions(0), tiny.positions(1)) == ((0, 4), (0, 2))
-    tiny.truncate(0, 0)
-    assert (tiny.positions(0), tiny.positions(1)) == ((-1, -1), (0, 2))
-    after = decode(tiny, tokens[3:], [1], seq_id=1, start=3)
-    alone = decode(tiny, tokens, [4], seq_id=2)
-    np.testing.assert_allclose(after, alone, atol=1e-4)
-
-
-def test_burying_hides_cells_but_keeps_them_occupied(tiny: Model) -> None:
-    decode(tiny, [5, 70, 40, 280, 11], [])
-    tiny.bury(0, 2)
-    assert tiny.positions(0) == (0, 1)
-    assert tiny.positions(SEQ_IDS + 1) == (2, 4), "held by no sequence that can be given to a request"
-    tiny.unbury()
-    assert tiny.positions(SEQ_IDS + 1) == (-1, -1)
-    assert tiny.positions(0) == (0, 1)
-
-
-def test_a_full_cache_is_a_decode_error_and_harms_nothing(tiny: Model) -> None:
-    for start in range(0, tiny.cells, 32):
-        decode(tiny, [5] * 32, [], start=start)
-    with pytest.raises(DecodeError, match="status 1") as failed:
-        decode(tiny, [5], [0], seq_id=1)
-    assert failed.value.status == 1
-    tiny.truncate(0, 10)
-    assert decode(tiny, [5], [0], seq_id=1).shape == (1, VOCAB)

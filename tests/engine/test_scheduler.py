@@ -7,6 +7,7 @@ import random
 import pytest
 
 from engine.prefix import MIN_SHARED
+from engine.scheduler import Span
 from tests.engine.steps import Steps, words
 
 # Admission
@@ -191,7 +192,74 @@ def test_one_chunk_a_step_the_oldest_first() -> None:
     steps.add("a", words((1, 40)))
     steps.add("b", words((2, 40)))
     chunks = [steps.step().chunk for _ in range(5)]
-    assert [chunk and chunk.sequence.request.id for chunk in chunks] == ["a", "a", None, "b", "b"]
+    assert [chunk and chunk.sequence.request.id for chunk in chunks] == ["a", "a", "b", "b", None]
+    steps.finish()
+
+
+# The prefill context
+
+
+def rows_of(spans: list[Span]) -> list[tuple[str, int]]:
+    return [(span.sequence.request.id, span.count) for span in spans]
+
+
+def test_prompts_go_through_the_prefill_context_one_after_the_other() -> None:
+    steps = Steps(slots=6, max_rows=40, chunk_rows=64, prefill_cells=100, sharing=False)
+    for name, length in [("a", 90), ("b", 40), ("c", 32), ("d", 70)]:
+        steps.add(name, words((1, length)), max_tokens=9)
+    plans = [steps.step() for _ in range(4)]
+    assert [rows_of(plan.prefill) for plan in plans] == [
+        [("a", 64)],
+        [("a", 25), ("b", 39)],  # all but the last token, and no more than one chunk together
+        [("d", 64)],
+        [("d", 5)],
+    ]
+    assert [rows_of(plan.spans) for plan in plans] == [
+        [("c", 32)],  # too short to be worth a call of its own
+        [("c", 1)],
+        [("a", 1), ("b", 1), ("c", 1)],
+        [("a", 1), ("b", 1), ("c", 1)],
+    ]
+    steps.finish()
+
+
+@pytest.mark.parametrize(("length", "where"), [(100, "prefill"), (101, "chunk")])
+def test_a_prompt_too_long_for_the_prefill_context(length: int, where: str) -> None:
+    steps = Steps(max_rows=40, chunk_rows=64, prefill_cells=100)
+    steps.add("a", words((1, length)))
+    plan = steps.step()
+    assert (len(plan.prefill), plan.chunk is not None) == ((1, False) if where == "prefill" else (0, True))
+    steps.finish()
+
+
+def test_a_shared_prefix_counts_once_its_cells_have_moved() -> None:
+    steps = Steps(max_rows=40, chunk_rows=64, prefill_cells=200)
+    steps.add("a", words((1, 100), (2, 10)), max_tokens=9)
+    b = steps.add("b", words((1, 100), (3, 60)), max_tokens=9)
+    steps.step()
+    assert steps.running == ["a"], "b waits for the cells that a is computing"
+    steps.step()
+    assert rows_of(steps.step().prefill) == [("b", 59)]
+    assert b.cached == 100
+    steps.finish()
+
+
+def test_a_prompt_that_is_given_up_leaves_the_prefill_context_to_the_next() -> None:
+    steps = Steps(max_rows=40, chunk_rows=64, prefill_cells=200, sharing=False)
+    a = steps.add("a", words((1, 100)))
+    steps.add("b", words((2, 100)))
+    steps.step()
+    steps.retire(a)
+    assert rows_of(steps.step().prefill) == [("b", 64)]
+    steps.finish()
+
+
+def test_after_a_failure_a_prompt_is_computed_where_it_is_decoded() -> None:
+    steps = Steps(max_rows=40, chunk_rows=64, prefill_cells=200, sharing=False)
+    steps.add("a", words((1, 60)))
+    assert rows_of(steps.step(fails=True).prefill) == [("a", 59)]
+    plan = steps.step()
+    assert (plan.prefill, rows_of(plan.spans)) == ([], [("a", 40)])
     steps.finish()
 
 
@@ -459,6 +527,7 @@ def test_random_arrivals_and_ends(ordered: bool, chunk_rows: int, failing: bool)
             slots=rng.randint(1, 6),
             max_rows=rng.randint(7, 40),
             chunk_rows=chunk_rows,
+            prefill_cells=rng.choice([0, 40, 100]) if chunk_rows else 0,
             busy=rng.choice([None, (1, 60), (3, 150)]),
             sharing=rng.random() < 0.8,
             kept_cells=rng.choice([0, capacity // 4, capacity]),
