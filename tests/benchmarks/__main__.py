@@ -10,6 +10,7 @@ import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 from engine import EngineConfig, SamplingParams
 from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued
@@ -36,17 +37,27 @@ def throughput(options: argparse.Namespace) -> None:
     prompts = load_spec_bench(options.prompts, options.limit)
     config = EngineConfig(model=str(model), slots=SLOTS)
     serial = _show("(a) Llama, serial", llama_cpp_python.measure(model, prompts, tokens))
-    alone = [_show("(b) engine alone", engine.measure(config, prompts, tokens))]
-    whole = [_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS))]
-    if options.server:
-        server = _show(
-            "(c) llama-server", llama_server.measure(options.server, model, prompts, tokens, SLOTS)
-        )
-    alone.append(_show("(b) engine alone", engine.measure(config, prompts, tokens)))
-    whole.append(_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS)))
-    ours = sum(whole) / len(whole)
-    print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours * len(alone) / sum(alone):.3f}", end="")
-    print(f", / (c) {ours / server:.2f}" if options.server else "")
+    alone, whole, server = [], [], []
+    for _ in range(2):
+        alone.append(_show("(b) engine alone", engine.measure(config, prompts, tokens)))
+        whole.append(_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS)))
+        if options.server:
+            theirs = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
+            server.append(_show("(c) llama-server", theirs))
+    ours = fmean(whole)
+    print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
+    print(f", / (c) {ours / fmean(server):.2f}" if server else "")
+
+
+def ceiling(options: argparse.Namespace) -> None:
+    """How much faster than one after the other any batching can be here, with the same prefill."""
+    prompts = load_spec_bench(options.prompts, options.limit)
+    prompt_tokens = engine.mean_prompt_tokens(options.model, prompts)
+    measured = engine.ceiling(options.model, round(prompt_tokens))
+    print(f"prefill {measured.prefill_ms:.2f} ms a row, {prompt_tokens:.0f} rows a prompt")
+    print(f"decode alone {measured.alone_ms:.2f} ms, with {SLOTS} rows {measured.together_ms:.2f} ms a token")
+    for generated in (96, options.max_tokens):
+        print(f"at {generated} tokens a reply: at most {measured.ratio(prompt_tokens, generated):.2f} times")
 
 
 def sharing(options: argparse.Namespace) -> None:
@@ -96,6 +107,7 @@ def attention(options: argparse.Namespace) -> None:
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
+    "ceiling": ceiling,
     "sharing": sharing,
     "invariance": invariance,
     "overhead": overhead,

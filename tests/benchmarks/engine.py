@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from engine import Completion, EngineConfig, Request, SamplingParams, load
+from engine.chat import PromptEncoder
 from engine.context import Context, Rows
 from engine.engine import Engine
 from engine.model import Model
@@ -74,31 +75,84 @@ def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: in
     return Sharing(total, total - sum(c.cached_tokens for c in results), wall_s)
 
 
-def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
-    """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds."""
-    other, own = SLOTS, 20
-    runtime = Context(Model(str(model)), cells=max(counts) + 2 * SLOTS * own, seq_ids=SLOTS + 1, max_rows=512)
+class Probe:
+    """A bare context, to time single calls. Sequence 0 is the subject, the others its company."""
 
-    def call(seq_ids: list[int], positions: list[int], output: bool) -> None:
+    def __init__(self, model: Path, cells: int) -> None:
+        self._context = Context(Model(str(model)), cells=cells, seq_ids=SLOTS + 1, max_rows=512)
+
+    def fill(self, seq_id: int, length: int) -> float:
+        """Prefill a sequence from nothing; milliseconds a row."""
+        self._context.truncate(seq_id, 0)
+        started = time.perf_counter()
+        for first in range(0, length, 256):
+            positions = list(range(first, min(first + 256, length)))
+            self._call([seq_id] * len(positions), positions, output=False)
+        return (time.perf_counter() - started) * 1e3 / length
+
+    def empty(self) -> None:
+        for seq_id in range(SLOTS + 1):
+            self._context.truncate(seq_id, 0)
+
+    def decode_ms(self, rows: int, repeats: int = 12) -> float:
+        """Milliseconds to decode one more token for each of the first `rows` sequences."""
+        at = [self._context.positions(seq_id)[1] + 1 for seq_id in range(rows)]
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            self._call(list(range(rows)), at, output=True)
+            times.append(time.perf_counter() - started)
+            for seq_id in range(rows):
+                self._context.truncate(seq_id, at[seq_id])
+        return statistics.median(times) * 1e3
+
+    def _call(self, seq_ids: list[int], positions: list[int], output: bool) -> None:
         n = len(seq_ids)
         tokens, at, ids = (np.array(row, dtype=np.int32) for row in ([1000] * n, positions, seq_ids))
-        runtime.decode(Rows(tokens, at, ids, np.full(n, output, dtype=np.int8)))
+        self._context.decode(Rows(tokens, at, ids, np.full(n, output, dtype=np.int8)))
 
+
+def foreign_cells(model: Path, counts: tuple[int, ...]) -> dict[int, float]:
+    """Milliseconds to decode SLOTS rows of 20 cells each, by the cells that another sequence holds."""
+    probe = Probe(model, cells=max(counts) + 2 * SLOTS * 20)
     measured = {}
     for count in counts:
-        for seq_id in range(SLOTS + 1):
-            runtime.truncate(seq_id, 0)
-        for start in range(0, count, 500):
-            call([other] * 500, list(range(start, start + 500)), False)
+        probe.empty()
+        if count:
+            probe.fill(SLOTS, count)
         for seq_id in range(SLOTS):
-            call([seq_id] * own, list(range(own)), False)
-        times = []
-        for step in range(8):
-            started = time.perf_counter()
-            call(list(range(SLOTS)), [own + step] * SLOTS, True)
-            times.append(time.perf_counter() - started)
-        measured[count] = statistics.median(times) * 1e3
+            probe.fill(seq_id, 20)
+        measured[count] = probe.decode_ms(SLOTS)
     return measured
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What batching could win at most over one request after the other, prefill being the same."""
+
+    prefill_ms: float  # a row
+    alone_ms: float  # a token
+    together_ms: float  # a token
+
+    def ratio(self, prompt_tokens: float, generated_tokens: float) -> float:
+        prefill = prompt_tokens * self.prefill_ms
+        return (prefill + generated_tokens * self.alone_ms) / (prefill + generated_tokens * self.together_ms)
+
+
+def mean_prompt_tokens(model: Path, prompts: Iterable[str]) -> float:
+    """Mean length of the prompts in the model's chat template."""
+    encoder = PromptEncoder(Model(str(model)))
+    return statistics.fmean(len(encoder.encode(_request("-", p, 1))) for p in prompts)
+
+
+def ceiling(model: Path, prompt_tokens: int) -> Ceiling:
+    """Prefill and lone decoding at this prompt length; SLOTS rows beside next to no other cells."""
+    probe = Probe(model, cells=prompt_tokens + 2 * SLOTS * 20)
+    prefill = statistics.median(probe.fill(0, prompt_tokens) for _ in range(5))
+    alone = probe.decode_ms(1)
+    for seq_id in range(SLOTS):
+        probe.fill(seq_id, 20)
+    return Ceiling(prefill, alone, probe.decode_ms(SLOTS) / SLOTS)
 
 
 def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
