@@ -9,7 +9,7 @@ import ctypes
 import os
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 import numpy as np
@@ -19,6 +19,7 @@ from engine.errors import EngineError, ModelLoadError
 from engine.model import Model, Tokens, first_log_line
 
 Logits = NDArray[np.float32]
+Hidden = NDArray[np.float32]
 State = NDArray[np.uint8]  # cells of one sequence, in llama.cpp's own format
 
 CELL_PADDING = 256  # llama.cpp rounds the cache up to this many cells
@@ -49,6 +50,16 @@ class Rows:
     outputs: NDArray[np.int8]  # 1 where logits are wanted
 
 
+class Outputs(NamedTuple):
+    """Views of what a call gave for the rows that asked for it, in their order; valid until the next call.
+
+    logits [rows, vocab]; hidden [rows, width], the states after the final norm, when asked for.
+    """
+
+    logits: Logits
+    hidden: Hidden | None
+
+
 class Context:
     """One context of a model: a unified KV cache of `cells`, shared by `seq_ids` sequences."""
 
@@ -66,7 +77,8 @@ class Context:
         """companion_row: a lone row, or a lone output, gets a companion whose result is dropped, because
         CPU kernels for one row sum in another order than those for several. Raises ModelLoadError.
         """
-        self._vocab_size = model.vocab_size
+        self._vocab_size, self._width = model.vocab_size, model.width
+        self._gives_hidden = False
         self._scratch_id, self._grave_id = seq_ids, seq_ids + 1  # for passing use, and of buried cells
         self._companion_row = companion_row
         self.cells = -(-(cells + 1) // CELL_PADDING) * CELL_PADDING
@@ -93,13 +105,14 @@ class Context:
             if kv_type == "f32"
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         )
+        params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
         params.no_perf = True
         return params
 
     # The forward pass
 
-    def decode(self, rows: Rows) -> Logits:
-        """Run the rows; returns logits [number of outputs, vocab], a view valid until the next call.
+    def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
+        """Run the rows. hidden: also give hidden states, for which llama.cpp computes every row's logits.
 
         Raises DecodeError; the caller then removes every sequence that had a row.
         """
@@ -109,29 +122,34 @@ class Context:
         buffers.tokens[:n] = rows.tokens
         buffers.positions[:n] = rows.positions
         buffers.seq_ids[:n] = rows.seq_ids
-        buffers.outputs[:n] = rows.outputs
+        buffers.outputs[:n] = rows.outputs | hidden
         lone_row = self._companion_row and n == 1
         if lone_row:
             buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
-            buffers.seq_ids[1], buffers.outputs[1] = self._scratch_id, 0
-        companion = int(wanted[0] == 0) if self._companion_row and len(wanted) == 1 else None
-        if companion is not None:
-            buffers.outputs[companion] = 1
+            buffers.seq_ids[1], buffers.outputs[1] = self._scratch_id, hidden
+        if self._companion_row and len(wanted) == 1:
+            buffers.outputs[int(wanted[0] == 0)] = 1
         self._batch.n_tokens = n + lone_row
+        if hidden != self._gives_hidden:
+            llama_cpp.llama_set_embeddings(self._ctx, hidden)
+            self._gives_hidden = hidden
         status = llama_cpp.llama_decode(self._ctx, self._batch)
         if lone_row:
             self.truncate(self._scratch_id, 0)
         if status != 0:
             raise DecodeError(status)
-        if not len(wanted):
-            return np.empty((0, self._vocab_size), dtype=np.float32)
-        outputs = len(wanted) + (companion is not None)
-        logits = np.ctypeslib.as_array(
-            llama_cpp.llama_get_logits(self._ctx), shape=(outputs, self._vocab_size)
-        )
-        if companion is None:
-            return logits
-        return logits[1 - companion : 2 - companion]  # the companion comes before row 1.., after row 0
+        outputs = buffers.outputs[: n + lone_row]
+        chosen = _slice_of((np.cumsum(outputs, dtype=np.int64) - 1)[wanted])
+        count = int(outputs.sum())
+        logits = self._floats(llama_cpp.llama_get_logits, count, self._vocab_size)[chosen]
+        if not hidden:
+            return Outputs(logits, None)
+        return Outputs(logits, self._floats(llama_cpp.llama_get_embeddings, count, self._width)[chosen])
+
+    def _floats(self, getter: Any, rows: int, columns: int) -> NDArray[np.float32]:
+        if not rows:
+            return np.empty((0, columns), dtype=np.float32)
+        return np.ctypeslib.as_array(getter(self._ctx), shape=(rows, columns))
 
     # The KV cache
 
@@ -178,6 +196,13 @@ class Context:
 def _free(ctx: Any, _model: Model) -> None:
     """Holds the model until the context is gone."""
     llama_cpp.llama_free(ctx)
+
+
+def _slice_of(indices: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The same choice as a slice where they follow each other, which copies nothing."""
+    if len(indices) and indices[-1] - indices[0] == len(indices) - 1:
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices
 
 
 def _bytes(state: State) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
 from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, CPU_PREFILL_CELLS, EngineConfig
-from engine.context import Context, DecodeError, Logits, Rows
+from engine.context import Context, DecodeError, Logits, Outputs, Rows
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
@@ -160,10 +160,10 @@ class Engine:
             return report
         drafts = self._draft(plan)
         try:
-            logits = self._decode(plan, drafts, report)
+            outputs = self._decode(plan, drafts, report)
         except DecodeError as error:
             return self._recover(plan, error, report)
-        verified = self._accept(plan, drafts, logits)
+        verified = self._accept(plan, drafts, outputs)
         self._rewind(verified)
         return self._commit(verified, report)
 
@@ -191,7 +191,7 @@ class Engine:
             room -= len(drafts[-1])
         return drafts
 
-    def _decode(self, plan: Plan, drafts: list[list[int]], report: StepReport) -> Logits:
+    def _decode(self, plan: Plan, drafts: list[list[int]], report: StepReport) -> Outputs:
         """Prompts apart in their own calls, then all spans in one; ready spans and drafts give logits."""
         report.running = len(plan.sequences)
         for span in plan.prefill:
@@ -202,10 +202,10 @@ class Engine:
             self._call([plan.chunk], [], report)
             plan.chunk.sequence.computed += plan.chunk.count
         if not plan.spans:
-            return np.empty((0, self.model.vocab_size), dtype=np.float32)
+            return Outputs(np.empty((0, self.model.vocab_size), dtype=np.float32), None)
         return self._call(plan.spans, drafts, report)
 
-    def _call(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Logits:
+    def _call(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Outputs:
         tokens, positions, seq_ids, outputs = [], [], [], []
         next_draft = iter(drafts)
         for span in spans:
@@ -224,19 +224,22 @@ class Engine:
                 np.concatenate(positions),
                 np.concatenate(seq_ids),
                 np.concatenate(outputs),
-            )
+            ),
+            hidden=self._draft_source.needs_hidden and bool(drafts),
         )
 
-    def _accept(self, plan: Plan, drafts: list[list[int]], logits: Logits) -> list[Verified]:
+    def _accept(self, plan: Plan, drafts: list[list[int]], outputs: Outputs) -> list[Verified]:
         ready, first = plan.ready, 0
         for span in plan.spans:
             span.sequence.computed += span.count
         verified = []
         for sequence, draft in zip(ready, drafts, strict=True):
             sequence.suspect = False
-            rows = logits[first : first + len(draft) + 1]
-            first += len(rows)
+            rows = outputs.logits[first : first + len(draft) + 1]
             verified.append(_verify(sequence, draft, rows))
+            if outputs.hidden is not None and verified[-1].choices:
+                sequence.hidden = outputs.hidden[first + len(verified[-1].choices) - 1].copy()
+            first += len(rows)
         return verified
 
     def _rewind(self, verified: Iterable[Verified]) -> None:

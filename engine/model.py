@@ -65,6 +65,7 @@ class Model:
         self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         if llama_cpp.llama_model_has_encoder(self.handle) or not self.vocab_size:
             raise ModelLoadError(f"{path}: not a decoder-only text model")
+        self.width: int = llama_cpp.llama_model_n_embd(self.handle)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     def _load(self, path: str, gpu_layers: int) -> Any:

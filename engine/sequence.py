@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.context import Hidden
 from engine.errors import EngineError
 from engine.model import Model, Tokens
 from engine.request import Completion, FinishReason, Request, Timing, TokenLogprob
@@ -34,6 +35,7 @@ class Sequence:
         self.seq_id = -1  # given at admission
         self.shared = 0  # longest prefix shared with another sequence, as taker or giver
         self.cached = 0  # prompt tokens not computed because another sequence had them
+        self.hidden: Hidden | None = None  # [width], the state that gave the last emitted token
         self.failures = 0  # failed decodes it had a row in
         self.suspect = False  # runs alone until it has decoded once more
         self.cancelled = False

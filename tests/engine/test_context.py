@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from engine.context import Context, DecodeError, Logits, Rows
 from engine.model import Model
@@ -42,7 +43,7 @@ def decode(
         np.full(n, seq_id, dtype=np.int32),
         wanted,
     )
-    return context.decode(rows).copy()
+    return context.decode(rows).logits.copy()
 
 
 @pytest.mark.parametrize("companion_row", [False, True])
@@ -106,6 +107,29 @@ def test_a_full_cache_is_a_decode_error_and_harms_nothing(tiny: Context) -> None
     assert failed.value.status == 1
     tiny.truncate(0, 10)
     assert decode(tiny, [5], [0], seq_id=1).shape == (1, VOCAB)
+
+
+@pytest.mark.parametrize("companion_row", [False, True])
+@pytest.mark.parametrize("outputs", [[0, 1, 2], [2], [0, 2], []])
+def test_hidden_states_are_what_the_logits_are_made_of(
+    tiny_gguf: str, companion_row: bool, outputs: list[int]
+) -> None:
+    output_weight = next(t.data for t in GGUFReader(tiny_gguf).tensors if t.name == "output.weight")
+    rows = Rows(
+        np.array([5, 70, 40], dtype=np.int32),
+        np.arange(3, dtype=np.int32),
+        np.zeros(3, dtype=np.int32),
+        np.isin(np.arange(3), outputs).astype(np.int8),
+    )
+    context = open_context(tiny_gguf, companion_row)
+    logits, hidden = context.decode(rows, hidden=True)
+    assert hidden is not None
+    assert (len(logits), len(hidden)) == (len(outputs), len(outputs))
+    np.testing.assert_allclose(hidden @ output_weight.T, logits, atol=1e-3)
+    without = open_context(tiny_gguf)
+    plain, none = without.decode(rows)
+    assert none is None
+    np.testing.assert_allclose(logits, plain, atol=1e-4)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])

@@ -13,6 +13,8 @@ from tests.engine.drive import completions, fresh, request, run
 class Wrong:
     """Guesses three tokens a step that the model never chooses."""
 
+    needs_hidden = False
+
     def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
         return [[0, 0, 0] for _ in sequences]
 

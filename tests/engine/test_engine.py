@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine import DecodeFailed, FinishReason, RequestRefused
-from engine.context import Context, DecodeError, Logits, Rows
+from engine.context import Context, DecodeError, Outputs, Rows
 from engine.engine import Engine
 from tests.engine.drive import alone, check_cache, completions, fresh, request, run, same, submit
 from tests.engine.test_exactness import prompts
@@ -109,12 +109,12 @@ class FailingContext:
         self.fail_on_token: int | None = None
         context.decode = self.decode  # type: ignore[method-assign]
 
-    def decode(self, rows: Rows) -> Logits:
+    def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
         self.calls += 1
-        logits = self._decode(rows)  # the cells are filled, as after a failure half-way
+        outputs = self._decode(rows, hidden)  # the cells are filled, as after a failure half-way
         if self.calls == self.fail_on_call or self.fail_on_token in rows.tokens:
             raise DecodeError(-3)
-        return logits
+        return outputs
 
 
 @pytest.mark.parametrize("call", [1, 2, 5, 17])
@@ -173,11 +173,11 @@ def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
     decode = engine.context.decode
 
-    def spoil(rows: Rows) -> Logits:
-        logits = decode(rows).copy()
+    def spoil(rows: Rows, hidden: bool = False) -> Outputs:
+        logits = decode(rows, hidden).logits.copy()
         if len(logits) == 2:
             logits[1] = float("nan")
-        return logits
+        return Outputs(logits, None)
 
     engine.context.decode = spoil  # type: ignore[method-assign]
     outcomes = run(engine, [request("good", "abc"), request("bad", "bead")])

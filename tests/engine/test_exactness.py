@@ -101,6 +101,8 @@ class Scripted:
     def __init__(self, outputs: dict[str, tuple[int, ...]], right: int, wrong: int, vocab: int) -> None:
         self._outputs, self._right, self._wrong, self._vocab = outputs, right, wrong, vocab
 
+    needs_hidden = False
+
     def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
         return [self._one(s) for s in sequences]
 
