@@ -355,11 +355,11 @@ def test_the_io_worker_leaves_no_beat_behind(settings: Settings, workers: Worker
     io.kill()
     wait_until(lambda: not Path(f"/proc/{beat}").exists(), 5)
     second = workers.io(settings)
-    started = lambda: " ready." in second.text() and len(children(second.process.pid)) == 1  # noqa: E731
-    wait_until(started, 20, report=second.text)  # SIGTERM is heard only once it is ready
+    wait_until(lambda: " ready." in second.text(), 20, report=second.text)  # from here on SIGTERM is heard
+    wait_until(lambda: len(children(second.process.pid)) == 1, 20, report=second.text)
     [beat] = children(second.process.pid)
     assert second.terminate() == 0
-    assert not Path(f"/proc/{beat}").exists()
+    wait_until(lambda: not Path(f"/proc/{beat}").exists(), 5)
 
 
 def children(pid: int) -> list[int]:
