@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from engine.draft import ROOT, Tree
 from engine.sampling import Choice
 
 
-def sample_and_match(draft: Sequence[int], choose: Callable[[int], Choice]) -> list[Choice]:
-    """Walk along the draft for as long as the model itself chooses its tokens.
+def sample_and_match(tree: Tree, choose: Callable[[int, int], Choice]) -> tuple[list[Choice], list[int]]:
+    """Walk down the tree for as long as a child holds the token that the model itself chooses.
 
-    choose(i) draws from the target distribution after i accepted draft tokens. For a draft
-    d_1..d_n the result is x_1..x_k with x_i = d_i for i < k, and k <= n + 1: the first choice that
-    leaves the draft (or follows its end) is emitted too. Each x_i is drawn from the target
-    distribution by its own keyed random number, so the draft changes only how many come at once.
+    choose(node, offset) draws the token at this output offset from the target distribution after
+    `node` (ROOT first). Returns the emitted choices, and the accepted nodes: one fewer, since the
+    choice that leaves the tree is emitted too. Each choice is drawn by its own keyed random number,
+    so the tree changes only how many come at once.
     """
+    children = {(node.parent, node.token): i for i, node in enumerate(tree)}
     emitted: list[Choice] = []
-    for expected in (*draft, None):
-        choice = choose(len(emitted))
-        emitted.append(choice)
-        if choice.token != expected:
-            break
-    return emitted
+    accepted: list[int] = []
+    at = ROOT
+    while True:
+        emitted.append(choose(at, len(emitted)))
+        child = children.get((at, emitted[-1].token))
+        if child is None:
+            return emitted, accepted
+        accepted.append(child)
+        at = child

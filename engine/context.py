@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -48,6 +49,7 @@ class Rows:
     positions: Tokens
     seq_ids: Tokens
     outputs: NDArray[np.int8]  # 1 where logits are wanted
+    further_ids: Mapping[int, list[int]] = field(default_factory=dict)  # row -> ids beyond its first
 
 
 class Outputs(NamedTuple):
@@ -88,7 +90,7 @@ class Context:
             raise ModelLoadError(f"{model.path}: no context of {self.cells} cells: {first_log_line()}")
         weakref.finalize(self, _free, self._ctx, model).atexit = False
         self._memory = llama_cpp.llama_get_memory(self._ctx)
-        self._batch, self._buffers = _new_batch(max_rows + 1)
+        self._batch, self._buffers = _new_batch(max_rows + 1, seq_ids)
 
     def _params(self, seq_ids: int, max_rows: int, threads: int, kv_type: str) -> Any:
         params = llama_cpp.llama_context_default_params()
@@ -121,12 +123,16 @@ class Context:
         buffers = self._buffers
         buffers.tokens[:n] = rows.tokens
         buffers.positions[:n] = rows.positions
-        buffers.seq_ids[:n] = rows.seq_ids
+        buffers.seq_ids[:n, 0] = rows.seq_ids
+        buffers.id_counts[:] = 1
+        for row, ids in rows.further_ids.items():
+            buffers.id_counts[row] = 1 + len(ids)
+            buffers.seq_ids[row, 1 : 1 + len(ids)] = ids
         buffers.outputs[:n] = rows.outputs | hidden
         lone_row = self._companion_row and n == 1
         if lone_row:
             buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
-            buffers.seq_ids[1], buffers.outputs[1] = self._scratch_id, hidden
+            buffers.seq_ids[1, 0], buffers.outputs[1] = self._scratch_id, hidden
         if self._companion_row and len(wanted) == 1:
             buffers.outputs[int(wanted[0] == 0)] = 1
         self._batch.n_tokens = n + lone_row
@@ -156,6 +162,10 @@ class Context:
     def share(self, source: int, target: int, length: int) -> None:
         """Give the first `length` cells of source to target too; nothing is copied or computed."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def graft(self, source: int, target: int, first: int, end: int) -> None:
+        """Give the cells of source at positions first..end-1 to target too."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, first, end)
 
     def truncate(self, seq_id: int, length: int) -> None:
         """Keep the first `length` positions of a sequence."""
@@ -219,16 +229,16 @@ class _Buffers:
     id_pointers: NDArray[np.uint64]
 
 
-def _new_batch(rows: int) -> tuple[Any, _Buffers]:
-    """A llama_batch over numpy memory, one sequence id a row; the buffers must outlive it."""
-    ids = np.zeros(rows, dtype=np.int32)
+def _new_batch(rows: int, ids_per_row: int) -> tuple[Any, _Buffers]:
+    """A llama_batch over numpy memory; the buffers must outlive it."""
+    ids = np.zeros((rows, ids_per_row), dtype=np.int32)
     buffers = _Buffers(
         tokens=np.zeros(rows, dtype=np.int32),
         positions=np.zeros(rows, dtype=np.int32),
         seq_ids=ids,
         outputs=np.zeros(rows, dtype=np.int8),
         id_counts=np.ones(rows, dtype=np.int32),
-        id_pointers=ids.ctypes.data + np.arange(rows, dtype=np.uint64) * ids.itemsize,
+        id_pointers=ids.ctypes.data + np.arange(rows, dtype=np.uint64) * ids.strides[0],
     )
     batch = llama_cpp.llama_batch(
         n_tokens=0,

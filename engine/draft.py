@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,10 +34,15 @@ Tree = list[Node]  # siblings hold different tokens
 class DraftSource(Protocol):
     """Guesses how running sequences go on. needs_hidden: looks at Sequence.hidden."""
 
-    needs_hidden: bool
+    @property
+    def needs_hidden(self) -> bool: ...
 
-    def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
-        """For each sequence the tokens it may emit next, in order; an empty list guesses nothing."""
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        """For each sequence a tree of at most `limit` nodes; an empty one guesses nothing."""
+        ...
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        """Hear which nodes of a verified tree the model emitted: a path from the root."""
         ...
 
 
@@ -45,5 +51,13 @@ class NoDraft:
 
     needs_hidden = False
 
-    def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:  # noqa: ARG002
         return [[] for _ in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        pass
+
+
+def chain(tokens: Iterable[int], source: str, survival: float = 1.0) -> Tree:
+    """A tree without branches."""
+    return [Node(token, i - 1, survival, source, i + 1) for i, token in enumerate(tokens)]

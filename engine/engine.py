@@ -12,18 +12,21 @@ import numpy as np
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
 from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, CPU_PREFILL_CELLS, EngineConfig
-from engine.context import Context, DecodeError, Logits, Outputs, Rows
+from engine.context import Context, DecodeError, Logits, Outputs
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
 from engine.model import Model, Tokens, default_model_path, on_gpu
 from engine.prefill import PrefillContext
 from engine.request import FinishReason, Request
+from engine.rows import RowsBuilder
 from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
+from engine.tree import Draft, fit, paths
 
 MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
+LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
 log = logging.getLogger(__name__)
 
@@ -57,8 +60,15 @@ class Verified:
     """One ready span after acceptance: the tokens to commit, or the error that ends it."""
 
     sequence: Sequence
+    draft: Draft
     choices: list[Choice] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)  # nodes of the tree
     error: EngineError | None = None
+
+    @property
+    def last_row(self) -> int:
+        """The row that gave the last choice: 0 is the sequence's own last token, then come the nodes."""
+        return self.accepted[-1] + 1 if self.accepted else 0
 
 
 class Engine:
@@ -72,7 +82,7 @@ class Engine:
         self.context = Context(
             self.model,
             cells=config.kv_cells,
-            seq_ids=config.slots + KEPT_IDS,
+            seq_ids=config.slots + KEPT_IDS + LEAF_IDS,
             max_rows=max(max_rows, chunk_rows),
             threads=config.threads,
             kv_type=config.kv_type,
@@ -101,6 +111,7 @@ class Engine:
             kept_cells=config.prefix_cache_cells,
         )
         self._max_rows = max_rows
+        self._leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
         self._encoder = PromptEncoder(self.model)
         self._draft_source = draft_source or NoDraft()
 
@@ -180,18 +191,24 @@ class Engine:
                 ending.append(sequence)
         return [self._end(sequence) for sequence in ending]
 
-    def _draft(self, plan: Plan) -> list[list[int]]:
-        """Drafts of the ready sequences, cut to what may be emitted and to the room left for them."""
+    def _draft(self, plan: Plan) -> list[Draft]:
+        """Trees of the ready sequences, cut to what may be emitted and to the room left for them."""
         room = self._max_rows - sum(span.count for span in plan.spans)
         if self.cache.ordered:  # a refused draft's cell stays occupied, which no admission has counted
             room = min(room, self.scheduler.spare_cells)
+        leaf_ids = list(self._leaf_ids)
         drafts = []
-        for sequence, draft in zip(plan.ready, self._draft_source.draft(plan.ready), strict=True):
-            drafts.append(draft[: min(room, sequence.remaining - 1)])
-            room -= len(drafts[-1])
+        for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, room), strict=True):
+            left = sequence.remaining - 1
+            tree = fit(tree, nodes=min(room, left), depth=left, leaves=1 + len(leaf_ids))
+            ways = paths(tree)
+            branches = max(0, len(ways) - 1)
+            drafts.append(Draft(tree, ways, leaf_ids[:branches]))
+            del leaf_ids[:branches]
+            room -= len(tree)
         return drafts
 
-    def _decode(self, plan: Plan, drafts: list[list[int]], report: StepReport) -> Outputs:
+    def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> Outputs:
         """Prompts apart in their own calls, then all spans in one; ready spans and drafts give logits."""
         report.running = len(plan.sequences)
         for span in plan.prefill:
@@ -205,49 +222,43 @@ class Engine:
             return Outputs(np.empty((0, self.model.vocab_size), dtype=np.float32), None)
         return self._call(plan.spans, drafts, report)
 
-    def _call(self, spans: list[Span], drafts: list[list[int]], report: StepReport) -> Outputs:
-        tokens, positions, seq_ids, outputs = [], [], [], []
+    def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> Outputs:
+        rows = RowsBuilder()
         next_draft = iter(drafts)
         for span in spans:
-            s, draft = span.sequence, next(next_draft) if span.ready else []
-            rows = span.count + len(draft)
-            tokens += [s.tokens[s.computed : s.computed + span.count], np.array(draft, dtype=np.int32)]
-            positions.append(np.arange(s.computed, s.computed + rows, dtype=np.int32))
-            seq_ids.append(np.full(rows, s.seq_id, dtype=np.int32))
-            outputs.append(np.zeros(rows, dtype=np.int8))
-            outputs[-1][span.count - 1 :] = span.ready
-            self.cache.append(s.seq_id, rows)
-            report.rows += rows
+            s, draft = span.sequence, next(next_draft) if span.ready else Draft()
+            if draft.leaf_ids:
+                self.cache.branch(s.seq_id, draft.leaf_ids)
+            self.cache.append(s.seq_id, span.count + len(draft.tree))
+            tokens = s.tokens[s.computed : s.computed + span.count].tolist()
+            rows.add(s.seq_id, tokens, s.computed, draft, output=span.ready)
+        report.rows += len(rows)
         return self.context.decode(
-            Rows(
-                np.concatenate(tokens),
-                np.concatenate(positions),
-                np.concatenate(seq_ids),
-                np.concatenate(outputs),
-            ),
-            hidden=self._draft_source.needs_hidden and bool(drafts),
+            rows.build(),
+            hidden=bool(drafts) and self._draft_source.needs_hidden,
         )
 
-    def _accept(self, plan: Plan, drafts: list[list[int]], outputs: Outputs) -> list[Verified]:
+    def _accept(self, plan: Plan, drafts: list[Draft], outputs: Outputs) -> list[Verified]:
         ready, first = plan.ready, 0
         for span in plan.spans:
             span.sequence.computed += span.count
         verified = []
         for sequence, draft in zip(ready, drafts, strict=True):
             sequence.suspect = False
-            rows = outputs.logits[first : first + len(draft) + 1]
-            verified.append(_verify(sequence, draft, rows))
-            if outputs.hidden is not None and verified[-1].choices:
-                sequence.hidden = outputs.hidden[first + len(verified[-1].choices) - 1].copy()
-            first += len(rows)
+            rows = slice(first, first + 1 + len(draft.tree))
+            first = rows.stop
+            verified.append(_verify(sequence, draft, outputs.logits[rows]))
+            if outputs.hidden is not None:
+                sequence.hidden = outputs.hidden[rows][verified[-1].last_row].copy()
         return verified
 
     def _rewind(self, verified: Iterable[Verified]) -> None:
-        """Drop the cells of refused drafts."""
+        """Drop the cells of refused nodes."""
         for v in verified:
-            if v.choices:
-                v.sequence.computed += len(v.choices) - 1
-            self.cache.truncate(v.sequence.seq_id, v.sequence.computed)
+            if v.draft.tree:
+                self.cache.commit(v.sequence.seq_id, v.sequence.computed, v.accepted, v.draft.paths)
+                v.sequence.computed += len(v.accepted)
+                self._draft_source.observe(v.sequence, v.draft.tree, v.accepted)
 
     def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
         now = time.monotonic()
@@ -283,9 +294,13 @@ class Engine:
         return Ended(sequence.request.id, error or sequence.completion(time.monotonic()))
 
 
-def _verify(sequence: Sequence, draft: list[int], rows: Logits) -> Verified:
+def _verify(sequence: Sequence, draft: Draft, rows: Logits) -> Verified:
+    """rows: logits after the last token, then after each node of the tree."""
+    done = len(sequence.output)
     try:
-        choices = sample_and_match(draft, lambda i: sequence.sampler.next(rows[i], len(sequence.output) + i))
+        choices, accepted = sample_and_match(
+            draft.tree, lambda node, offset: sequence.sampler.next(rows[node + 1], done + offset)
+        )
     except EngineError as error:
-        return Verified(sequence, error=error)
-    return Verified(sequence, choices)
+        return Verified(sequence, draft, error=error)
+    return Verified(sequence, draft, choices, accepted)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import weakref
 from collections import deque
 from pathlib import Path
 from typing import Any
-
-# Before llama.cpp loads its OpenMP: a thread that waits for the other spins this often, then sleeps. By
-# default it spins on, and when another process takes a core, it burns the time that process would need:
-# two engines on two cores took twice as long. An undisturbed engine loses nothing.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
 import numpy as np

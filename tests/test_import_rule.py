@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,5 +72,19 @@ def test_tasks_import_neither_api_nor_cli() -> None:
     assert files_importing("api", "tasks") == files_importing("cli", "tasks", "api") == []
 
 
-def test_only_the_model_and_its_contexts_import_llama_cpp() -> None:
+def test_who_imports_llama_cpp() -> None:
     assert files_importing("llama_cpp", *OURS) == ["engine/context.py", "engine/model.py"]
+
+
+def test_waiting_threads_sleep_before_llama_cpp_is_loaded() -> None:
+    """OpenMP reads its settings once, when it is loaded."""
+    code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        assert name != "llama_cpp" or "GOMP_SPINCOUNT" in os.environ
+sys.meta_path.insert(0, Watch())
+import engine.context, llama_cpp
+"""
+    env = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, timeout=60, check=True)

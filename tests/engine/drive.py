@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.draft import DraftSource
-from engine.engine import KEPT_IDS, Engine
+from engine.engine import KEPT_IDS, LEAF_IDS, Engine
 
 Outcome = Completion | EngineError
 
@@ -55,7 +55,7 @@ def check_cache(engine: Engine) -> None:
         assert kept.seq_id not in lengths
         lengths[kept.seq_id] = len(kept.tokens)
     slots = engine.info.slots
-    for seq_id in range(slots + KEPT_IDS + 1):
+    for seq_id in range(slots + KEPT_IDS + LEAF_IDS + 1):
         length = lengths.get(seq_id, 0)
         assert engine.cache.length(seq_id) == length
         assert engine.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))

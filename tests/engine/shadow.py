@@ -31,6 +31,14 @@ class ShadowMemory:
         for position, cell in zip(range(start, start + count), free[:count], strict=True):
             cell.position, cell.owners = position, {seq_id}
 
+    def fill_tree(self, ids: list[int], row_ids: list[list[int]], depths: list[int]) -> None:
+        """One token that all ids hold, and the nodes of a tree below it."""
+        last = len(self.positions(ids[0]))
+        rows = [(last, set(ids)), *((last + d, set(i)) for i, d in zip(row_ids, depths, strict=True))]
+        free = [cell for cell in self.cells if not cell.owners]
+        for (position, owners), cell in zip(rows, free[: len(rows)], strict=True):
+            cell.position, cell.owners = position, owners
+
     def positions(self, seq_id: int) -> list[int]:
         """Positions held by a sequence, in the order in which its cells lie."""
         return [cell.position for cell in self.cells if seq_id in cell.owners]
@@ -39,6 +47,12 @@ class ShadowMemory:
         self.calls.append(("share", source, target, length))
         for cell in self._held(source):
             if cell.position < length:
+                cell.owners.add(target)
+
+    def graft(self, source: int, target: int, first: int, end: int) -> None:
+        self.calls.append(("graft", source, target, first, end))
+        for cell in self._held(source):
+            if first <= cell.position < end:
                 cell.owners.add(target)
 
     def truncate(self, seq_id: int, length: int) -> None:

@@ -1,59 +1,59 @@
-"""Acceptance of drafts with a scripted model: what is emitted, and how often the model is asked."""
+"""Acceptance of token trees with a scripted model: what is emitted, and how often the model is asked."""
 
 from __future__ import annotations
 
 import pytest
 
 from engine.accept import sample_and_match
+from engine.draft import ROOT, Node, Tree, chain
 from engine.sampling import Choice
 
 
-def walk(draft: list[int], model: list[int]) -> tuple[list[int], list[int]]:
-    """(tokens emitted, offsets asked for) where the model chooses model[i] after i accepted tokens."""
+def walk(tree: Tree, model: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """(tokens emitted, nodes accepted, nodes asked for) where the model chooses model[i] after i tokens."""
     asked: list[int] = []
 
-    def choose(i: int) -> Choice:
-        asked.append(i)
-        return Choice(model[i])
+    def choose(node: int, offset: int) -> Choice:
+        assert offset == len(asked)
+        asked.append(node)
+        return Choice(model[offset])
 
-    return [choice.token for choice in sample_and_match(draft, choose)], asked
+    emitted, accepted = sample_and_match(tree, choose)
+    return [choice.token for choice in emitted], accepted, asked
 
 
-def test_no_draft_emits_one_token() -> None:
-    assert walk([], [7]) == ([7], [0])
+def test_no_tree_emits_one_token() -> None:
+    assert walk([], [7]) == ([7], [], [ROOT])
 
 
 def test_all_accepted_emits_one_more_than_drafted() -> None:
-    assert walk([1, 2, 3], [1, 2, 3, 9]) == ([1, 2, 3, 9], [0, 1, 2, 3])
+    assert walk(chain([1, 2, 3], "-"), [1, 2, 3, 9]) == ([1, 2, 3, 9], [0, 1, 2], [ROOT, 0, 1, 2])
 
 
 def test_none_accepted_emits_the_models_own_choice() -> None:
-    assert walk([1, 2, 3], [5]) == ([5], [0])
+    assert walk(chain([1, 2, 3], "-"), [5]) == ([5], [], [ROOT])
 
 
 @pytest.mark.parametrize("accepted", [1, 2])
 def test_some_accepted_end_with_the_first_that_differs(accepted: int) -> None:
     draft = [1, 2, 3]
     model = [*draft[:accepted], 8]
-    assert walk(draft, model) == (model, list(range(accepted + 1)))
+    assert walk(chain(draft, "-"), model) == (model, [*range(accepted)], [ROOT, *range(accepted)])
 
 
-def test_a_later_match_does_not_count_after_a_refusal() -> None:
-    assert walk([1, 2, 3], [1, 8, 3, 4]) == ([1, 8], [0, 1])
+BUSH = [
+    Node(1, ROOT, 0.6, "-", 1),
+    Node(2, ROOT, 0.3, "-", 1),
+    Node(5, 0, 0.2, "-", 2),
+    Node(5, 1, 0.2, "-", 2),
+    Node(6, 3, 0.1, "-", 3),
+]
 
 
-def test_token_zero_is_a_token() -> None:
-    assert walk([0, 0], [0, 0, 0]) == ([0, 0, 0], [0, 1, 2])
-
-
-def test_choices_are_handed_on_whole() -> None:
-    made = [Choice(1, -0.5, ((1, -0.5),)), Choice(4, -0.1)]
-    assert sample_and_match([1], made.__getitem__) == made
-
-
-def test_an_error_of_the_model_is_not_swallowed() -> None:
-    def fail(_: int) -> Choice:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        sample_and_match([1], fail)
+@pytest.mark.parametrize(
+    ("model", "accepted"),
+    [([2, 5, 6, 9], [1, 3, 4]), ([1, 5, 6], [0, 2]), ([2, 6], [1]), ([5], [])],
+)
+def test_the_walk_follows_the_branch_that_the_model_takes(model: list[int], accepted: list[int]) -> None:
+    """The same token below another parent is another node."""
+    assert walk(BUSH, model) == (model, accepted, [ROOT, *accepted])

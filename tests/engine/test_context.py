@@ -7,17 +7,23 @@ import pytest
 from gguf import GGUFReader
 
 from engine.context import Context, DecodeError, Logits, Rows
+from engine.kv import KVCache
 from engine.model import Model
+from engine.rows import RowsBuilder
+from engine.tree import Draft, paths
+from tests.engine.test_tree import bush
 from tests.engine.tiny import VOCAB
 
 SEQ_IDS = 4
 
 
-def open_context(path: str, companion_row: bool = False, kv_type: str = "f32", cells: int = 256) -> Context:
+def open_context(
+    path: str, companion_row: bool = False, kv_type: str = "f32", cells: int = 256, seq_ids: int = SEQ_IDS
+) -> Context:
     return Context(
         Model(path),
         cells=cells,
-        seq_ids=SEQ_IDS,
+        seq_ids=seq_ids,
         max_rows=32,
         threads=1,
         kv_type=kv_type,
@@ -130,6 +136,35 @@ def test_hidden_states_are_what_the_logits_are_made_of(
     plain, none = without.decode(rows)
     assert none is None
     np.testing.assert_allclose(logits, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tree_gives_what_each_of_its_paths_gives_alone(tiny_gguf: str, seed: int) -> None:
+    """The mask oracle: two requests, each with a tree, in one call, beside their root-to-leaf paths."""
+    prompts = [[5, 70, 40, 280], [9, 11, 44]]
+    trees = [bush(seed, 6), bush(seed + 100, 5)]
+    context = open_context(tiny_gguf, seq_ids=16)
+    cache = KVCache(context, 256)
+    leaf_ids = list(range(2, 16))
+    rows = RowsBuilder()
+    for seq_id, (prompt, tree) in enumerate(zip(prompts, trees, strict=True)):
+        decode(context, prompt[:-1], [], seq_id)
+        cache.append(seq_id, len(prompt) - 1)
+        ways = paths(tree)
+        draft = Draft(tree, ways, [leaf_ids.pop() for _ in ways[1:]])
+        cache.branch(seq_id, draft.leaf_ids)
+        rows.add(seq_id, prompt[-1:], len(prompt) - 1, draft)
+    logits, hidden = context.decode(rows.build(), hidden=True)
+    assert hidden is not None
+    first = 0
+    for prompt, tree in zip(prompts, trees, strict=True):
+        for way in paths(tree):
+            path = [prompt[-1], *(tree[node].token for node in way)]
+            alone = open_context(tiny_gguf)
+            wanted = decode(alone, prompt[:-1] + path, [*range(len(prompt) - 1, len(prompt) + len(way))])
+            in_tree = [first, *(first + 1 + node for node in way)]
+            np.testing.assert_allclose(logits[in_tree], wanted, atol=1e-4)
+        first += 1 + len(tree)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])

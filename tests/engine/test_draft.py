@@ -6,6 +6,7 @@ from collections.abc import Sequence as Many
 
 import pytest
 
+from engine.draft import Tree, chain
 from engine.sequence import Sequence
 from tests.engine.drive import completions, fresh, request, run
 
@@ -15,8 +16,11 @@ class Wrong:
 
     needs_hidden = False
 
-    def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
-        return [[0, 0, 0] for _ in sequences]
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [chain([0, 0, 0][:limit], "wrong") for _ in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        assert not accepted
 
 
 @pytest.mark.parametrize("batch_invariant", [False, True])

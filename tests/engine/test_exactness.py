@@ -8,6 +8,8 @@ from collections.abc import Sequence as Many
 import pytest
 
 from engine import FinishReason, Request
+from engine.context import DecodeError, Outputs, Rows
+from engine.draft import ROOT, Node, Tree, chain
 from engine.sequence import Sequence
 from tests.engine.drive import alone, completions, fresh, request, run, same
 
@@ -103,13 +105,54 @@ class Scripted:
 
     needs_hidden = False
 
-    def draft(self, sequences: Many[Sequence]) -> list[list[int]]:
-        return [self._one(s) for s in sequences]
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [self._one(s)[:limit] for s in sequences]
 
-    def _one(self, sequence: Sequence) -> list[int]:
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        right = min(self._right, len(tree))
+        assert accepted == list(range(right)), "all that is right, and nothing else"
+
+    def _one(self, sequence: Sequence) -> Tree:
         done = len(sequence.output)
         known = self._outputs[sequence.request.id][done : done + self._right + self._wrong]
-        return [t if i < self._right else (t + 1) % self._vocab for i, t in enumerate(known)]
+        return chain(
+            (t if i < self._right else (t + 1) % self._vocab for i, t in enumerate(known)), "scripted"
+        )
+
+
+class Bushy:
+    """Random trees that hold the known output along some path, or part of it, among wrong branches."""
+
+    needs_hidden = False
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]], vocab: int, seed: int, nodes: int = 7) -> None:
+        self._outputs, self._vocab, self._nodes = outputs, vocab, nodes
+        self._rng = random.Random(seed)
+        self.accepted = self.branched = 0
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [self._one(s)[:limit] for s in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        self.accepted += len(accepted)
+        self.branched += len({node.parent for node in tree}) < len(tree)
+
+    def _one(self, sequence: Sequence) -> Tree:
+        rng, done = self._rng, len(sequence.output)
+        known = self._outputs[sequence.request.id][done:]
+        tree: Tree = []
+        right = {ROOT}  # nodes on the path of the known output
+        for _ in range(rng.randint(0, self._nodes)):
+            parent = rng.choice([ROOT, *range(len(tree))])
+            depth = 1 if parent == ROOT else tree[parent].depth + 1
+            goes_on = parent in right and depth <= len(known) and rng.random() < 0.6
+            token = known[depth - 1] if goes_on else rng.randrange(3, self._vocab)
+            if any(node.parent == parent and node.token == token for node in tree):
+                continue
+            if parent in right and depth <= len(known) and token == known[depth - 1]:
+                right.add(len(tree))
+            tree.append(Node(token, parent, rng.random(), "bushy", depth))
+        return tree
 
 
 DRAFTS = pytest.mark.parametrize(("right", "wrong"), [(4, 0), (0, 3), (2, 2), (1, 1)])
@@ -139,6 +182,59 @@ def test_drafted_equals_undrafted_to_the_bit(right: int, wrong: int, sampler: st
     drafted = completions(run(fresh(None, drafts, slots=8, batch_invariant=True), requests))
     for name in reference:
         same(drafted[name], reference[name])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
+    texts = prompts(32, seed=seed)
+    family = " ".join(WORDS)
+    requests = [
+        request(f"r{i}", family * (i % 3 == 0) + p, max_tokens=20, temperature=(i % 3) * 0.7, seed=i)
+        for i, p in enumerate(texts)
+    ]
+    reference = alone(tiny_gguf, requests)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, seed)
+    results = completions(run(fresh(tiny_gguf, drafts, slots=8, kv_cells=1500), requests))
+    for name in reference:
+        same(results[name], reference[name])
+    assert drafts.accepted > 100
+    assert drafts.branched > 50
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "penalised"])
+def test_trees_equal_undrafted_to_the_bit(sampler: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    reference = alone(None, requests, batch_invariant=True)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 49000, 5, nodes=5)
+    results = completions(run(fresh(None, drafts, slots=8, batch_invariant=True), requests))
+    for name in reference:
+        same(results[name], reference[name])
+    assert drafts.accepted > 50
+    assert drafts.branched > 20
+
+
+def test_trees_survive_failed_decodes_and_cancels(tiny_gguf: str) -> None:
+    requests = [request(f"r{i}", p, max_tokens=20) for i, p in enumerate(prompts(20, seed=9))]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(
+        tiny_gguf, Bushy({n: c.tokens for n, c in reference.items()}, 300, 1), slots=6, kv_cells=600
+    )
+    decode, calls = engine.context.decode, 0
+
+    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
+        nonlocal calls
+        calls += 1
+        outputs = decode(rows, hidden)
+        if calls in (3, 20, 41):
+            raise DecodeError(-3)
+        return outputs
+
+    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    results = completions(run(engine, requests, lambda step: engine.cancel("r7") if step == 25 else None))
+    for name, result in results.items():
+        assert result.tokens == reference[name].tokens[: len(result.tokens)]
+        assert result.finish_reason in (FinishReason.LENGTH, FinishReason.CANCELLED)
+    assert calls > 41
 
 
 @pytest.mark.parametrize("length", range(1, 9))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.kv import KVCache
+from engine.tree import Draft, paths
 from tests.engine.shadow import ShadowMemory
+from tests.engine.test_tree import bush
 
 CAPACITY = 24
 IDS = 5
@@ -147,3 +151,47 @@ def test_misuse_is_refused_before_the_memory_changes() -> None:
         cache.flush()
     assert memory.calls == []
     assert (cache.used, cache.length(0), cache.length(1), cache.length(2)) == (6, 4, 2, 0)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rewound_tree_leaves_the_accepted_path(seed: int, ordered: bool) -> None:
+    """Several sequences, tree after tree: positions, free cells and leaf ids, beside the shadow memory."""
+    rng = random.Random(seed)
+    memory = ShadowMemory(300)
+    cache = KVCache(memory, 300, ordered=ordered)
+    lengths = {0: 10, 1: 3, 2: 25}
+    for seq_id, length in lengths.items():
+        cache.append(seq_id, length)
+        memory.fill(seq_id, length)
+    for _ in range(4):
+        for seq_id in lengths:
+            tree = bush(rng.randrange(1000), rng.randint(1, 8))
+            ways = paths(tree)
+            draft = Draft(tree, ways, list(range(10, 9 + len(ways))))
+            cache.branch(seq_id, draft.leaf_ids)
+            cache.append(seq_id, 1 + len(tree))
+            memory.fill_tree([seq_id, *draft.leaf_ids], draft.row_ids(seq_id), [n.depth for n in tree])
+            lengths[seq_id] += 1
+            way = rng.choice(ways)
+            accepted = way[: rng.randint(0, len(way))]
+            cache.commit(seq_id, lengths[seq_id], accepted, ways)
+            lengths[seq_id] += len(accepted)
+            for other, length in lengths.items():
+                assert cache.length(other) == length
+                assert sorted(memory.positions(other)) == list(range(length))
+                if ordered:
+                    assert memory.positions(other) == list(range(length)), "in token order"
+            assert not any(memory.positions(leaf) for leaf in range(10, 30))
+            assert cache.used == memory.used == sum(lengths.values()) + cache.buried
+            assert bool(cache.buried) <= ordered
+
+
+def test_a_sequence_that_goes_takes_its_leaves_along() -> None:
+    memory = ShadowMemory(50)
+    cache = KVCache(memory, 50)
+    cache.append(0, 5)
+    memory.fill(0, 5)
+    cache.branch(0, [10, 11])
+    cache.remove(0)
+    assert (cache.used, memory.used) == (0, 0)
