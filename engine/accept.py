@@ -1,4 +1,4 @@
-"""Which draft tokens stand. Lossless: the output is what plain decoding would have emitted."""
+"""Which draft tokens stand. Lossless as long as choose() does not look at the candidates."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from engine.draft import ROOT, Tree
 from engine.sampling import Choice
 
 
-def sample_and_match(tree: Tree, choose: Callable[[int, int], Choice]) -> tuple[list[Choice], list[int]]:
+def sample_and_match(
+    tree: Tree, choose: Callable[[int, int, list[int]], Choice]
+) -> tuple[list[Choice], list[int]]:
     """Walk down the tree for as long as a child holds the token that the model itself chooses.
 
-    choose(node, offset) draws the token at this output offset from the target distribution after
-    `node` (ROOT first). Returns the emitted choices, and the accepted nodes: one fewer, since the
-    choice that leaves the tree is emitted too. Each choice is drawn by its own keyed random number,
-    so the tree changes only how many come at once.
+    choose(node, offset, candidates) draws the token at this output offset from the target
+    distribution after `node` (ROOT first); the candidates are the tokens of its children. Returns
+    the emitted choices, and the accepted nodes: one fewer, since the choice that leaves the tree is
+    emitted too. Each choice is drawn by its own keyed random number, so the tree changes only how
+    many come at once.
     """
-    children = {(node.parent, node.token): i for i, node in enumerate(tree)}
+    children: dict[int, dict[int, int]] = {}  # node -> token -> child
+    for i, node in enumerate(tree):
+        children.setdefault(node.parent, {})[node.token] = i
     emitted: list[Choice] = []
     accepted: list[int] = []
     at = ROOT
     while True:
-        emitted.append(choose(at, len(emitted)))
-        child = children.get((at, emitted[-1].token))
-        if child is None:
+        below = children.get(at, {})
+        emitted.append(choose(at, len(emitted), [*below]))
+        if emitted[-1].token not in below:
             return emitted, accepted
-        accepted.append(child)
-        at = child
+        at = below[emitted[-1].token]
+        accepted.append(at)

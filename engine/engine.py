@@ -299,7 +299,8 @@ def _verify(sequence: Sequence, draft: Draft, rows: Logits) -> Verified:
     done = len(sequence.output)
     try:
         choices, accepted = sample_and_match(
-            draft.tree, lambda node, offset: sequence.sampler.next(rows[node + 1], done + offset)
+            draft.tree,
+            lambda node, offset, candidates: sequence.sampler.next(rows[node + 1], done + offset, candidates),
         )
     except EngineError as error:
         return Verified(sequence, draft, error=error)

@@ -21,6 +21,13 @@ class FinishReason(StrEnum):
     EXPIRED = "expired"  # the deadline passed; the text so far is kept
 
 
+class Acceptance(StrEnum):
+    """When a drafted token stands."""
+
+    EXACT = "exact"  # when plain decoding would have emitted it too
+    TYPICAL = "typical"  # when it is likely enough: faster at a high temperature, and lossy
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen, and when to stop.
@@ -46,6 +53,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    acceptance: Acceptance = Acceptance.EXACT
 
     def __post_init__(self) -> None:
         checks = (

@@ -8,15 +8,18 @@ batch, and a verified draft equals plain decoding.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DecodeFailed
-from engine.request import SamplingParams
+from engine.request import Acceptance, SamplingParams
 
 Row = NDArray[np.float32]
+TYPICAL_EPSILON = 0.09  # Medusa's threshold: a token at least this likely is always typical
+TYPICAL_ALPHA = 0.3  # Medusa's factor: the more even the distribution, the lower the threshold
 _FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
 _LAST_REACH = 104.0  # nats below the best logit from where on a weight is 0 in float32
 _COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
@@ -76,6 +79,20 @@ def _draw(weights: Row, u: float) -> int:
     return min(int(np.searchsorted(mass, u * mass[-1], side="right")), len(weights) - 1)
 
 
+def typical(row: Row, temperature: float, candidates: Sequence[int]) -> int | None:
+    """The likeliest candidate that is typical of the distribution p, if one is.
+
+    Typical is a token x with p(x) > min(epsilon, alpha * exp(-H(p))), H being the entropy.
+    Medusa's acceptance rule (arXiv:2401.10774, section 2.3.1). It is lossy: the output is no longer
+    distributed as the model's own.
+    """
+    logprobs = log_probabilities((row - row.max()) / np.float32(max(temperature, _COLDEST)))
+    entropy = -float((np.exp(logprobs) * np.maximum(logprobs, -_LAST_REACH)).sum())
+    threshold = math.log(min(TYPICAL_EPSILON, TYPICAL_ALPHA * math.exp(-entropy)))
+    best = max(candidates, key=lambda token: logprobs[token])
+    return int(best) if logprobs[best] > threshold else None
+
+
 def log_probabilities(row: Row) -> NDArray[np.float64]:
     """Natural-log softmax of a row."""
     shifted = row.astype(np.float64) - float(row.max())
@@ -119,15 +136,19 @@ class Sampler:
             row[ids] -= self.params.presence_penalty + self.params.frequency_penalty * counts
         return row
 
-    def next(self, row: Row, position: int) -> Choice:
-        """The token for this output position.
+    def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> Choice:
+        """The token for this output position. candidates: drafted tokens, for typical acceptance alone.
 
         Raises DecodeFailed when the logits hold no number to choose by.
         """
         adjusted = self.adjust(row)
         if not np.isfinite(adjusted.max()):
             raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
-        token = choose(adjusted, self.params, position)
+        token = None
+        if candidates and self.params.acceptance is Acceptance.TYPICAL and self.params.temperature > 0:
+            token = typical(adjusted, self.params.temperature, candidates)
+        if token is None:
+            token = choose(adjusted, self.params, position)
         if self._penalised:
             self._counts[token] = self._counts.get(token, 0) + 1
             if self.params.repetition_penalty != 1:

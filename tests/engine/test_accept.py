@@ -13,7 +13,8 @@ def walk(tree: Tree, model: list[int]) -> tuple[list[int], list[int], list[int]]
     """(tokens emitted, nodes accepted, nodes asked for) where the model chooses model[i] after i tokens."""
     asked: list[int] = []
 
-    def choose(node: int, offset: int) -> Choice:
+    def choose(node: int, offset: int, candidates: list[int]) -> Choice:
+        assert candidates == [n.token for n in tree if n.parent == node]
         assert offset == len(asked)
         asked.append(node)
         return Choice(model[offset])

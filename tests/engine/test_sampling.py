@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import DecodeFailed, SamplingParams
+from engine.request import Acceptance
 from engine.sampling import (
     Choice,
     Row,
@@ -21,6 +22,7 @@ from engine.sampling import (
     _draw,
     choose,
     log_probabilities,
+    typical,
     uniform,
 )
 
@@ -420,3 +422,47 @@ def test_logits_that_forbid_everything_fail_the_request() -> None:
     with pytest.raises(DecodeFailed) as failed:
         Sampler(SamplingParams(), NO_PROMPT).next(np.full(8, -np.inf, dtype=np.float32), 0)
     assert failed.value.code == "invalid_logits"
+
+
+# Typical acceptance
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_typical_tokens_are_those_of_the_definition(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal(50) * rng.uniform(0.2, 4)).astype(np.float32)
+    temperature = float(rng.uniform(0.3, 1.6))
+    p = np.exp(logits.astype(np.float64) / temperature)
+    p /= p.sum()
+    threshold = min(0.09, 0.3 * math.exp(float((p * np.log(p)).sum())))
+    clear = np.abs(p / threshold - 1) > 1e-3  # nearer to the border, float32 may fall either way
+    candidates = [int(t) for t in rng.permutation(50)[:4] if clear[t]]
+    best = max(candidates, key=lambda t: p[t])
+    assert typical(logits, temperature, candidates) == (best if p[best] > threshold else None)
+
+
+def test_exact_acceptance_ignores_the_candidates_and_typical_takes_them() -> None:
+    logits = row(2.0, 1.9, -3.0)
+    exact = SamplingParams(temperature=1.0, seed=4)
+    lossy = SamplingParams(temperature=1.0, seed=4, acceptance=Acceptance.TYPICAL)
+    plain = [Sampler(exact, NO_PROMPT).next(logits, i).token for i in range(50)]
+    assert [Sampler(exact, NO_PROMPT).next(logits, i, [1]).token for i in range(50)] == plain
+    assert [Sampler(lossy, NO_PROMPT).next(logits, i, [1]).token for i in range(50)] == [1] * 50
+    assert [Sampler(lossy, NO_PROMPT).next(logits, i, [2]).token for i in range(50)] == plain, "too unlikely"
+    assert [Sampler(lossy, NO_PROMPT).next(logits, i).token for i in range(50)] == plain
+
+
+def test_greedy_stays_greedy_with_typical_acceptance() -> None:
+    greedy = SamplingParams(acceptance=Acceptance.TYPICAL)
+    assert Sampler(greedy, NO_PROMPT).next(row(2.0, 1.9), 0, [1]).token == 0
+
+
+def test_drafted_draws_follow_the_distribution_and_typical_ones_do_not() -> None:
+    """20,000 draws beside a drafted token: exact acceptance passes the test that typical acceptance fails."""
+    logits = row(1.0, 0.5, 0.0, -0.5, -1.0)
+    for acceptance, lossless in ((Acceptance.EXACT, True), (Acceptance.TYPICAL, False)):
+        params = SamplingParams(temperature=1.0, seed=99, acceptance=acceptance)
+        sampler = Sampler(params, NO_PROMPT)
+        drawn = [sampler.next(logits, i, [1]).token for i in range(DRAWS)]
+        observed = np.bincount(drawn, minlength=5).astype(np.float64)
+        assert follows(observed, reference(logits, params).probabilities(5)) is lossless
