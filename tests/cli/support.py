@@ -16,7 +16,12 @@ from tests.workers import ROOT, SCRIPTED, wait_until
 
 COMMAND = ["-P", "-m", "cli"]
 MARK = "MEDUSAQ_TEST_MARK"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
+
+
+def _heed_ctrl_c() -> None:
+    """A shell's background jobs ignore it, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running:
@@ -101,6 +106,7 @@ class Cli:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_heed_ctrl_c,
         )
         running = Running(process)
         self._running.append(running)
