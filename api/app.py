@@ -8,10 +8,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from api import errors, jobs, system
+from api import errors, generate, jobs, metrics, system
 from api.gateway import Gateway
+from api.generate import GenerateRequest
 from api.limits import BodyLimit
 from api.schemas import JobRequest
 from tasks.errors import SettingsError
@@ -38,7 +40,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan)
     app.include_router(jobs.router)
+    app.include_router(generate.router)
     app.include_router(system.router)
+    app.include_router(metrics.router)
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes)
     errors.install(app, chosen.retry_after_s)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
@@ -56,10 +60,14 @@ def check_bind(settings: Settings) -> None:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document plus the job request, which the route reads by itself."""
+    """FastAPI's document plus the bodies that routes read by themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        _, extra = models_json_schema([(JobRequest, "validation")], ref_template=REF)
+        bodies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+            (JobRequest, "validation"),
+            (GenerateRequest, "validation"),
+        ]
+        _, extra = models_json_schema(bodies, ref_template=REF)
         document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
         app.openapi_schema = document
     return app.openapi_schema

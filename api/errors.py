@@ -4,7 +4,10 @@ ApiError
 ├── BadRequest             a field, header or query parameter is wrong; `param` names it
 ├── UnknownModel           live workers exist, and none serves this model
 ├── BodyTooLarge           the body is over max_body_bytes
-└── UnsupportedMedia       the body is not declared as JSON
+├── UnsupportedMedia       the body is not declared as JSON
+├── NotInTime              the job behind /generate or /compare has not ended yet, and goes on
+├── JobCancelled           somebody cancelled the job behind /generate or /compare
+└── JobUnsuccessful        the job behind /generate or /compare failed
 
 The body is always {"error": {"message", "type", "param", "code"}}.
 """
@@ -52,6 +55,18 @@ class UnsupportedMedia(ApiError):
     """The body is not declared as JSON: a browser's form could send it from any page."""
 
 
+class NotInTime(ApiError):
+    """The job behind the answer has not ended in time; it goes on."""
+
+
+class JobCancelled(ApiError):
+    """Somebody cancelled the job behind the answer."""
+
+
+class JobUnsuccessful(ApiError):
+    """The job behind the answer failed, through no fault of the request."""
+
+
 class _Row(NamedTuple):
     status: int
     type: str
@@ -64,6 +79,9 @@ TABLE: dict[type[Exception], _Row] = {
     UnknownModel: _Row(404, INVALID, "model_not_found", "model"),
     BodyTooLarge: _Row(413, INVALID, "body_too_large"),
     UnsupportedMedia: _Row(415, INVALID, "unsupported_media_type", "Content-Type"),
+    NotInTime: _Row(504, SERVER, "not_in_time"),
+    JobCancelled: _Row(409, INVALID, "job_cancelled"),
+    JobUnsuccessful: _Row(500, SERVER, "job_failed"),
     JobNotFound: _Row(404, INVALID, "job_not_found"),
     JobNotFinished: _Row(409, INVALID, "job_not_finished"),
     IdempotencyConflict: _Row(409, INVALID, "idempotency_conflict", "Idempotency-Key"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import re
 from typing import Any
 
@@ -12,19 +9,18 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from api.errors import BadRequest, UnknownModel, UnsupportedMedia
-from api.gateway import WORKERS_AGE_S, Gateway, GatewayDep
-from api.schemas import ErrorBody, JobList, JobRecord, JobRequest, parse
-from tasks.errors import JobNotFound, PublishFailed
-from tasks.job import Job, NewJob, Status, random_seed
-
-log = logging.getLogger(__name__)
+from api.errors import BadRequest
+from api.gateway import GatewayDep
+from api.inputs import json_body, wait_s, whole_number
+from api.schemas import ErrorBody, JobList, JobRecord, JobRequest
+from api.submission import submit
+from tasks.errors import JobNotFound
+from tasks.job import Status
 
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 MAX_IDEMPOTENCY_KEY = 255  # characters
 _METADATA = re.compile(r"^metadata\[(.+)\]$")
-_WAIT = re.compile(r"^wait\s*=\s*(.*)$", re.IGNORECASE)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
 }
@@ -49,17 +45,15 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_ERRORS)
 )
 async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Queue a prompt: 202 with the record, or 200 when it has ended within `Prefer: wait=N` seconds."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMedia("the body must be sent as Content-Type: application/json")
-    wait_s = _wait_s(request, gateway)
+    wait = wait_s(request, gateway.settings)
     key = _idempotency_key(request)
-    body = parse(await request.body())
-    job = await run_in_threadpool(_submit, gateway, body, key)
-    if wait_s and not job.terminal:
-        job = await gateway.waiter.wait(job, wait_s)
+    body = await json_body(request, JobRequest)
+    job = await run_in_threadpool(submit, gateway, body, key)
+    if wait and not job.terminal:
+        job = await gateway.waiter.wait(job, wait)
     headers = {"Location": f"/v1/jobs/{job.id}"}
-    if wait_s:
-        headers["Preference-Applied"] = f"wait={wait_s}"
+    if wait:
+        headers["Preference-Applied"] = f"wait={wait}"
     return JSONResponse(job.to_json(), 200 if job.terminal else 202, headers)
 
 
@@ -74,7 +68,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
         if name == "status":
             status = _status(value)
         elif name == "limit":
-            limit = _number(value, 1, MAX_PAGE, "limit")
+            limit = whole_number(value, 1, MAX_PAGE, "limit")
         elif name == "after":
             after = value
         elif match := _METADATA.match(name):
@@ -95,10 +89,10 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
 @router.get("/{job_id}", responses={200: {"model": JobRecord}})
 async def get_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
-    wait_s = _wait_s(request, gateway)
+    wait = wait_s(request, gateway.settings)
     job = await run_in_threadpool(gateway.store.get, job_id)
-    if wait_s and not job.terminal:
-        job = await gateway.waiter.wait(job, wait_s)
+    if wait and not job.terminal:
+        job = await gateway.waiter.wait(job, wait)
     return JSONResponse(job.to_json())
 
 
@@ -116,54 +110,6 @@ async def delete_job(job_id: str, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})
 
 
-def _submit(gateway: Gateway, body: JobRequest, key: str | None) -> Job:
-    """Store the record, then send its message: from the first on, the job is accepted."""
-    _check_against_workers(gateway, body)
-    sent = body.sent()
-    body_hash = hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()
-    sent.setdefault("max_tokens", gateway.settings.default_max_tokens)
-    sent.setdefault("seed", random_seed())
-    new = NewJob(
-        request=sent,
-        priority=body.priority,
-        model=body.model,
-        deadline=body.deadline,
-        metadata=body.metadata,
-        idempotency_key=key,
-        body_hash=body_hash,
-    )
-    job, created = gateway.store.create(new)
-    if created:
-        try:
-            gateway.publisher.publish_job(job)
-        except PublishFailed as error:
-            log.warning("%s; the reconciler will send it", error)
-    return job
-
-
-def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:
-    """Refuse what no live worker can run. With none alive the job waits for one."""
-    if body.model is None and body.max_tokens is None:
-        return
-    workers = gateway.workers(WORKERS_AGE_S)
-    able = [worker for worker in workers if body.model in (None, worker.model)]
-    if workers and not able:
-        served = ", ".join(sorted({worker.model for worker in workers}))
-        raise UnknownModel(f"model: no live worker serves {body.model!r}; served: {served}")
-    longest = max((worker.context_length for worker in able), default=None)
-    if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
-        message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"
-        raise BadRequest(message, param="max_tokens")
-
-
-def _wait_s(request: Request, gateway: Gateway) -> int:
-    """Seconds of `Prefer: wait=N`, 0 without it; other preferences are ignored, as RFC 7240 says."""
-    for preference in request.headers.get("prefer", "").split(","):
-        if match := _WAIT.match(preference.strip()):
-            return _number(match[1], 0, gateway.settings.max_wait_s, "Prefer: wait", "Prefer")
-    return 0
-
-
 def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
@@ -178,9 +124,3 @@ def _status(value: str) -> Status:
     except ValueError:
         known = ", ".join(Status)
         raise BadRequest(f"status: must be one of {known}", param="status") from None
-
-
-def _number(value: str, least: int, most: int, name: str, param: str | None = None) -> int:
-    if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
-        return int(value)
-    raise BadRequest(f"{name}: must be a whole number from {least} to {most}", param=param or name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from api.errors import BadRequest
-from tasks.job import Priority, Status
+from tasks.job import Acceptance, Decoding, Priority, Status
 
 MAX_STOPS = 16
 MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
@@ -44,18 +44,23 @@ MetaKey = Annotated[str, Field(min_length=1, max_length=64)]
 MetaValue = Annotated[str, Field(max_length=512)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body as its caller wrote it: no field unknown, no value of another type."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Message(_Strict):
+S = TypeVar("S", bound=Strict)
+
+
+class Message(Strict):
     """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class JobRequest(_Strict):
+class JobRequest(Strict):
     """A prompt to complete: exactly one of prompt and messages.
 
     prompt is one user turn through the model's chat template, or the text as it stands with raw.
@@ -81,6 +86,16 @@ class JobRequest(_Strict):
     logit_bias: dict[TokenKey, Bias] = Field({}, max_length=MAX_BIASES)
     logprobs: int | None = Field(None, ge=0, le=20)
     ignore_eos: bool = False
+    decoding: Decoding = Field(
+        Decoding.AUTO,
+        description="auto drafts tokens wherever that is measured to pay; normal never does; medusa drafts "
+        "at every step with the model's Medusa heads, for comparison: code no_heads where it has none.",
+    )
+    acceptance: Acceptance = Field(
+        Acceptance.EXACT,
+        description="exact: drafted tokens stand only where plain decoding would have chosen them, at any "
+        "temperature. typical is lossy: they stand when likely enough; faster at a high temperature.",
+    )
     priority: Priority = Priority.INTERACTIVE
     deadline: Annotated[float, AfterValidator(_in_future)] | None = None
     metadata: dict[MetaKey, MetaValue] = Field({}, max_length=MAX_METADATA)
@@ -116,12 +131,29 @@ class Timing(BaseModel):
     tokens_per_s: float
 
 
+class Drafts(BaseModel):
+    """Draft tokens of one source. acceptance is accepted over verified."""
+
+    verified: int
+    accepted: int
+    acceptance: float | None
+
+
+class Speculation(BaseModel):
+    """steps of the model that gave these tokens; sources by name (medusa, lookup), those that drafted."""
+
+    steps: int
+    tokens_per_step: float
+    sources: dict[str, Drafts]
+
+
 class Result(BaseModel):
     text: str
     finish_reason: str
     usage: Usage
     logprobs: list[dict[str, Any]] | None
     timing: Timing
+    speculation: Speculation | None = None  # workers of before it wrote none
 
 
 class JobError(BaseModel):
@@ -169,7 +201,7 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-def parse(body: bytes) -> JobRequest:
+def parse(body: bytes, kind: type[S]) -> S:
     """The request in a body; raises BadRequest with the code and the field at fault."""
     try:
         text = body.decode("utf-8")
@@ -177,7 +209,7 @@ def parse(body: bytes) -> JobRequest:
         message = f"the body is not valid UTF-8: byte {error.start} cannot be decoded"
         raise BadRequest(message, code="invalid_utf8") from None
     try:
-        return JobRequest.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise _bad_request(error) from None
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, BadInput
+from cli.job_commands import AcceptanceOption, DecodingOption
 from cli.lines import Format
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Of PROMPTS; batch is OpenAI's batch lines.")]
@@ -58,6 +59,8 @@ def run_command(
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    decoding: DecodingOption = None,
+    acceptance: AcceptanceOption = None,
     concurrency: Annotated[
         int, typer.Option(min=0, max=1000, help="Requests in flight; 0 is twice the model's slots.")
     ] = 0,
@@ -84,6 +87,8 @@ def run_command(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
+        "decoding": decoding,
+        "acceptance": acceptance,
     }
     defaults = {name: value for name, value in sampling.items() if value is not None}
     # A local stack has one model: the one chosen here, whatever name the lines bring along.

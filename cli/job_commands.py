@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
-from tasks.job import TERMINAL, Priority, Status
+from tasks.job import TERMINAL, Acceptance, Decoding, Priority, Status, result_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +29,14 @@ medusaq submit - --url http://127.0.0.1:7860 < prompt.txt"""
 
 UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="The gateway.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+DecodingOption = Annotated[
+    Decoding | None,
+    typer.Option(help="Draft tokens: auto where it pays, medusa always, normal never. (default: auto)"),
+]
+AcceptanceOption = Annotated[
+    Acceptance | None,
+    typer.Option(help="Of drafted tokens; typical is lossy: it changes the text. (default: exact)"),
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq submit` printed it.")]
 
 
@@ -43,6 +51,8 @@ def submit(
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    decoding: DecodingOption = None,
+    acceptance: AcceptanceOption = None,
     priority: Annotated[Priority, typer.Option()] = Priority.INTERACTIVE,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
@@ -63,6 +73,8 @@ def submit(
         "top_p": top_p,
         "seed": seed,
         "stop": stop or None,
+        "decoding": decoding,
+        "acceptance": acceptance,
     }
     body |= {name: value for name, value in given.items() if value is not None}
     record = _call(url, "POST", "/v1/jobs", wait_s=WAIT_S if wait else 0, json=body)
@@ -76,6 +88,8 @@ def submit(
         print(f"the job goes on: medusaq status {record['id']}", file=sys.stderr)
         raise
     _show(record, as_json, record["result"]["text"] if record["result"] else "")
+    if record["result"] and not as_json:
+        print(result_line(record["result"]), file=sys.stderr)
     if record["status"] != Status.SUCCEEDED:
         print(f"error: job {record['id']} {_end(record)}", file=sys.stderr)
         raise typer.Exit(EXIT_FAILURE)
@@ -156,9 +170,23 @@ def _details(record: Mapping[str, Any]) -> str:
     rows += [(f"metadata {key}", value) for key, value in record["metadata"].items()]
     result = record["result"]
     if result is not None:
-        rows += [("tokens", _tokens(record)), ("finish reason", result["finish_reason"])]
+        rows += [
+            ("tokens", _tokens(record)),
+            *_speculation(result),
+            ("finish reason", result["finish_reason"]),
+        ]
     lines = [f"{name:<15}{value}" for name, value in rows]
     return "\n".join(lines if result is None else [*lines, "", result["text"]])
+
+
+def _speculation(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Nothing for the results of older workers."""
+    if (speculation := result.get("speculation")) is None:
+        return []
+    rows = [("tokens/step", f"{speculation['tokens_per_step']:.2f}")]
+    for name, drafts in speculation["sources"].items():
+        rows.append((f"{name} drafts", f"{drafts['accepted']} of {drafts['verified']} accepted"))
+    return rows
 
 
 def _table(records: list[dict[str, Any]]) -> Table:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 
 import typer
 
+from cli.bench_commands import bench
 from cli.bulk_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
+from cli.compare_commands import COMPARE_EPILOG, compare_command
 from cli.errors import EXIT_BAD_INPUT, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.service_commands import flower, gateway, io, redis, up, worker
+from cli.train_heads import TRAIN_EPILOG, train_heads
 
 app = typer.Typer(
     name="medusaq",
@@ -22,16 +25,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EPILOGS = {"run": RUN_EPILOG, "validate": VALIDATE_EPILOG, "submit": SUBMIT_EPILOG}
+EPILOGS = {
+    "run": RUN_EPILOG,
+    "validate": VALIDATE_EPILOG,
+    "submit": SUBMIT_EPILOG,
+    "compare": COMPARE_EPILOG,
+    "train-heads": TRAIN_EPILOG,
+}
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up},
+    "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }
 for panel, commands in PANELS.items():
     for name, function in commands.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
+app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)
 
 

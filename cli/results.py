@@ -85,6 +85,7 @@ def _body(line: PromptLine, record: Mapping[str, Any], model: str | None) -> dic
         "model": record["model"] or model,
         "choices": [choice],
         "usage": result["usage"],
+        "speculation": result.get("speculation"),  # null from older workers
     }
 
 

@@ -33,6 +33,8 @@ class Outcome:
         ]
         if self.session_s > 0 and session.generated_tokens:
             rows.append(("tokens/s", f"{session.generated_tokens / self.session_s:.1f}"))
+        if whole.tokens_per_step is not None:
+            rows.append(("tokens/step", f"{whole.tokens_per_step:.2f}"))
         if self.occupancy is not None:
             rows.append(("batch occupancy", f"{self.occupancy:.0%}"))
         if whole.prompt_tokens:

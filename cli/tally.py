@@ -19,10 +19,17 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    steps: int = 0
+    stepped_tokens: int = 0  # generated in these steps
 
     @property
     def failed(self) -> int:
         return self.failures.total()
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """None when no result tells its steps: older workers did not."""
+        return self.stepped_tokens / self.steps if self.steps else None
 
     def add(self, result: Mapping[str, Any]) -> None:
         """Count one line of the results file."""
@@ -34,3 +41,6 @@ class Tally:
         self.prompt_tokens += usage["prompt_tokens"]
         self.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
         self.generated_tokens += usage["completion_tokens"]
+        if (speculation := result["response"]["body"].get("speculation")) is not None:
+            self.steps += speculation["steps"]
+            self.stepped_tokens += usage["completion_tokens"]

@@ -9,12 +9,25 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from engine.config import EngineConfig
 from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
-from engine.request import Completion, FinishReason, Request, SamplingParams, Timing, TokenLogprob
+from engine.request import (
+    Acceptance,
+    Completion,
+    Decoding,
+    Drafted,
+    FinishReason,
+    Request,
+    SamplingParams,
+    Timing,
+    TokenLogprob,
+)
 from engine.service import EngineService, load
 
 __all__ = [
+    "Acceptance",
     "Completion",
     "DecodeFailed",
+    "Decoding",
+    "Drafted",
     "EngineClosed",
     "EngineConfig",
     "EngineError",

@@ -30,7 +30,11 @@ class EngineConfig:
     On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
     kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
     threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
-    shares the batch; see the README for its price.
+    shares the batch; see the README for its price. busy_cells: with 8 requests running, others wait
+    rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
+    against that of all. speculation: draft tokens where that is measured to
+    pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
+    that come with the package, if they are for this model.
     """
 
     model: str | None = None
@@ -44,6 +48,9 @@ class EngineConfig:
     kv_type: str = "f16"
     threads: int = 0
     gpu_layers: int = -1
+    busy_cells: int = 0
+    speculation: bool = True
+    heads: str | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -63,11 +70,17 @@ class EngineConfig:
                 self.kv_type == "f16" or not self.batch_invariant,
                 "must be f16 with batch_invariant on",
             ),
+            ("busy_cells", self.busy_cells >= 0, "must be 0 (automatic) or more"),
             ("threads", self.threads >= 0, "must be 0 (all cores) or more"),
         )
         for name, holds, rule in checks:
             if not holds:
                 raise ValueError(f"{name} {rule}")
+
+    def busy(self, on_gpu: bool) -> tuple[int, int] | None:
+        """(requests, cells) from which on others wait; None for never."""
+        cells = self.busy_cells or (0 if on_gpu else CPU_BUSY_CELLS)
+        return (CPU_BUSY_RUNNING, cells) if cells else None
 
     def rows(self, on_gpu: bool) -> tuple[int, int]:
         """(tokens in one decode call, tokens in a prefill call of its own; 0 for no such call).

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.sequence import Sequence
 
@@ -31,31 +31,33 @@ class Node:
 Tree = list[Node]  # siblings hold different tokens
 
 
-class DraftSource(Protocol):
-    """Guesses how running sequences go on. needs_hidden: looks at Sequence.hidden."""
+class DraftSource(ABC):
+    """Guesses how running sequences go on.
 
-    @property
-    def needs_hidden(self) -> bool: ...
+    needs_hidden: looks at Sequence.hidden after the step that its last draft() was for.
+    min_survival: nodes below it are not worth a row, which whoever knows the cost of rows sets.
+    """
 
+    name: str = ""  # on its nodes
+    needs_hidden: bool = False
+    min_survival: float = 0.0
+
+    @abstractmethod
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         """For each sequence a tree of at most `limit` nodes; an empty one guesses nothing."""
-        ...
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:  # noqa: B027
         """Hear which nodes of a verified tree the model emitted: a path from the root."""
-        ...
+
+    def timed(self, rows: int, seconds: float) -> None:  # noqa: B027
+        """Hear how long the call took that verified the last draft."""
 
 
-class NoDraft:
+class NoDraft(DraftSource):
     """Plain decoding: the source that drafts nothing."""
-
-    needs_hidden = False
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:  # noqa: ARG002
         return [[] for _ in sequences]
-
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
-        pass
 
 
 def chain(tokens: Iterable[int], source: str, survival: float = 1.0) -> Tree:

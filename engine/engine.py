@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
-from engine.config import CPU_BUSY_CELLS, CPU_BUSY_RUNNING, CPU_PREFILL_CELLS, EngineConfig
+from engine.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.context import Context, DecodeError, Logits, Outputs
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
 from engine.model import Model, Tokens, default_model_path, on_gpu
 from engine.prefill import PrefillContext
-from engine.request import FinishReason, Request
+from engine.request import Decoding, FinishReason, Request
 from engine.rows import RowsBuilder
 from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
@@ -26,6 +27,7 @@ from engine.sequence import Ended, Sequence
 from engine.tree import Draft, fit, paths
 
 MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
+TIMED_AFTER = 32  # tokens that lie before the rows that time_rows times
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class ModelInfo:
     kv_cells: int
     batch_invariant: bool
     quantization: str
+    draft_sources: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -51,7 +54,12 @@ class StepReport:
     ended: list[Ended] = field(default_factory=list)
     running: int = 0  # sequences with rows
     rows: int = 0
+    prefilled: int = 0  # rows of prompts, but for those that gave an output
+    ready: int = 0  # sequences that emitted
+    verified: int = 0  # draft tokens
+    accepted: int = 0
     emitted: int = 0
+    decode_s: float = 0.0  # seconds in llama.cpp
     failed: bool = False
 
 
@@ -105,7 +113,7 @@ class Engine:
             max_rows=max_rows,
             chunk_rows=chunk_rows,
             prefill_cells=self.prefill_context.cells if self.prefill_context else 0,
-            busy=None if gpu else (CPU_BUSY_RUNNING, CPU_BUSY_CELLS),
+            busy=config.busy(gpu),
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
             kept_ids=KEPT_IDS,
             kept_cells=config.prefix_cache_cells,
@@ -129,6 +137,42 @@ class Engine:
         return PrefillContext(context, self.context, self.cache)
 
     @property
+    def largest_call(self) -> int:
+        """Rows of the largest call that verifies drafts."""
+        return self._max_rows
+
+    def draft_with(self, source: DraftSource, names: tuple[str, ...] = ()) -> None:
+        """Take another draft source, while nothing runs. names: of those that it draws from."""
+        assert self.idle, "trees under way belong to the source that drafted them"
+        self._draft_source = source
+        self.info = replace(self.info, draft_sources=names)
+
+    @contextmanager
+    def row_timer(self) -> Iterator[Callable[[int], float]]:
+        """A function from rows to the seconds of one call of so many, after a short prompt.
+
+        Nothing else may run meanwhile.
+        """
+        assert self.idle, "the rows need cells that nobody else has"
+        seq_id = self._leaf_ids[0]
+
+        def call(first: int, count: int) -> float:
+            rows = RowsBuilder()
+            for position in range(first, first + count):
+                rows.add(seq_id, [0], position, Draft())
+            began = time.perf_counter()
+            self.context.decode(rows.build(), hidden=True)
+            seconds = time.perf_counter() - began
+            self.context.truncate(seq_id, TIMED_AFTER)
+            return seconds
+
+        try:
+            call(0, TIMED_AFTER)
+            yield lambda count: call(TIMED_AFTER, count)
+        finally:
+            self.context.truncate(seq_id, 0)
+
+    @property
     def idle(self) -> bool:
         return not self.scheduler.running and not self.scheduler.waiting
 
@@ -142,6 +186,12 @@ class Engine:
                 f"together over the context of {context}",
                 code="context_length_exceeded",
                 param="prompt" if len(prompt) >= context else "max_tokens",
+            )
+        if request.decoding is Decoding.MEDUSA and "medusa" not in self.info.draft_sources:
+            raise RequestRefused(
+                'decoding "medusa" needs Medusa heads, and none are loaded for this model',
+                code="no_heads",
+                param="decoding",
             )
         unknown = [t for t in request.sampling.logit_bias if not 0 <= t < self.model.vocab_size]
         if unknown:
@@ -210,7 +260,9 @@ class Engine:
 
     def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> Outputs:
         """Prompts apart in their own calls, then all spans in one; ready spans and drafts give logits."""
-        report.running = len(plan.sequences)
+        report.running, report.ready = len(plan.sequences), len(plan.ready)
+        every = [*plan.prefill, *plan.spans, *([plan.chunk] if plan.chunk else [])]
+        report.prefilled = sum(span.count for span in every) - report.ready
         for span in plan.prefill:
             assert self.prefill_context, "the scheduler plans for it only where there is one"
             self.prefill_context.run(span)
@@ -220,7 +272,11 @@ class Engine:
             plan.chunk.sequence.computed += plan.chunk.count
         if not plan.spans:
             return Outputs(np.empty((0, self.model.vocab_size), dtype=np.float32), None)
-        return self._call(plan.spans, drafts, report)
+        rows, seconds = report.rows, report.decode_s
+        outputs = self._call(plan.spans, drafts, report)
+        if len(plan.ready) == len(plan.spans):
+            self._draft_source.timed(report.rows - rows, report.decode_s - seconds)
+        return outputs
 
     def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> Outputs:
         rows = RowsBuilder()
@@ -233,10 +289,12 @@ class Engine:
             tokens = s.tokens[s.computed : s.computed + span.count].tolist()
             rows.add(s.seq_id, tokens, s.computed, draft, output=span.ready)
         report.rows += len(rows)
-        return self.context.decode(
-            rows.build(),
-            hidden=bool(drafts) and self._draft_source.needs_hidden,
-        )
+        hidden = bool(drafts) and self._draft_source.needs_hidden
+        began = time.perf_counter()
+        try:
+            return self.context.decode(rows.build(), hidden)
+        finally:
+            report.decode_s += time.perf_counter() - began
 
     def _accept(self, plan: Plan, drafts: list[Draft], outputs: Outputs) -> list[Verified]:
         ready, first = plan.ready, 0
@@ -248,8 +306,8 @@ class Engine:
             rows = slice(first, first + 1 + len(draft.tree))
             first = rows.stop
             verified.append(_verify(sequence, draft, outputs.logits[rows]))
-            if outputs.hidden is not None:
-                sequence.hidden = outputs.hidden[rows][verified[-1].last_row].copy()
+            hidden = outputs.hidden
+            sequence.hidden = None if hidden is None else hidden[rows][verified[-1].last_row].copy()
         return verified
 
     def _rewind(self, verified: Iterable[Verified]) -> None:
@@ -263,6 +321,9 @@ class Engine:
     def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
         now = time.monotonic()
         for v in verified:
+            v.sequence.count_step((node.source, i in v.accepted) for i, node in enumerate(v.draft.tree))
+            report.verified += len(v.draft.tree)
+            report.accepted += len(v.accepted)
             if v.error is not None:
                 report.ended.append(self._end(v.sequence, v.error))
                 continue

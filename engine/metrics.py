@@ -6,9 +6,12 @@ import time
 from collections import deque
 
 from engine.engine import StepReport
-from engine.request import Completion
+from engine.histogram import Histogram
+from engine.request import Completion, Drafted
 
 SPEED_WINDOW_S = 10.0  # tokens_per_s looks back this far: steady to the eye, fresh enough to act on
+LENGTH_BOUNDS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # tokens a step: a request without drafts makes 1
+ACCEPTANCE_BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _STEP_SMOOTHING = 0.05  # weight of the newest step in step_ms
 
 
@@ -21,6 +24,10 @@ class Metrics:
         self._running_sum = 0
         self._generated = 0
         self._prefilled = 0
+        self._ready_sum = 0
+        self._drafted: dict[str, Drafted] = {}
+        self._lengths = Histogram(LENGTH_BOUNDS)
+        self._acceptance: dict[str, Histogram] = {}
         self._hits = 0
         self._prompt = 0
         self._failed = 0
@@ -33,7 +40,8 @@ class Metrics:
             self._steps += 1
             self._running_sum += report.running
             self._generated += report.emitted
-            self._prefilled += report.rows - report.emitted
+            self._prefilled += report.prefilled
+            self._ready_sum += report.ready
             self._failed += report.failed
             self._step_ms += (_STEP_SMOOTHING if self._steps > 1 else 1.0) * (seconds * 1e3 - self._step_ms)
             self._recent.append((time.monotonic(), report.emitted))
@@ -41,6 +49,11 @@ class Metrics:
             if isinstance(ended.outcome, Completion):
                 self._hits += ended.outcome.cached_tokens
                 self._prompt += ended.outcome.prompt_tokens
+                self._lengths.observe(ended.outcome.tokens_per_step)
+                for source, drafted in ended.outcome.drafted.items():
+                    own = self._acceptance.setdefault(source, Histogram(ACCEPTANCE_BOUNDS))
+                    own.observe(drafted.accepted / drafted.verified)
+                    self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + drafted
 
     def snapshot(self) -> dict[str, float]:
         oldest = time.monotonic() - SPEED_WINDOW_S
@@ -58,4 +71,13 @@ class Metrics:
             "tokens_per_s": sum(n for _, n in recent) / SPEED_WINDOW_S,
             "step_ms": self._step_ms,
             "failed_decodes_total": self._failed,
+            "tokens_per_step": self._generated / self._ready_sum if self._ready_sum else 0.0,
+            **self._lengths.snapshot("request_tokens_per_step"),
+            **{f"verified_{name}_tokens_total": d.verified for name, d in tuple(self._drafted.items())},
+            **{f"accepted_{name}_tokens_total": d.accepted for name, d in tuple(self._drafted.items())},
+            **{
+                key: value
+                for name, histogram in tuple(self._acceptance.items())
+                for key, value in histogram.snapshot(f"acceptance_{name}").items()
+            },
         }

@@ -21,6 +21,14 @@ class FinishReason(StrEnum):
     EXPIRED = "expired"  # the deadline passed; the text so far is kept
 
 
+class Decoding(StrEnum):
+    """Whether tokens are drafted."""
+
+    AUTO = "auto"  # whenever it is measured to pay
+    MEDUSA = "medusa"  # every step, by the heads, whether or not it pays: for comparison
+    NORMAL = "normal"  # never
+
+
 class Acceptance(StrEnum):
     """When a drafted token stands."""
 
@@ -95,6 +103,7 @@ class Request:
     raw: bool = False
     priority: int = 0
     deadline: float | None = None
+    decoding: Decoding = Decoding.AUTO
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
@@ -127,6 +136,17 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """Draft tokens of one source: verified by the model, and of these accepted."""
+
+    verified: int
+    accepted: int
+
+    def __add__(self, other: Drafted) -> Drafted:
+        return Drafted(self.verified + other.verified, self.accepted + other.accepted)
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What a request produced. tokens are the emitted ids, the ending token excluded."""
 
@@ -139,3 +159,10 @@ class Completion:
     completion_tokens: int  # tokens sampled, the ending one included
     timing: Timing
     logprobs: tuple[TokenLogprob, ...] | None = None
+    steps: int = 0  # decode calls that gave these tokens
+    drafted: Mapping[str, Drafted] = field(default_factory=dict)  # by name of the draft source
+
+    @property
+    def tokens_per_step(self) -> float:
+        """1.0 in plain decoding; 0.0 when nothing was emitted."""
+        return self.completion_tokens / self.steps if self.steps else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from engine.context import Hidden
 from engine.errors import EngineError
 from engine.model import Model, Tokens
-from engine.request import Completion, FinishReason, Request, Timing, TokenLogprob
+from engine.request import Completion, Drafted, FinishReason, Request, Timing, TokenLogprob
 from engine.sampling import Choice, Sampler
 from engine.text import TextStream
 
@@ -47,6 +48,8 @@ class Sequence:
         self.admitted: float | None = None
         self.first_token: float | None = None
         self._logprobs: list[TokenLogprob] = []
+        self.steps = 0  # verified calls
+        self._drafted: dict[str, Drafted] = {}
 
     @property
     def prompt(self) -> Tokens:
@@ -70,6 +73,12 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens that may still be emitted."""
         return self.limit - self.length
+
+    def count_step(self, verdicts: Iterable[tuple[str, bool]]) -> None:
+        """Note one verified call: the source of each of its draft tokens, and whether it stands."""
+        self.steps += 1
+        for source, accepted in verdicts:
+            self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + Drafted(1, int(accepted))
 
     def emit(self, choice: Choice, model: Model) -> bool:
         """Take one chosen token; True when it ends the sequence."""
@@ -108,6 +117,8 @@ class Sequence:
                 total_s=now - self.arrived,
             ),
             logprobs=None if self.params.logprobs is None else tuple(self._logprobs),
+            steps=self.steps,
+            drafted=dict(self._drafted),
         )
 
 

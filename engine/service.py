@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
-from engine.draft import DraftSource
 from engine.engine import Engine, ModelInfo
 from engine.errors import EngineClosed, EngineError
 from engine.metrics import Metrics
 from engine.model import Tokens
 from engine.request import Completion, Request
+from engine.sources import speculate
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,14 @@ _Message = _Submitted | _Cancelled | None  # None: look at the closed flag
 class EngineService:
     """Runs Engine.step() for as long as there is work."""
 
-    def __init__(self, config: EngineConfig, draft_source: DraftSource | None = None) -> None:
-        """Load the model and start the thread. Raises ModelLoadError."""
-        self._engine = Engine(config, draft_source)
+    def __init__(self, config: EngineConfig) -> None:
+        """Load the model, measure how it runs here, start the thread.
+
+        Raises ModelLoadError, or HeadsLoadError for heads that were asked for.
+        """
+        self._engine = Engine(config)
+        if config.speculation and self._engine.model.can_share_prefixes:
+            speculate(self._engine, config)
         self._window_s = config.batch_window_ms / 1e3
         self._metrics = Metrics(config.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
@@ -152,5 +157,5 @@ class EngineService:
 
 
 def load(config: EngineConfig) -> EngineService:
-    """A running engine for these settings. Raises ModelLoadError."""
+    """A running engine for these settings. Raises ModelLoadError or HeadsLoadError."""
     return EngineService(config)

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from celery import signals
@@ -22,7 +23,9 @@ from celery.exceptions import Ignore, Reject
 from celery.worker import state as worker_state
 
 from engine import (
+    Acceptance,
     Completion,
+    Decoding,
     EngineClosed,
     EngineConfig,
     EngineError,
@@ -36,7 +39,7 @@ from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.heartbeat import Heartbeat, Running
-from tasks.job import Job, Priority, Status
+from tasks.job import Job, Priority, Status, result_line
 from tasks.publish import Publisher
 from tasks.queues import GENERATE
 from tasks.registry import Registry, WorkerInfo
@@ -59,6 +62,7 @@ STATUS = {
 }
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 
 class ModelWorker:
@@ -121,7 +125,7 @@ class ModelWorker:
             raise JobFailed(f"{error.code}: {error.message}") from None
         result = to_result(claim, completion)
         self._finish(running, STATUS[completion.finish_reason], result=result)
-        return summary(result)
+        return result_line(result)
 
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
@@ -179,6 +183,7 @@ class ModelWorker:
                 "kv_cells": info.kv_cells,
                 "batch_invariant": info.batch_invariant,
                 "quantization": info.quantization,
+                "draft_sources": list(info.draft_sources),
             },
             metrics=self._engine.metrics(),
         )
@@ -191,6 +196,8 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
     chosen.setdefault("max_tokens", settings.default_max_tokens)
     for name in ("stop", "stop_token_ids"):
         chosen[name] = tuple(chosen.get(name, ()))
+    if "acceptance" in chosen:
+        chosen["acceptance"] = _member(Acceptance, chosen["acceptance"], "acceptance")
     chosen["logit_bias"] = {int(token): bias for token, bias in chosen.get("logit_bias", {}).items()}
     messages = body.get("messages")
     return Request(
@@ -201,10 +208,19 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
         raw=body.get("raw") or False,
         priority=ENGINE_PRIORITY[claim.priority],
         deadline=claim.deadline,
+        decoding=_member(Decoding, body.get("decoding") or Decoding.AUTO, "decoding"),
     )
 
 
 SAMPLING_FIELDS = tuple(SamplingParams.__dataclass_fields__)
+
+
+def _member(kind: type[E], value: str, param: str) -> E:
+    """The engine's own value; raises RequestRefused for one that only a newer gateway knows."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise RequestRefused(f"{param} must be one of {', '.join(kind)}", param=param) from None
 
 
 def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
@@ -240,20 +256,26 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
             "total_s": waited + timing.total_s,
             "tokens_per_s": completion.completion_tokens / working if working > 0 else 0.0,
         },
+        "speculation": {
+            "steps": completion.steps,
+            "tokens_per_step": completion.tokens_per_step,
+            "sources": {
+                name: {
+                    "verified": drafted.verified,
+                    "accepted": drafted.accepted,
+                    "acceptance": drafted.accepted / drafted.verified if drafted.verified else None,
+                }
+                for name, drafted in completion.drafted.items()
+            },
+        },
     }
-
-
-def summary(result: dict[str, Any]) -> str:
-    """The line Flower shows, as in "128 tokens, 46.1 tok/s, stop"."""
-    tokens, speed = result["usage"]["completion_tokens"], result["timing"]["tokens_per_s"]
-    return f"{tokens} tokens, {speed:.1f} tok/s, {result['finish_reason']}"
 
 
 def end_line(job: Job) -> str:
     """The same line from a stored job; raises JobFailed for a failed one."""
     if job.error is not None:
         raise JobFailed(f"{job.error['code']}: {job.error['message']}")
-    return f"{job.status} before it ran" if job.result is None else summary(job.result)
+    return f"{job.status} before it ran" if job.result is None else result_line(job.result)
 
 
 def load_engine(settings: Settings) -> EngineService:

@@ -27,6 +27,21 @@ class Status(StrEnum):
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
 
+class Decoding(StrEnum):
+    """Whether tokens are drafted, by the names of the engine."""
+
+    AUTO = "auto"  # whenever it is measured to pay
+    MEDUSA = "medusa"  # every step, by the heads: for comparison
+    NORMAL = "normal"  # never
+
+
+class Acceptance(StrEnum):
+    """When a drafted token stands, by the names of the engine."""
+
+    EXACT = "exact"  # when plain decoding would have emitted it too
+    TYPICAL = "typical"  # when it is likely enough: lossy
+
+
 class Priority(StrEnum):
     """Which queue a job waits in; interactive jobs overtake bulk ones."""
 
@@ -51,6 +66,17 @@ def preview(request: Mapping[str, Any]) -> str:
         text = request["messages"][-1]["content"]
     line = " ".join(str(text[: PREVIEW_CHARS * 4]).split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+
+
+def result_line(result: Mapping[str, Any]) -> str:
+    """As in "128 tokens, 46.1 tok/s, 1.62 tokens/step, stop"; results of older workers lack the third."""
+    parts = [
+        f"{result['usage']['completion_tokens']} tokens",
+        f"{result['timing']['tokens_per_s']:.1f} tok/s",
+    ]
+    if (speculation := result.get("speculation")) is not None:
+        parts.append(f"{speculation['tokens_per_step']:.2f} tokens/step")
+    return ", ".join([*parts, result["finish_reason"]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from tasks.store import JobStore, answering
@@ -20,8 +20,14 @@ class WorkerInfo:
     pid: int
     host: str
     started_at: float
-    details: Mapping[str, object] = field(default_factory=dict)  # quantization, batch_invariant, ...
+    details: Mapping[str, object] = field(default_factory=dict)  # quantization, draft_sources, ...
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it can decode with Medusa heads. Workers of before speculation do not say."""
+        sources = self.details.get("draft_sources")
+        return isinstance(sources, Sequence) and "medusa" in sources
 
 
 class Registry:

@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     kv_type: str = Field("f16", pattern=r"^(f16|f32)$")
     threads: int = Field(0, ge=0)  # 0 is every core
     gpu_layers: int = Field(-1, ge=-1)  # -1 is all of them
+    busy_cells: int = Field(0, ge=0)  # 0 lets the engine choose
+    speculation: bool = True  # draft tokens where that pays; results stay the same
+    heads: str | None = None  # Medusa heads; None is those that come with the package for this model
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 
     # the life of a job

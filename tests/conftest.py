@@ -14,6 +14,14 @@ from tests.servers import RedisServer, fast_settings
 from tests.workers import Workers
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where engines of this run, in worker processes too, keep what they measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One server for all tests that do not harm it; the key prefix of `settings` keeps them apart."""

@@ -5,10 +5,18 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.scripted:load". The prompt is the scr
 
     delay=0.5     seconds from admission to the end (default 0: answers at once, in submit itself)
     tokens=8      completion tokens (default 1); spread evenly over the delay
-    fail=CODE     the request fails with this code at its end
+    fail=CODE     the request fails with this code at its end, and param=NAME is the field at fault
     die=1         the process kills itself with SIGKILL on admission
     close=1       the engine closes on admission
 
+and, unless decoding is normal:
+
+    steps=4       steps that gave the tokens (default: one each)
+    drafted=medusa:10:6,lookup:4:1   draft tokens verified and accepted, by source
+    faster=2      the delay divided by this
+    differs=1     another text
+
+MEDUSAQ_SCRIPTED_DRAFT_SOURCES names the draft sources, as in "medusa,lookup" (default: none).
 MEDUSAQ_SCRIPTED_LOG names a file that gets a line "start ID" and "end ID REASON" per request.
 MEDUSAQ_SCRIPTED_LOAD_ERROR makes load() fail with this message.
 """
@@ -27,21 +35,26 @@ from pathlib import Path
 
 from engine import (
     Completion,
+    Decoding,
+    Drafted,
     EngineClosed,
     EngineConfig,
     EngineError,
     FinishReason,
     ModelLoadError,
     Request,
+    RequestRefused,
     Timing,
     TokenLogprob,
 )
 from engine.engine import ModelInfo
 
 LOG = os.environ.get("MEDUSAQ_SCRIPTED_LOG")
+DRAFT_SOURCES = tuple(filter(None, os.environ.get("MEDUSAQ_SCRIPTED_DRAFT_SOURCES", "").split(",")))
 LOAD_ERROR = os.environ.get("MEDUSAQ_SCRIPTED_LOAD_ERROR")
 MODEL_NAME = "scripted"
 CONTEXT_LENGTH = 2048
+SPECULATIVE = ("steps", "drafted", "faster", "differs")
 METRICS = (
     "running",
     "waiting",
@@ -75,7 +88,12 @@ class _Entry:
 
     @property
     def delay(self) -> float:
-        return float(self.script.get("delay", 0))
+        return float(self.script.get("delay", 0)) / float(self.script.get("faster", 1))
+
+    @property
+    def drafted(self) -> dict[str, Drafted]:
+        sources = [source.split(":") for source in self.script.get("drafted", "").split(",") if source]
+        return {name: Drafted(int(verified), int(accepted)) for name, verified, accepted in sources}
 
 
 class ScriptedEngine:
@@ -90,6 +108,7 @@ class ScriptedEngine:
             kv_cells=config.kv_cells,
             batch_invariant=config.batch_invariant,
             quantization="F32",
+            draft_sources=DRAFT_SOURCES,
         )
         self._slots = config.slots
         self._numbers = itertools.count()
@@ -106,6 +125,8 @@ class ScriptedEngine:
         prompt = request.prompt if request.prompt is not None else (request.messages or ())[-1]["content"]
         words = prompt.split()
         script = dict(word.split("=", 1) for word in words if "=" in word)
+        if request.decoding is Decoding.NORMAL:
+            script = {name: value for name, value in script.items() if name not in SPECULATIVE}
         text = " ".join(word for word in words if "=" not in word)
         entry = _Entry(
             request.priority, next(self._numbers), request, future, script, text, arrived=time.monotonic()
@@ -113,6 +134,9 @@ class ScriptedEngine:
         with self._changed:
             if self._closed:
                 future.set_exception(EngineClosed("the scripted engine is closed"))
+                return future
+            if request.decoding is Decoding.MEDUSA and "medusa" not in DRAFT_SOURCES:
+                future.set_exception(RequestRefused("no heads here", code="no_heads", param="decoding"))
                 return future
             heapq.heappush(self._waiting, entry)
             self._admit()
@@ -197,7 +221,9 @@ class ScriptedEngine:
     def _end(self, entry: _Entry, reason: FinishReason) -> None:
         _write(f"end {entry.request.id} {reason}")
         if "fail" in entry.script and reason is FinishReason.STOP:
-            entry.future.set_exception(EngineError("as the script says", code=entry.script["fail"]))
+            entry.future.set_exception(
+                EngineError("as the script says", code=entry.script["fail"], param=entry.script.get("param"))
+            )
             return
         now = time.monotonic()
         admitted = entry.admitted or now
@@ -209,7 +235,7 @@ class ScriptedEngine:
         entry.future.set_result(
             Completion(
                 request_id=entry.request.id,
-                text=entry.text,
+                text=entry.text + " indeed" * ("differs" in entry.script),
                 tokens=tuple(range(tokens)),
                 finish_reason=reason,
                 prompt_tokens=len(entry.text.split()),
@@ -221,6 +247,8 @@ class ScriptedEngine:
                     total_s=now - entry.arrived,
                 ),
                 logprobs=None if wanted is None else (_token(wanted),) * tokens,
+                steps=int(entry.script.get("steps", tokens)),
+                drafted=entry.drafted,
             )
         )
 

@@ -64,6 +64,8 @@ def test_every_field_is_accepted_and_kept(http: httpx.Client) -> None:
         "logit_bias": {"5": -100},
         "logprobs": 2,
         "ignore_eos": True,
+        "decoding": "normal",
+        "acceptance": "typical",
         "priority": "bulk",
         "deadline": time.time() + 60,
         "metadata": {"k": ""},

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -46,11 +46,22 @@ def measure(
 
 
 @contextlib.contextmanager
-def running(server: Path, model: Path, slots: int, context: int) -> Iterator[str]:
+def running(
+    server: Path, model: Path, slots: int, context: int, options: Iterable[str] = ()
+) -> Iterator[str]:
     """A llama-server on a free loopback port; `context` tokens for each slot. Yields its address."""
     port = _free_port()
     command = [str(server), "--model", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-np", str(slots), "-c", str(slots * context), "-t", str(common.cores()), "--no-webui"]
+    command += [
+        "-np",
+        str(slots),
+        "-c",
+        str(slots * context),
+        "-t",
+        str(common.cores()),
+        "--no-webui",
+        *options,
+    ]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:

@@ -31,7 +31,15 @@ def served(redis_server: RedisServer) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def gateway(served: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def worker_env() -> dict[str, str]:
+    """More variables for the worker behind `gateway`."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    served: Settings, worker_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The address of `medusaq gateway`, with one scripted model worker of four slots behind it."""
     folder = tmp_path_factory.mktemp("gateway")
     workers = Workers(folder)
@@ -41,7 +49,7 @@ def gateway(served: Settings, tmp_path_factory: pytest.TempPathFactory) -> Itera
             [sys.executable, *COMMAND, "gateway"], env=environment(served), stdout=log, stderr=log
         )
     try:
-        workers.model(served)
+        workers.model(served, env=worker_env)
         workers.io(served)
         wait_until(lambda: _ready(url), 20, alive=lambda: process.poll() is None)
         yield url

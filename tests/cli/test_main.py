@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ COMMANDS = [
     "status",
     "cancel",
     "jobs",
+    "compare",
     "up",
     "gateway",
     "worker",
@@ -40,7 +42,7 @@ def test_each_command_has_help(cli: Cli, command: str) -> None:
 
 
 def test_help_has_examples(cli: Cli) -> None:
-    for command in ("run", "validate", "submit"):
+    for command in ("run", "validate", "submit", "compare"):
         assert "Examples" in cli(command, "--help").stdout
 
 
@@ -53,6 +55,8 @@ def test_help_has_examples(cli: Cli) -> None:
         (("up", "--prot", "1"), "No such option: --prot (Possible options: --port) (see medusaq up --help)"),
         (("up", "--port", "99999"), "Invalid value for '--port': "),
         (("jobs", "--status", "done"), "Invalid value for '--status': "),
+        (("submit", "x", "--decoding", "fast"), "Invalid value for '--decoding': "),
+        (("run", "x", "-o", "y", "--acceptance", "any"), "Invalid value for '--acceptance': "),
         (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, and --raw"),
     ],
 )
@@ -81,19 +85,26 @@ def test_what_is_no_gateway_is_said_so(cli: Cli, gateway: str) -> None:
 @pytest.mark.stack
 def test_the_life_of_a_single_job(cli: Cli, gateway: str) -> None:
     cli.env["MEDUSAQ_URL"] = gateway
-    waited = cli("submit", "hello there", "--wait", "--system", "be brief", "--seed", "3")
+    waited = cli("submit", "hello there tokens=3", "--wait", "--system", "be brief", "--seed", "3")
     assert (waited.returncode, waited.stdout) == (0, "hello there\n")
+    assert re.fullmatch(r"3 tokens, [\d.]+ tok/s, 1\.00 tokens/step, stop\n", waited.stderr)
 
-    job = cli("submit", "-", "--max-tokens", "5", stdin=b"from a pipe tokens=4").stdout.strip()
+    job = cli(
+        "submit", "-", "--max-tokens", "5", stdin=b"from a pipe tokens=4 steps=3 drafted=lookup:5:1"
+    ).stdout.strip()
     assert (
         httpx.get(f"{gateway}/v1/jobs/{job}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
     )
     shown = cli("status", job).stdout.splitlines()
     rows = dict(line.split(maxsplit=1) for line in shown if line and not line.startswith("finish"))
     assert (rows["id"], rows["status"], rows["tokens"]) == (job, "succeeded", "3+4")
+    assert (rows["tokens/step"], rows["lookup"]) == ("1.33", "drafts  1 of 5 accepted")
     assert shown[-2:] == ["", "from a pipe"]
     record = json.loads(cli("status", job, "--json").stdout)
-    assert (record["request"]["prompt"], record["request"]["max_tokens"]) == ("from a pipe tokens=4", 5)
+    assert (record["request"]["prompt"], record["request"]["max_tokens"]) == (
+        "from a pipe tokens=4 steps=3 drafted=lookup:5:1",
+        5,
+    )
 
     slow = json.loads(cli("submit", "slow delay=60", "--json").stdout)["id"]
     table = cli("jobs", "--limit", "2").stdout.splitlines()
@@ -118,6 +129,12 @@ def test_refusals_are_one_line(cli: Cli, gateway: str) -> None:
         ("status", "job_x"): "no job with id 'job_x'",
         ("submit", ""): "prompt: string should have at least 1 character",
         ("submit", "x", "--model", "y"): "model: no live worker serves 'y'; served: scripted",
+        (
+            "submit",
+            "x",
+            "--decoding",
+            "medusa",
+        ): "decoding: no live worker has Medusa heads for its model, which 'medusa' needs",
         ("submit", "x", "--max-tokens", "9999"): "max_tokens: 9999 is over the context of 2048 tokens",
     }.items():
         ended = cli(*arguments)

@@ -60,10 +60,9 @@ def test_the_format_is_told_by_name_or_first_character() -> None:
 
 
 def test_json_lines_take_every_job_field() -> None:
-    line = {"prompt": "x", "max_tokens": 7, "seed": 3, "stop": ["\n"], "metadata": {"k": "v"}, "model": None}
-    assert jobs(json.dumps(line)) == [
-        {"prompt": "x", "max_tokens": 7, "seed": 3, "stop": ["\n"], "metadata": {"k": "v"}}
-    ]
+    line = {"prompt": "x", "max_tokens": 7, "seed": 3, "stop": ["\n"], "metadata": {"k": "v"}}
+    line |= {"decoding": "medusa", "acceptance": "typical"}
+    assert jobs(json.dumps({**line, "model": None})) == [line]
     assert jobs(json.dumps({"messages": MESSAGES, "custom_id": "q"})) == [{"messages": MESSAGES}]
     assert read(json.dumps({"prompt": "x", "priority": "interactive"}))[0].job["priority"] == "interactive"
 
@@ -191,6 +190,11 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
             ["max_tokens: input should be greater than or equal to 1", "nonsense: there is no such field"],
         ),
         ({"prompt": "x", "temperature": -0.5}, ["temperature: input should be greater than or equal to 0"]),
+        ({"prompt": "x", "decoding": "no"}, ["decoding: input should be 'auto', 'medusa' or 'normal'"]),
+        (
+            batch({"messages": MESSAGES, "decoding": 1}),
+            ["body.decoding: input should be 'auto', 'medusa' or 'normal'"],
+        ),
         ({"prompt": "x", "custom_id": 5}, ["custom_id: must be a string of 1 to 512 characters"]),
         (
             {"prompt": "x", "custom_id": "\ud800"},

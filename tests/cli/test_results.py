@@ -21,6 +21,11 @@ USAGE = {
     "total_tokens": 7,
     "prompt_tokens_details": {"cached_tokens": 3},
 }
+SPECULATION = {
+    "steps": 1,
+    "tokens_per_step": 2.0,
+    "sources": {"medusa": {"verified": 3, "accepted": 1, "acceptance": 1 / 3}},
+}
 TOKENS = [
     {"token_id": 1, "token": "é", "logprob": -0.5, "top": [{"token_id": 1, "token": "é", "logprob": -0.5}]},
     {"token_id": 2, "token": "b", "logprob": -1.5, "top": []},
@@ -28,7 +33,14 @@ TOKENS = [
 
 
 def record(status: str = "succeeded", **fields: Any) -> dict[str, Any]:
-    result = {"text": "éb", "finish_reason": "stop", "usage": USAGE, "logprobs": None, "timing": {}}
+    result = {
+        "text": "éb",
+        "finish_reason": "stop",
+        "usage": USAGE,
+        "logprobs": None,
+        "timing": {},
+        "speculation": SPECULATION,
+    }
     base = {
         "id": "job_1f",
         "status": status,
@@ -38,6 +50,13 @@ def record(status: str = "succeeded", **fields: Any) -> dict[str, Any]:
         "error": None,
     }
     return {**base, **fields}
+
+
+def of_an_older_worker() -> dict[str, Any]:
+    """A record whose result does not tell its steps."""
+    old = record()
+    del old["result"]["speculation"]
+    return old
 
 
 def test_a_chat_completion() -> None:
@@ -61,6 +80,7 @@ def test_a_chat_completion() -> None:
                     }
                 ],
                 "usage": USAGE,
+                "speculation": SPECULATION,
             },
         },
         "error": None,
@@ -139,14 +159,16 @@ def test_an_invalid_line_names_its_number_and_all_its_problems() -> None:
 
 def test_the_tally_counts_each_line_once() -> None:
     tally = Tally()
+    assert tally.tokens_per_step is None
     for line in (
         results.finished(LINE, record(), None),
-        results.finished(LINE, record(), None),
+        results.finished(LINE, of_an_older_worker(), None),
         results.refused(LINE, 400, "key", {"code": "c", "message": "m"}),
     ):
         tally.add(line)
     assert (tally.requests, tally.failed, dict(tally.failures)) == (3, 1, {"c": 1})
     assert (tally.prompt_tokens, tally.cached_tokens, tally.generated_tokens) == (10, 6, 4)
+    assert tally.tokens_per_step == 2.0
 
 
 def model(*workers: tuple[str, float, float]) -> list[dict[str, Any]]:

@@ -48,10 +48,22 @@ def jobs_of(gateway: str, run_id: str) -> list[dict[str, Any]]:
 
 
 def test_results_in_input_order_with_a_summary(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(12, 0.1))
-    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    lines = slow(12, 0.1)
+    for line in lines:
+        line["prompt"] += " steps=1 drafted=medusa:5:2"
+    for line in lines[:6]:
+        line["decoding"] = "normal"
+    write_jsonl(cli.folder / "p.jsonl", lines)
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--decoding", "auto")
     assert ended.returncode == 0, ended.stderr
     assert texts(cli.folder / "r.jsonl") == [(f"id-{n}", f"answer {n}") for n in range(12)]
+    told = [line["response"]["body"]["speculation"] for line in read_jsonl(cli.folder / "r.jsonl")]
+    drafts = {"medusa": {"verified": 5, "accepted": 2, "acceptance": 0.4}}
+    assert (
+        told
+        == [{"steps": 3, "tokens_per_step": 1.0, "sources": {}}] * 6
+        + [{"steps": 1, "tokens_per_step": 3.0, "sources": drafts}] * 6
+    )
     summary = dict(line.split("  ", 1) for line in ended.stdout.splitlines())
     assert {name: value.strip() for name, value in summary.items() if name.strip() != "tokens/s"} | {
         "wall time": ""
@@ -60,6 +72,7 @@ def test_results_in_input_order_with_a_summary(cli: Cli, gateway: str) -> None:
         "failures": "0",
         "prompt tokens": "24",
         "generated tokens": "36",
+        "tokens/step": "1.50",
         "prefix hit rate": "0%",
         "wall time": "",
         "results": "r.jsonl",

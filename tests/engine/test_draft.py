@@ -6,15 +6,13 @@ from collections.abc import Sequence as Many
 
 import pytest
 
-from engine.draft import Tree, chain
+from engine.draft import DraftSource, Tree, chain
 from engine.sequence import Sequence
 from tests.engine.drive import completions, fresh, request, run
 
 
-class Wrong:
+class Wrong(DraftSource):
     """Guesses three tokens a step that the model never chooses."""
-
-    needs_hidden = False
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         return [chain([0, 0, 0][:limit], "wrong") for _ in sequences]

@@ -9,7 +9,7 @@ import pytest
 
 from engine import FinishReason, Request
 from engine.context import DecodeError, Outputs, Rows
-from engine.draft import ROOT, Node, Tree, chain
+from engine.draft import ROOT, DraftSource, Node, Tree, chain
 from engine.sequence import Sequence
 from tests.engine.drive import alone, completions, fresh, request, run, same
 
@@ -97,13 +97,11 @@ def test_prefill_apart_keeps_every_token_on_f32(
         assert results[name].tokens == small[name].tokens
 
 
-class Scripted:
+class Scripted(DraftSource):
     """Drafts from known outputs: right for `right` tokens, then wrong for `wrong` more."""
 
     def __init__(self, outputs: dict[str, tuple[int, ...]], right: int, wrong: int, vocab: int) -> None:
         self._outputs, self._right, self._wrong, self._vocab = outputs, right, wrong, vocab
-
-    needs_hidden = False
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         return [self._one(s)[:limit] for s in sequences]
@@ -120,10 +118,8 @@ class Scripted:
         )
 
 
-class Bushy:
+class Bushy(DraftSource):
     """Random trees that hold the known output along some path, or part of it, among wrong branches."""
-
-    needs_hidden = False
 
     def __init__(self, outputs: dict[str, tuple[int, ...]], vocab: int, seed: int, nodes: int = 7) -> None:
         self._outputs, self._vocab, self._nodes = outputs, vocab, nodes

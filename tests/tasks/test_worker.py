@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.job import NewJob, Priority, Status
+import engine
+from tasks.job import Acceptance, Decoding, NewJob, Priority, Status
 from tasks.publish import Publisher
 from tasks.queues import QUEUES, make_app
 from tasks.registry import Registry
@@ -51,6 +52,11 @@ def submit_many(store: JobStore, publisher: Publisher, count: int, prompt: str) 
     return [submitted(store, publisher, f"{prompt} n{n}", priority=Priority.BULK) for n in range(count)]
 
 
+def test_the_names_of_a_request_are_the_engines() -> None:
+    assert list(Decoding) == list(engine.Decoding)
+    assert list(Acceptance) == list(engine.Acceptance)
+
+
 def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, worker: Worker) -> None:
     """Success, failure, a foreign model, cancels and deadlines, by one worker, which survives them all."""
     good = ended(store, submitted(store, publisher, "hello there delay=0.2 tokens=10"))
@@ -71,7 +77,9 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert timing["tokens_per_s"] == pytest.approx(10 / 0.2, rel=0.5)
     assert good.worker is not None
     assert good.worker.endswith(f":{worker.process.pid}")
-    assert f"{10} tokens, {timing['tokens_per_s']:.1f} tok/s, stop" in worker.text()
+    assert good.result["speculation"] == {"steps": 10, "tokens_per_step": 1.0, "sources": {}}
+    shown = f"10 tokens, {timing['tokens_per_s']:.1f} tok/s, 1.00 tokens/step, stop"
+    wait_until(lambda: shown in worker.text(), report=worker.text)
 
     bad = ended(store, submitted(store, publisher, "fail=decode_failed delay=0.05"))
     assert bad.status is Status.FAILED
@@ -82,11 +90,17 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert (foreign.error["code"], foreign.error["param"]) == ("model_not_found", "model")
     assert ended(store, submitted(store, publisher, "hi", model="scripted")).status is Status.SUCCEEDED
 
-    refused, _ = store.create(NewJob(request={"prompt": "hi", "temperature": -1}))
-    publisher.publish_job(refused)
-    error = ended(store, refused.id).error
-    assert error is not None
-    assert error["param"] == "temperature"
+    for param, value, code in (
+        ("temperature", -1, "invalid_request"),
+        ("decoding", "psychic", "invalid_request"),
+        ("acceptance", "any", "invalid_request"),
+        ("decoding", "medusa", "no_heads"),
+    ):
+        refused, _ = store.create(NewJob(request={"prompt": "hi", param: value}))
+        publisher.publish_job(refused)
+        error = ended(store, refused.id).error
+        assert error is not None
+        assert (error["param"], error["code"]) == (param, code)
 
     running = submitted(store, publisher, "partial text delay=30 tokens=1000")
     waiting_for(store, running, Status.RUNNING)
@@ -108,9 +122,17 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     publisher.publish_job(store.get(early))
     assert ended(store, early).result is None
 
+    stored = {name: value for name, value in good.result.items() if name != "speculation"}
+    old = queued(store)
+    assert store.finish(old, claimed(store, old).fence, Status.SUCCEEDED, result=stored)
+    publisher.publish_job(store.get(old))
+    shown_again = f"'10 tokens, {timing['tokens_per_s']:.1f} tok/s, stop'"
+    wait_until(lambda: shown_again in worker.text(), report=worker.text)
+
     [info] = Registry(store, settings.worker_ttl_s).live()
     assert (info.model, info.slots, info.context_length) == ("scripted", settings.slots, 2048)
     assert info.metrics["generated_tokens_total"] > 10
+    assert not info.has_heads
     assert "Traceback" not in worker.text()
 
 
@@ -169,7 +191,7 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
     store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
 ) -> None:
     jobs = submit_many(store, publisher, 30, "delay=0.7")
-    waiting_for(store, jobs[0], Status.RUNNING)
+    waiting_for(store, jobs[settings.slots - 1], Status.RUNNING)
     assert worker.terminate() == 0
     statuses = [store.get(job_id).status for job_id in jobs]
     assert statuses.count(Status.SUCCEEDED) >= settings.slots
@@ -338,12 +360,14 @@ def test_events_tell_flower_the_prompt_and_the_result(
                     own.drain_events(timeout=5)
 
             drain_until({"worker-heartbeat"})  # now the subscription stands
-            submitted(store, publisher, "What is this? tokens=7 delay=0.1")
+            submitted(store, publisher, "What is this? tokens=7 steps=4 delay=0.1")
             submitted(store, publisher, "fail=decode_failed")
             drain_until({"task-succeeded", "task-failed"})
     assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
-    assert seen["task-received"]["args"] == repr("What is this? tokens=7 delay=0.1")
-    assert re.fullmatch(r"'7 tokens, [\d.]+ tok/s, stop'", str(seen["task-succeeded"]["result"]))
+    assert seen["task-received"]["args"] == repr("What is this? tokens=7 steps=4 delay=0.1")
+    assert re.fullmatch(
+        r"'7 tokens, [\d.]+ tok/s, 1\.75 tokens/step, stop'", str(seen["task-succeeded"]["result"])
+    )
     assert seen["task-failed"]["exception"] == "decode_failed: as the script says"
     app.close()
 

@@ -1,0 +1,62 @@
+"""From a checked body to an accepted job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+
+from api.errors import BadRequest, UnknownModel
+from api.gateway import WORKERS_AGE_S, Gateway
+from api.schemas import JobRequest
+from tasks.errors import PublishFailed
+from tasks.job import Decoding, Job, NewJob, random_seed
+
+log = logging.getLogger(__name__)
+
+
+def submit(gateway: Gateway, body: JobRequest, key: str | None = None) -> Job:
+    """Store the record, then send its message: from the first on, the job is accepted.
+
+    Raises ApiError, IdempotencyConflict and StoreUnavailable.
+    """
+    _check_against_workers(gateway, body)
+    sent = body.sent()
+    body_hash = hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()
+    sent.setdefault("max_tokens", gateway.settings.default_max_tokens)
+    sent.setdefault("seed", random_seed())
+    new = NewJob(
+        request=sent,
+        priority=body.priority,
+        model=body.model,
+        deadline=body.deadline,
+        metadata=body.metadata,
+        idempotency_key=key,
+        body_hash=body_hash,
+    )
+    job, created = gateway.store.create(new)
+    if created:
+        try:
+            gateway.publisher.publish_job(job)
+        except PublishFailed as error:
+            log.warning("%s; the reconciler will send it", error)
+    return job
+
+
+def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:
+    """Refuse what no live worker can run. With none alive the job waits for one."""
+    forced = body.decoding is Decoding.MEDUSA
+    if body.model is None and body.max_tokens is None and not forced:
+        return
+    workers = gateway.workers(WORKERS_AGE_S)
+    able = [worker for worker in workers if body.model in (None, worker.model)]
+    if workers and not able:
+        served = ", ".join(sorted({worker.model for worker in workers}))
+        raise UnknownModel(f"model: no live worker serves {body.model!r}; served: {served}")
+    longest = max((worker.context_length for worker in able), default=None)
+    if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
+        message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"
+        raise BadRequest(message, param="max_tokens")
+    if forced and able and not any(worker.has_heads for worker in able):
+        message = "decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+        raise BadRequest(message, code="no_heads", param="decoding")

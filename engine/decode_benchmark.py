@@ -1,0 +1,217 @@
+"""Plain decoding against speculation, side by side: the same prompts, one engine, in turns."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.engine import Engine, StepReport
+from engine.request import Decoding, Request, SamplingParams
+from engine.sources import speculate
+
+ALL = "all"
+LEAST_PAIRS = 6  # of one row: fewer say little of the spread
+RESAMPLES = 4000  # of the bootstrap
+CONFIDENCE = 0.95
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a user would send, and what kind of task it is."""
+
+    category: str
+    text: str
+
+
+@dataclass(slots=True)
+class Pass:
+    """One run over some prompts in one mode: only steps that decode for every request and prefill none."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0  # for each request
+    verified: int = 0
+    accepted: int = 0
+    speculative_s: float = 0.0  # seconds of steps with drafts
+    outside_s: float = 0.0  # of these, outside llama.cpp
+
+    def note(self, report: StepReport, seconds: float) -> None:
+        self.seconds += seconds
+        self.tokens += report.emitted
+        self.steps += report.ready
+        self.verified += report.verified
+        self.accepted += report.accepted
+        if report.verified:
+            self.speculative_s += seconds
+            self.outside_s += seconds - report.decode_s
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the result. ratio_low: lower 95 % bound by bootstrap over pairs of runs."""
+
+    requests: int
+    category: str
+    plain_tokens_per_s: float
+    tokens_per_s: float
+    ratio: float
+    ratio_low: float
+    tokens_per_step: float
+    acceptance: float
+    n_prompts: int
+
+    def json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Pairs of passes over the same prompts, plain and drafted."""
+
+    requests: int
+    category: str
+    passes: list[tuple[Pass, Pass]] = field(default_factory=list)
+    prompts: set[str] = field(default_factory=set)
+
+    def add(self, block: Many[Prompt], pair: tuple[Pass, Pass]) -> None:
+        self.passes.append(pair)
+        self.prompts.update(prompt.text for prompt in block)
+
+    def row(self) -> Row:
+        plain, auto = (_total(side) for side in zip(*self.passes, strict=True))
+        return Row(
+            requests=self.requests,
+            category=self.category,
+            plain_tokens_per_s=plain.tokens / plain.seconds,
+            tokens_per_s=auto.tokens / auto.seconds,
+            ratio=auto.tokens / auto.seconds * plain.seconds / plain.tokens,
+            ratio_low=_lower_bound(self.passes),
+            tokens_per_step=auto.tokens / auto.steps,
+            acceptance=auto.accepted / auto.verified if auto.verified else 0.0,
+            n_prompts=len(self.prompts),
+        )
+
+    def outside(self) -> float:
+        """Share of the time of steps with drafts that is spent outside llama.cpp."""
+        auto = _total(auto for _, auto in self.passes)
+        return auto.outside_s / auto.speculative_s if auto.speculative_s else 0.0
+
+
+def _total(passes: Iterable[Pass]) -> Pass:
+    total = Pass()
+    for one in passes:
+        for name in Pass.__dataclass_fields__:
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+    return total
+
+
+def _lower_bound(pairs: Many[tuple[Pass, Pass]]) -> float:
+    """Of the ratio of sums, when the pairs are drawn again with replacement."""
+    values = np.array([(p.tokens, p.seconds, a.tokens, a.seconds) for p, a in pairs])
+    drawn = np.random.default_rng(SEED).integers(len(values), size=(RESAMPLES, len(values)))
+    sums = values[drawn].sum(axis=1)
+    ratios = sums[:, 2] / sums[:, 3] * sums[:, 1] / sums[:, 0]
+    return float(np.quantile(ratios, 1 - CONFIDENCE))
+
+
+class DecodeBenchmark:
+    """One engine, which decodes every block of prompts twice: plainly, and with drafts where they pay.
+
+    Prefill is left out of both sides, and so are steps with fewer requests than the row says. Which
+    side comes first changes from pair to pair.
+    """
+
+    def __init__(self, config: EngineConfig, max_tokens: int) -> None:
+        """Raises ModelLoadError or HeadsLoadError."""
+        self.engine = Engine(config)
+        speculate(self.engine, config)
+        self._max_tokens = max_tokens
+        self._ids = itertools.count()
+        self._turns = itertools.cycle((False, True))
+
+    def measure(
+        self, prompts: Many[Prompt], requests: int, on_pair: Callable[[int, int], None]
+    ) -> list[Pairs]:
+        """The pairs of all prompts, and for one request at a time those of each category too.
+
+        on_pair(done, of) is called after each pair. Raises RequestRefused for a prompt that does not fit.
+        """
+        total = Pairs(requests, ALL)
+        categories: dict[str, Pairs] = {}
+        blocks = _blocks(prompts, requests)
+        for done, block in enumerate(blocks, 1):
+            pair = self._pair([prompt.text for prompt in block], requests)
+            on_pair(done, len(blocks))
+            if not all(one.tokens for one in pair):  # answered by a single token: nothing was decoded
+                continue
+            if requests == 1:
+                category = block[0].category
+                categories.setdefault(category, Pairs(requests, category)).add(block, pair)
+                if block[0].text in total.prompts:  # again, for its category's sake
+                    continue
+            total.add(block, pair)
+        return [pairs for pairs in (total, *categories.values()) if pairs.passes]
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Run a pair that nobody counts."""
+        self._pair([prompt.text], 1)
+
+    def _pair(self, prompts: Many[str], requests: int) -> tuple[Pass, Pass]:
+        drafted_first = next(self._turns)
+        passes = {
+            decoding: self._run(prompts, requests, decoding)
+            for decoding in sorted((Decoding.NORMAL, Decoding.AUTO), reverse=drafted_first)
+        }
+        return passes[Decoding.NORMAL], passes[Decoding.AUTO]
+
+    def _run(self, prompts: Many[str], requests: int, decoding: Decoding) -> Pass:
+        """Keep so many requests running until no prompt is left to replace one that ends."""
+        engine, noted, left = self.engine, Pass(), list(prompts)[::-1]
+        while left or engine.scheduler.running:
+            while left and len(engine.scheduler.running) + engine.scheduler.waiting < requests:
+                request = self._request(left.pop(), decoding)
+                engine.add(request, engine.encode(request), time.monotonic())
+            began = time.perf_counter()
+            report = engine.step()
+            if report.ready == requests and not report.prefilled:
+                noted.note(report, time.perf_counter() - began)
+            if not left and len(engine.scheduler.running) + engine.scheduler.waiting < requests:
+                break
+        for sequence in list(engine.scheduler.sequences()):
+            sequence.cancelled = True
+        while not engine.idle:
+            engine.step()
+        return noted
+
+    def _request(self, text: str, decoding: Decoding) -> Request:
+        sampling = SamplingParams(max_tokens=self._max_tokens)
+        return Request(id=str(next(self._ids)), prompt=text, sampling=sampling, decoding=decoding)
+
+
+def _blocks(prompts: Many[Prompt], requests: int) -> list[list[Prompt]]:
+    """One prompt each for one request at a time; else twice as many as run at once, shuffled.
+
+    Repeated until there are LEAST_PAIRS of them, and at one request of each category.
+    """
+    rng, blocks = random.Random(SEED), []
+    if requests == 1:
+        by_category: dict[str, list[Prompt]] = {}
+        for prompt in prompts:
+            by_category.setdefault(prompt.category, []).append(prompt)
+        for own in by_category.values():
+            rounds = -(-LEAST_PAIRS // len(own))
+            blocks += [[prompt] for prompt in own * rounds]
+        rng.shuffle(blocks)
+        return blocks
+    size = 2 * requests
+    count = max(LEAST_PAIRS, -(-len(prompts) // size))
+    stream = itertools.chain.from_iterable(rng.sample(prompts, len(prompts)) for _ in itertools.count())
+    return [list(itertools.islice(stream, size)) for _ in range(count)]

@@ -1,0 +1,140 @@
+"""T(n): the seconds of one decode call of n rows, measured where the engine runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import statistics
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)  # measured, as far as calls go
+BUDGET_S = 1.5  # for all of them; the first few get the most rounds, since they decide at one request
+MAX_ROUNDS = 9
+WARM_UP = 2  # calls whose time is not kept: the first one builds graphs and touches all weights
+SPEED_WINDOW = 32  # calls over which the machine's present speed is averaged
+SHAPE_WINDOW = 256  # calls of one size over which its place on the curve is
+OUTLIER = 3.0  # a call that took so many times the expected was interrupted, and says nothing of T
+
+
+class LatencyProfile:
+    """A curve through measured points, refined by every timed call.
+
+    Between points it is linear; beyond the last it goes on at the last slope. A call's deviation is
+    shared by two averages: `speed`, of all sizes, follows clocks and neighbours within a second; one
+    for each point follows its own slow change, as of a growing cache.
+    """
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        """measured: rows -> seconds, at least one point."""
+        if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
+            raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
+        self._rows = sorted(measured)
+        longest, seconds = 0.0, []
+        for rows in self._rows:  # noise must not make more rows cheaper than fewer
+            longest = max(longest, measured[rows])
+            seconds.append(longest)
+        self._seconds = seconds
+        self._speed = 1.0
+
+    @property
+    def points(self) -> dict[int, float]:
+        """rows -> seconds, as the curve stands now."""
+        return {rows: self.seconds(rows) for rows in self._rows}
+
+    def seconds(self, rows: int) -> float:
+        """Expected duration of a call of so many rows; that of the first point below it."""
+        return self._speed * self._curve(rows)
+
+    def _curve(self, rows: int) -> float:
+        points, seconds = self._rows, self._seconds
+        at = bisect_left(points, rows)
+        if at == 0 or (at < len(points) and points[at] == rows):
+            return seconds[at]
+        if len(points) == 1:
+            return seconds[0]
+        low = min(at, len(points) - 1) - 1
+        slope = (seconds[low + 1] - seconds[low]) / (points[low + 1] - points[low])
+        return seconds[low] + slope * (rows - points[low])
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Hear the duration of a call."""
+        ratio = seconds / self.seconds(rows)
+        if not 1 / OUTLIER < ratio < OUTLIER:
+            # A lasting change comes through all the same, bounded a call at a time.
+            ratio = min(OUTLIER, max(1 / OUTLIER, ratio))
+            self._speed *= ratio ** (0.25 / SPEED_WINDOW)
+            return
+        self._speed *= ratio ** (1 / SPEED_WINDOW)
+        nearest = min(range(len(self._rows)), key=lambda i: abs(self._rows[i] - rows))
+        if self._rows[nearest] == rows:
+            self._seconds[nearest] *= ratio ** (1 / SHAPE_WINDOW)
+
+
+def measure(decode: Callable[[int], float], rows: Iterable[int] = ROWS) -> LatencyProfile:
+    """Time decode(n) -> seconds in rounds over all sizes, within BUDGET_S; the median of each."""
+    times: dict[int, list[float]] = {n: [] for n in rows}
+    for _ in range(WARM_UP):
+        decode(min(times))
+    spent = 0.0
+    for round_ in range(MAX_ROUNDS):
+        for n, measured in times.items():
+            expected = statistics.median(measured) if measured else 0.0
+            if round_ and spent + expected > BUDGET_S:
+                break  # the small sizes come first, so they get what is left
+            measured.append(decode(n))
+            spent += measured[-1]
+    return LatencyProfile({n: statistics.median(measured) for n, measured in times.items()})
+
+
+def measure_once(
+    key: str, timer: AbstractContextManager[Callable[[int], float]], rows: Iterable[int] = ROWS
+) -> LatencyProfile:
+    """The profile kept under this key, or a new one, which is kept. A cache that fails costs time only.
+
+    timer: gives decode(n) -> seconds; it is entered only when there is something to measure.
+    """
+    path = cache_folder() / f"latency-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    wanted = tuple(rows)
+    try:
+        kept = {int(n): float(s) for n, s in json.loads(path.read_text())["seconds"].items()}
+        if sorted(kept) == sorted(wanted):
+            return LatencyProfile(kept)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s: measured again, since it cannot be read: %s", path, error)
+    with timer as decode:
+        profile = measure(decode, wanted)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps({"key": key, "seconds": profile.points}))
+        part.replace(path)
+    except OSError as error:
+        log.warning("%s: cannot be kept: %s", path, error)
+    return profile
+
+
+def cache_folder() -> Path:
+    """Where measurements are kept: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "medusaq"
+
+
+def machine() -> str:
+    """What T(n) depends on beside the model: processor, cores of this process."""
+    try:
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        name = names[0].partition(":")[2].strip()
+    except (OSError, IndexError):
+        name = platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"

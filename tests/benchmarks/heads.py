@@ -1,0 +1,108 @@
+"""What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
+
+Between two calls the model's weights pass through the caches, so a block of memory does here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from engine.context import usable_cores
+from engine.draft import Tree
+from engine.head_source import HeadSource
+from engine.heads import MedusaHeads
+from engine.request import Request, SamplingParams
+from engine.sequence import Sequence
+
+REPEATS = 60
+BETWEEN_MIB = 96  # about the default model's weights
+TOP = 4
+ROWS = (1, 2, 4, 8, 16)
+
+
+def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> MedusaHeads:
+    """Heads of one layer over a shared lm_head cut to `vocabulary` rows."""
+    generator = torch.Generator().manual_seed(0)
+    state = {"token_map": torch.arange(vocabulary, dtype=torch.int32)}
+    for head in range(heads):
+        state[f"{head}.0.linear.weight"] = torch.randn(width, width, generator=generator) * 0.02
+        state[f"{head}.0.linear.bias"] = torch.zeros(width)
+    rows = (torch.randn(vocabulary, width, generator=generator) * 0.1).numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "heads.safetensors"
+        save_file(state, path)
+        return MedusaHeads.load(
+            str(path), width=width, vocab_size=2 * vocabulary, lm_head=lambda _: rows, threads=threads
+        )
+
+
+def median_ms(call: Callable[[], object], between: NDArray[np.float32]) -> float:
+    """Milliseconds of a call with cold caches."""
+    times = []
+    for i in range(REPEATS + 5):
+        between += 1.0
+        started = time.perf_counter()
+        call()
+        if i >= 5:
+            times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e3
+
+
+def running(hidden: NDArray[np.float32]) -> list[Sequence]:
+    """Sequences with these states."""
+    sequences = []
+    for state in hidden:
+        request = Request(id="-", prompt="-", sampling=SamplingParams(max_tokens=8))
+        sequences.append(Sequence(request, np.zeros(4, dtype=np.int32), arrived=0.0))
+        sequences[-1].hidden = state
+    return sequences
+
+
+def draft(source: HeadSource, sequences: list[Sequence], min_survival: float) -> list[Tree]:
+    """All heads one after the other at 0, the first alone at anything over 1."""
+    source.min_survival = min_survival
+    return source.draft(sequences, 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=576)
+    parser.add_argument("--vocabulary", type=int, default=6144)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    options = parser.parse_args()
+    heads = random_heads(options.width, options.vocabulary, options.heads, options.threads)
+    between = np.zeros(BETWEEN_MIB << 18, dtype=np.float32)
+    rng = np.random.default_rng(0)
+    print(
+        f"{options.heads} heads, width {options.width}, draft vocabulary {options.vocabulary}, "
+        f"{torch.get_num_threads()} threads; median ms of {REPEATS} calls with cold caches"
+    )
+    print(f"{'rows':>4} {'head 0':>8} {'all at once':>12} {'draft, head 0':>14} {'draft, all':>11}")
+    source = HeadSource(heads, TOP)
+    for count in ROWS:
+        hidden = rng.standard_normal((count, options.width)).astype(np.float32)
+        sequences = running(hidden)
+        calls: tuple[Callable[[], object], ...] = (
+            partial(heads.propose, hidden, 1, TOP),
+            partial(heads.propose, hidden, options.heads, TOP),
+            partial(draft, source, sequences, 2.0),
+            partial(draft, source, sequences, 0.0),
+        )
+        first, together, draft_first, draft_all = (median_ms(call, between) for call in calls)
+        print(f"{count:>4} {first:>8.2f} {together:>12.2f} {draft_first:>14.2f} {draft_all:>11.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The decode benchmark: what it counts, how pairs are made, and the bound it gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import EngineConfig
+from engine.decode_benchmark import (
+    ALL,
+    LEAST_PAIRS,
+    DecodeBenchmark,
+    Pairs,
+    Pass,
+    Prompt,
+    _blocks,
+)
+from engine.engine import StepReport
+
+PROMPTS = [Prompt(f"kind {i % 3}", f"abcabcabcabc {i} abcabc") for i in range(7)]
+
+
+def made(tokens: int, seconds: float, steps: int = 10) -> Pass:
+    return Pass(seconds=seconds, tokens=tokens, steps=steps)
+
+
+def test_rows_hold_ratios_of_sums() -> None:
+    pairs = Pairs(2, ALL, [(made(100, 10.0), made(100, 5.0)), (made(300, 10.0), made(330, 10.0))], {"a", "b"})
+    row = pairs.row()
+    assert (row.plain_tokens_per_s, row.tokens_per_s) == (pytest.approx(20.0), pytest.approx(430 / 15))
+    assert row.ratio == pytest.approx(430 / 15 / 20)
+    assert row.ratio_low == pytest.approx(1.1), "the worse pair, drawn twice"
+    assert (row.n_prompts, row.requests, row.category) == (2, 2, "all")
+    assert row.tokens_per_step == pytest.approx(430 / 20)
+
+
+def test_equal_pairs_leave_no_doubt() -> None:
+    row = Pairs(1, ALL, [(made(100, 10.0), made(100, 8.0))] * 5, {"a"}).row()
+    assert row.ratio_low == pytest.approx(row.ratio) == pytest.approx(1.25)
+
+
+def test_what_is_outside_is_counted_on_drafted_steps_alone() -> None:
+    auto = Pass()
+    auto.note(StepReport(ready=1, emitted=1, decode_s=0.5), 1.0)
+    auto.note(StepReport(ready=1, emitted=3, verified=4, accepted=2, decode_s=0.9), 1.0)
+    assert Pairs(1, ALL, [(made(1, 1.0), auto)], {"a"}).outside() == pytest.approx(0.1)
+    assert (auto.tokens, auto.steps, auto.verified, auto.accepted) == (4, 2, 4, 2)
+
+
+def test_blocks_cover_every_prompt_and_every_category_often_enough() -> None:
+    ones = _blocks(PROMPTS, 1)
+    assert all(len(block) == 1 for block in ones)
+    for kind in {prompt.category for prompt in PROMPTS}:
+        assert sum(block[0].category == kind for block in ones) >= LEAST_PAIRS
+    fours = _blocks(PROMPTS, 4)
+    assert len(fours) == LEAST_PAIRS
+    assert all(len(block) == 8 for block in fours)
+    assert {prompt for block in fours for prompt in block} == set(PROMPTS)
+    assert len(_blocks(PROMPTS * 10, 2)) == 18
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_both_sides_are_measured_on_a_real_model(
+    tiny_gguf: str, requests: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    benchmark = DecodeBenchmark(
+        EngineConfig(model=tiny_gguf, slots=4, kv_cells=2048, kv_type="f32", prefix_sharing=False), 24
+    )
+    calls: list[tuple[int, int]] = []
+    measured = benchmark.measure(PROMPTS, requests, lambda done, of: calls.append((done, of)))
+    assert calls[-1][0] == calls[-1][1] == len(calls)
+    names = {pairs.category for pairs in measured}
+    assert names == ({ALL} if requests > 1 else {ALL, "kind 0", "kind 1", "kind 2"})
+    for pairs in measured:
+        row = pairs.row()
+        assert row.requests == requests
+        assert row.plain_tokens_per_s > 0
+        assert row.tokens_per_s > 0
+        assert row.ratio_low > 0
+        assert 1 <= row.tokens_per_step <= 8
+        assert 0 <= row.acceptance <= 1
+        for plain, _ in pairs.passes:
+            assert plain.verified == 0
+            assert plain.steps == plain.tokens
+    assert benchmark.engine.idle
+    assert set(next(iter(measured)).row().json()) == {
+        "requests",
+        "category",
+        "plain_tokens_per_s",
+        "tokens_per_s",
+        "ratio",
+        "ratio_low",
+        "tokens_per_step",
+        "acceptance",
+        "n_prompts",
+    }

@@ -1,0 +1,130 @@
+"""T(n): the curve, how it follows the machine, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from engine import latency
+from engine.latency import BUDGET_S, LatencyProfile, measure, measure_once
+
+
+def test_between_points_it_is_linear_and_beyond_it_goes_on() -> None:
+    profile = LatencyProfile({1: 1.0, 3: 2.0, 4: 4.0})
+    assert [profile.seconds(n) for n in (1, 2, 3, 4, 6)] == pytest.approx([1.0, 1.5, 2.0, 4.0, 8.0])
+    assert LatencyProfile({2: 3.0}).seconds(9) == 3.0
+    assert LatencyProfile({2: 3.0, 4: 5.0}).seconds(1) == 3.0
+
+
+def test_noise_never_makes_more_rows_cheaper() -> None:
+    profile = LatencyProfile({1: 1.0, 2: 0.9, 3: 2.0})
+    assert profile.seconds(1) == profile.seconds(2) == 1.0
+
+
+@pytest.mark.parametrize("points", [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {1: float("nan")}, {1: float("inf")}])
+def test_points_that_cannot_be(points: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="at least 1 row and above 0 seconds"):
+        LatencyProfile(points)
+
+
+def test_a_slower_machine_moves_the_whole_curve() -> None:
+    profile = LatencyProfile({1: 1.0, 2: 1.5, 3: 2.0})
+    for _ in range(300):
+        profile.observe(2, 2.25)
+    assert profile.seconds(2) == pytest.approx(2.25, rel=0.01)
+    assert profile.seconds(1) > 1.2, "sizes that were not seen follow"
+
+
+def test_the_shape_is_learned_when_all_sizes_are_seen() -> None:
+    profile, truth = LatencyProfile({1: 1.0, 2: 2.0, 4: 4.0}), {1: 1.0, 2: 1.3, 4: 1.9}
+    for i in range(6000):
+        rows = (1, 2, 4)[i % 3]
+        profile.observe(rows, truth[rows])
+    assert [profile.seconds(n) for n in truth] == pytest.approx(list(truth.values()), rel=0.05)
+
+
+def test_an_interrupted_call_hardly_counts_and_a_lasting_change_gets_through() -> None:
+    profile = LatencyProfile({1: 1.0})
+    profile.observe(1, 100.0)
+    assert profile.seconds(1) == pytest.approx(1.0, rel=0.02)
+    for _ in range(1500):
+        profile.observe(1, 100.0)
+    assert profile.seconds(1) == pytest.approx(100.0, rel=0.1)
+
+
+def test_measuring_takes_medians_and_keeps_to_its_budget() -> None:
+    calls: list[int] = []
+
+    def decode(rows: int) -> float:
+        calls.append(rows)
+        return 0.01 * rows if len(calls) % 5 else 7.0 * rows  # every fifth is interrupted
+
+    profile = measure(decode, (1, 2, 4, 8))
+    assert profile.seconds(1) == pytest.approx(0.01)
+    slow: list[int] = []
+    measure(lambda rows: (slow.append(rows), 0.2 * rows)[1], (1, 2, 4, 8))
+    assert sum(0.2 * n for n in slow) <= 2 * 0.2 + 3.0 + BUDGET_S, "each size once, then what time is left"
+    assert set(slow) == {1, 2, 4, 8}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "medusaq"
+
+
+def test_a_profile_is_measured_once_for_each_key(folder: Path) -> None:
+    calls: list[int] = []
+
+    def decode(rows: int) -> float:
+        calls.append(rows)
+        return 0.001 * rows
+
+    first = measure_once("model a", nullcontext(decode), (1, 2))
+    done = len(calls)
+    assert measure_once("model a", nullcontext(decode), (1, 2)).points == first.points
+    assert len(calls) == done
+    measure_once("model b", nullcontext(decode), (1, 2))
+    assert len(calls) > done
+    measure_once("model a", nullcontext(decode), (1, 2, 4))
+    assert sorted(p.name for p in folder.iterdir() if p.suffix != ".json") == []
+    assert len(list(folder.iterdir())) == 2, "other sizes replace what was kept"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"seconds": {"1": "x"}}', b'{"seconds": {"1": -1, "2": 1}}']
+)
+def test_a_damaged_cache_is_measured_again(
+    folder: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    measure_once("m", nullcontext(lambda n: 0.001 * n), (1, 2))
+    [path] = folder.iterdir()
+    path.write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        assert measure_once("m", nullcontext(lambda n: 0.002 * n), (1, 2)).seconds(1) == pytest.approx(0.002)
+    assert "measured again" in caplog.text
+    assert json.loads(path.read_text())["seconds"]["1"] == pytest.approx(0.002)
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
+    with caplog.at_level(logging.WARNING):
+        assert measure_once("m", nullcontext(lambda n: 0.001 * n), (1, 2)).seconds(2) == pytest.approx(0.002)
+    assert "cannot be kept" in caplog.text
+
+
+def test_without_a_setting_the_cache_is_in_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert latency.cache_folder() == tmp_path / ".cache" / "medusaq"
+    assert "cores" in latency.machine()

@@ -1,0 +1,157 @@
+"""Prompt lookup: the longest earlier occurrence, what follows it, and what that has been worth."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import numpy as np
+import pytest
+
+from engine import Request, SamplingParams
+from engine.draft import ROOT
+from engine.lookup import MAX_DRAFTS, MAX_MATCH, LookupSource
+from engine.sequence import Sequence
+
+
+def sequence(tokens: list[int], **sampling: object) -> Sequence:
+    params = SamplingParams(**{"max_tokens": 20_000, **sampling})  # type: ignore[arg-type]
+    return Sequence(Request(id="-", prompt="-", sampling=params), np.array(tokens, dtype=np.int32), 0.0)
+
+
+def emit(s: Sequence, *tokens: int) -> None:
+    s.tokens[s.length : s.length + len(tokens)] = tokens
+    s.length += len(tokens)
+
+
+def drafted(source: LookupSource, s: Sequence, limit: int = 64) -> list[int]:
+    [tree] = source.draft([s], limit)
+    assert [node.parent for node in tree] == [*range(ROOT, len(tree) - 1)]
+    assert [node.depth for node in tree] == [*range(1, len(tree) + 1)]
+    assert all(node.source == "lookup" for node in tree)
+    survivals = [node.survival for node in tree]
+    assert survivals == sorted(survivals, reverse=True)
+    assert all(0 <= chance <= 1 for chance in survivals)
+    return [node.token for node in tree]
+
+
+def brute_force(tokens: list[int]) -> int:
+    """Length of the longest earlier occurrence of the last tokens, among all places."""
+    best = 0
+    for place in range(1, len(tokens)):
+        length = 0
+        while (
+            length < MAX_MATCH
+            and place - 1 - length >= 0
+            and tokens[place - 1 - length] == tokens[len(tokens) - 1 - length]
+        ):
+            length += 1
+        best = max(best, length)
+    return best
+
+
+def test_what_followed_the_last_tokens_before_is_drafted() -> None:
+    assert drafted(LookupSource(), sequence([1, 2, 3, 4, 5, 9, 2, 3]), 3) == [4, 5, 9]
+
+
+def test_nothing_earlier_nothing_drafted() -> None:
+    assert drafted(LookupSource(), sequence([1, 2, 3])) == []
+    assert drafted(LookupSource(), sequence([1])) == []
+
+
+def test_the_longest_match_wins_and_among_equals_the_most_recent() -> None:
+    assert drafted(LookupSource(), sequence([1, 2, 3, 70, 5, 2, 3, 80, 1, 2, 3]), 1) == [70]
+    assert drafted(LookupSource(), sequence([2, 3, 70, 2, 3, 80, 2, 3]), 1) == [80]
+
+
+def test_repetition_is_continued_past_what_is_written() -> None:
+    assert drafted(LookupSource(), sequence([8, 4, 5, 4, 5]), 6) == [4, 5, 4, 5, 4, 5]
+
+
+def test_never_more_than_asked_for_nor_than_is_ever_worth_it() -> None:
+    s = sequence([*range(50), *range(10)])
+    assert len(drafted(LookupSource(), s, 3)) == 3
+    assert len(drafted(LookupSource(), s)) == MAX_DRAFTS
+    assert drafted(LookupSource(), s, 0) == []
+
+
+def test_drafts_below_the_least_survival_are_left_out() -> None:
+    source = LookupSource()
+    source.min_survival = 0.5
+    assert drafted(source, sequence([1, 2, 9, 9, 8, 2])) == [], "a match of one token"
+    assert len(drafted(source, sequence([*range(50), *range(10)]))) in range(2, MAX_DRAFTS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_the_sequence_grows_it_finds_what_a_search_from_scratch_finds(seed: int) -> None:
+    rng, source = random.Random(seed), LookupSource()
+    tokens = [rng.randrange(6) for _ in range(5)]
+    s = sequence(tokens)
+    for _ in range(80):
+        drafted(source, s)
+        length, place = source._indices[s].longest_match()
+        assert length <= brute_force(tokens)
+        assert tokens[max(0, place - length) : place] == tokens[len(tokens) - length :]
+        assert (length > 0) == (brute_force(tokens) > 0)
+        new = [rng.randrange(6) for _ in range(rng.randint(1, 4))]
+        emit(s, *new)
+        tokens += new
+
+
+def rate(source: LookupSource, match: int) -> float:
+    return source._first[False][match].value
+
+
+def test_wrong_guesses_lower_the_price_of_such_matches_alone() -> None:
+    source = LookupSource()
+    before = [rate(source, match) for match in range(MAX_MATCH + 1)]
+    for i in range(60):
+        s = sequence([1, 2, 3 + i, 2])  # a match of one token
+        drafted(source, s)
+        emit(s, 1000 + i)
+        drafted(source, s)
+    assert rate(source, 1) < before[1] / 2
+    assert [rate(source, match) for match in range(2, MAX_MATCH + 1)] == before[2:]
+
+
+def test_guesses_are_scored_by_what_was_emitted_though_never_verified() -> None:
+    source = LookupSource()
+    before = source._next[False][0].value
+    s = sequence([*range(300), *range(3)])
+    for token in range(3, 200):
+        drafted(source, s)
+        emit(s, token)  # one at a time, as in plain decoding
+    assert rate(source, MAX_MATCH) > 0.97
+    assert source._next[False][0].value > before
+
+
+def test_a_guess_counts_up_to_its_first_wrong_token_and_no_further() -> None:
+    source = LookupSource()
+    s = sequence([1, 2, 3, 4, 5, 6, 1, 2])
+    drafted(source, s, 4)
+    emit(s, 3, 4, 99)
+    first, deeper = rate(source, 2), [r._trials for r in source._next[False]]
+    drafted(source, s, 4)
+    after = [r._trials for r in source._next[False]]
+    assert rate(source, 2) > first
+    assert [a > b for a, b in zip(after, deeper, strict=True)] == [True, True, *[False] * (MAX_DRAFTS - 2)]
+
+
+def test_sampled_and_greedy_requests_have_their_own_prices() -> None:
+    source = LookupSource()
+    for i in range(50):
+        s = sequence([1, 2, 3 + i, 2], temperature=1.0)
+        drafted(source, s)
+        emit(s, 1000 + i)
+        drafted(source, s)
+    assert rate(source, 1) == LookupSource()._first[False][1].value
+    assert source._first[True][1].value < rate(source, 1)
+
+
+def test_ended_sequences_are_forgotten() -> None:
+    source, s = LookupSource(), sequence([1, 2, 3, 1])
+    drafted(source, s)
+    assert len(source._indices) == 1
+    del s
+    gc.collect()
+    assert len(source._indices) == len(source._pending) == 0

@@ -1,0 +1,227 @@
+"""The sources behind one: who is asked, what is verified, and that the output never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import pytest
+
+from engine import Decoding, Request, RequestRefused
+from engine.draft import DraftSource, Tree, chain
+from engine.engine import Engine
+from engine.latency import LatencyProfile
+from engine.lookup import LookupSource
+from engine.sequence import Sequence
+from engine.speculation import PROBE_STEPS, Speculation
+from tests.engine.drive import alone, completions, fresh, request, run
+
+STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
+
+
+class Fixed(LatencyProfile):
+    """A curve that stays as it is, however long the tiny model takes."""
+
+    def observe(self, rows: int, seconds: float) -> None:
+        pass
+
+
+FLAT = Fixed({1: 0.010, 64: 0.011})  # as on a GPU
+
+
+class Known(DraftSource):
+    """Drafts what is known to come, or what is known not to; says what it was asked."""
+
+    def __init__(
+        self, name: str, outputs: dict[str, tuple[int, ...]], *, right: bool, needs_hidden: bool
+    ) -> None:
+        self.name, self.needs_hidden = name, needs_hidden
+        self.asked: list[list[str]] = []
+        self._outputs, self._right = outputs, right
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        self.asked.append([s.request.id for s in sequences])
+        for s in sequences:
+            assert not self.needs_hidden or s.hidden is not None
+        return [self._one(s)[:limit] for s in sequences]
+
+    def _one(self, s: Sequence) -> Tree:
+        done = len(s.output)
+        tokens = self._outputs[s.request.id][done : done + 4]
+        return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, 0.9)
+
+    def force(self, sequences: Many[Sequence], profile: LatencyProfile) -> list[Tree]:
+        return [self._one(s) if s.hidden is not None else [] for s in sequences]
+
+
+def requests(decoding: Decoding = Decoding.AUTO, **sampling: object) -> list[Request]:
+    texts = ["one two three one two", "Tell me a story", "abcabcabcabc", "the end of the end of the"]
+    made = [request(str(i), text, max_tokens=60, **sampling) for i, text in enumerate(texts)]
+    return [Request(id=r.id, prompt=r.prompt, raw=True, sampling=r.sampling, decoding=decoding) for r in made]
+
+
+def speculating(
+    model: str, profile: LatencyProfile, *sources: Known | LookupSource, forced: Known | None = None
+) -> tuple[Engine, Speculation]:
+    engine = fresh(model)
+    speculation = Speculation(profile, sources, forced)
+    engine.draft_with(speculation, speculation.names)
+    return engine, speculation
+
+
+@pytest.fixture
+def reference(tiny_gguf: str) -> dict[str, tuple[int, ...]]:
+    return {name: c.tokens for name, c in alone(tiny_gguf, requests()).items()}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3, "top_p": 0.9}, {"logprobs": 2}])
+def test_output_is_the_same_with_every_source_at_once(tiny_gguf: str, sampling: dict[str, object]) -> None:
+    expected = alone(tiny_gguf, requests(**sampling))
+    known = {name: c.tokens for name, c in expected.items()}
+    right = Known("right", known, right=True, needs_hidden=True)
+    wrong = Known("wrong", known, right=False, needs_hidden=False)
+    engine, _ = speculating(tiny_gguf, FLAT, LookupSource(), wrong, right)
+    ended = completions(run(engine, requests(**sampling)))
+    for name, c in expected.items():
+        assert (ended[name].tokens, ended[name].finish_reason) == (c.tokens, c.finish_reason)
+        assert ended[name].text == c.text
+        for one, other in zip(ended[name].logprobs or (), c.logprobs or (), strict=True):
+            assert one.token_id == other.token_id
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+    assert all(c.drafted["right"].accepted for c in ended.values())
+    assert all(c.tokens_per_step > 1.5 for c in ended.values())
+    assert not any(c.drafted.get("wrong") and c.drafted["wrong"].accepted for c in ended.values())
+
+
+def test_on_a_steep_curve_nothing_is_verified(tiny_gguf: str, reference: dict[str, tuple[int, ...]]) -> None:
+    """Unless it is sure: rows that cost as much as steps pay only when they are always right."""
+    source = Known("right", reference, right=True, needs_hidden=False)
+    engine, _ = speculating(tiny_gguf, Fixed(STEEP), source)
+    ended = completions(run(engine, requests()))
+    assert {name: c.tokens for name, c in ended.items()} == reference
+    assert all(c.steps == c.completion_tokens and not c.drafted for c in ended.values())
+
+
+def test_normal_requests_are_left_alone_beside_others(
+    tiny_gguf: str, reference: dict[str, tuple[int, ...]]
+) -> None:
+    source = Known("right", reference, right=True, needs_hidden=False)
+    engine, _ = speculating(tiny_gguf, FLAT, source)
+    mixed = [*requests(Decoding.NORMAL)[:2], *requests()[2:]]
+    ended = completions(run(engine, mixed))
+    assert {name: c.tokens for name, c in ended.items()} == reference
+    assert [c.steps == c.completion_tokens for _, c in sorted(ended.items())] == [True, True, False, False]
+    assert {name for asked in source.asked for name in asked} == {"2", "3"}
+
+
+def test_medusa_drafts_every_step_however_little_it_pays(
+    tiny_gguf: str, reference: dict[str, tuple[int, ...]]
+) -> None:
+    heads = Known("medusa", reference, right=False, needs_hidden=True)
+    engine, speculation = speculating(tiny_gguf, LatencyProfile(STEEP), heads, forced=heads)
+    ended = completions(run(engine, requests(Decoding.MEDUSA)))
+    assert {name: c.tokens for name, c in ended.items()} == reference
+    for c in ended.values():
+        assert c.steps == c.completion_tokens
+        assert c.drafted["medusa"].verified >= c.steps - 5
+    assert not speculation.debt.paused, "what is asked for is no debt"
+
+
+def test_medusa_without_heads_is_refused(tiny_gguf: str) -> None:
+    engine, _ = speculating(tiny_gguf, FLAT, LookupSource())
+    with pytest.raises(RequestRefused, match="needs Medusa heads") as refused:
+        engine.encode(requests(Decoding.MEDUSA)[0])
+    assert refused.value.code == "no_heads"
+    assert refused.value.param == "decoding"
+
+
+def sequences(count: int) -> list[Sequence]:
+    import numpy as np
+
+    made = [
+        Sequence(request(str(i), "-", max_tokens=100_000), np.array([1, 2, 3 + i], dtype=np.int32), 0.0)
+        for i in range(count)
+    ]
+    for s in made:
+        s.hidden = np.zeros(4, dtype=np.float32)
+    return made
+
+
+class Costly(DraftSource):
+    """Heads that take time and are never sure enough."""
+
+    name, needs_hidden = "costly", True
+
+    def __init__(self, survival: float) -> None:
+        self.survival = survival
+        self.calls = 0
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        self.calls += 1
+        return [chain([5], self.name, self.survival) for _ in sequences]
+
+
+def steps(speculation: Speculation, running: list[Sequence], count: int, *, right: bool = False) -> None:
+    """Steps as the engine makes them, in a clock that goes by the profile."""
+    for _ in range(count):
+        trees = speculation.draft(running, 64)
+        rows = len(running) + sum(map(len, trees))
+        speculation.timed(rows, speculation.profile.seconds(rows))
+        for s, tree in zip(running, trees, strict=True):
+            if tree:
+                speculation.observe(s, tree, [0] if right else [])
+
+
+def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
+    source = Costly(0.05)
+    speculation = Speculation(LatencyProfile(STEEP), [source])
+    running = sequences(1)
+    steps(speculation, running, 200)
+    before = source.calls
+    steps(speculation, running, 10 * PROBE_STEPS)
+    assert 5 <= source.calls - before <= 11
+    assert not speculation.needs_hidden, "nor are hidden states made for it"
+
+
+def test_a_source_that_pays_is_asked_always() -> None:
+    source = Costly(0.9)
+    speculation = Speculation(LatencyProfile({1: 0.010, 2: 0.013, 4: 0.02}), [source])
+    steps(speculation, sequences(1), 300, right=True)
+    assert source.calls == 300
+    assert speculation.needs_hidden
+
+
+def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
+    """It says 0.9 and is never right."""
+    source = Costly(0.9)
+    speculation = Speculation(LatencyProfile({1: 0.010, 2: 0.013, 4: 0.02}), [source])
+    running, verified = sequences(1), 0
+    for _ in range(2000):
+        [tree] = speculation.draft(running, 64)
+        verified += len(tree)
+        speculation.timed(1 + len(tree), 0.013 if tree else 0.010)
+        if tree:
+            speculation.observe(running[0], tree, [])
+    assert verified * 0.003 < 0.011 * 0.010 * 2000 + 0.05
+    assert verified > 10
+
+
+def test_without_a_hidden_state_heads_are_not_asked() -> None:
+    source = Costly(0.9)
+    speculation = Speculation(FLAT, [source])
+    running = sequences(2)
+    running[0].hidden = None
+    trees = speculation.draft(running, 64)
+    assert [len(tree) for tree in trees] == [0, 1]
+    assert speculation.needs_hidden
+
+
+def test_never_more_nodes_than_there_is_room_for() -> None:
+    speculation = Speculation(FLAT, [LookupSource()])
+    running = sequences(3)
+    for s in running:
+        s.tokens[3:40] = [1, 2, 3] * 12 + [1]
+        s.length = 40
+    for limit in (0, 1, 5, 64):
+        trees = speculation.draft(running, limit)
+        assert sum(map(len, trees)) <= limit
+    assert sum(map(len, trees)) == 21
