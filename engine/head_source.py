@@ -90,8 +90,9 @@ class HeadSource(DraftSource):
         proposals = [_Proposal(s.length, [], [], []) for s in sequences]
         best = np.ones(len(sequences))
         rows = np.arange(len(sequences))
+        top = max(1, min(self._top, int(1 / self.min_survival)))  # no more can be that likely at once
         for head in range(min(depth, self.heads.heads)):
-            tokens, probabilities = self.heads.propose(hidden[rows], head + 1, self._top, first=head)
+            tokens, probabilities = self.heads.propose(hidden[rows], head + 1, top, first=head)
             chances = np.where(
                 sampled[rows, None, None, None],
                 self._calibrations[True].chances(head, probabilities),

@@ -30,6 +30,7 @@ from engine.head_layouts import (
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
+INT8_LANES = 32  # torch's int8 product reads past rows whose width is no multiple of its vectors
 
 
 class MedusaHeads:
@@ -77,6 +78,8 @@ class MedusaHeads:
         self.draft_vocabulary = draft_vocabulary
         self.metadata = metadata or {}
         self._layers, self._lm_heads, self._scale = layers, lm_heads, logit_scale
+        shared = len(lm_heads) == 1 and lm_heads.dtype is torch.bfloat16
+        self._int8 = _to_int8(lm_heads[0]) if shared and self.width % INT8_LANES == 0 else None
 
     def propose(self, hidden: Floats, heads: int, top: int, first: int = 0) -> tuple[Ids, Floats]:
         """The `top` likeliest tokens of heads first..heads-1 for states [R, width], best first.
@@ -103,11 +106,20 @@ class MedusaHeads:
 
     def _logits(self, states: Tensor, heads: slice) -> Tensor:
         """Float32 logits [heads, R, V]."""
-        if len(self._lm_heads) == 1:
+        if self._int8 is not None:
+            rows = torch._weight_int8pack_mm(states.reshape(-1, self.width), *self._int8)
+            logits = rows.view(*states.shape[:-1], -1)
+        elif len(self._lm_heads) == 1:
             logits = F.linear(states, self._lm_heads[0])
         else:
             logits = torch.bmm(states, self._lm_heads[heads].mT)
         return logits.float() * self._scale
+
+
+def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [V, width] as int8 with a scale each: half the memory to read, which is what takes time."""
+    scales = rows.float().abs().amax(dim=1).clamp(min=1e-12) / 127
+    return (rows.float() / scales[:, None]).round().to(torch.int8), scales.to(rows.dtype)
 
 
 class _File:

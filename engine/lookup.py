@@ -16,6 +16,8 @@ from engine.sequence import Sequence
 MAX_DRAFTS = 7
 MAX_MATCH = 8  # longer matches are no more telling
 CANDIDATES = 4  # earlier places looked at, the most recent first
+OWN_PRIOR = 2.0  # trials that a request's own record counts as even before it has any
+OWN_WINDOW = 30.0
 WINDOW = 200.0  # trials after which an old one counts 1/e
 PRIOR_TRIALS = 20.0
 # Chance of the first draft by length of the match, measured on greedy answers of a small model.
@@ -62,6 +64,29 @@ class _Index:
 
 
 @dataclass(slots=True)
+class _Record:
+    """How a request's guesses have fared against what was expected of them: some texts repeat, some never."""
+
+    hits: float = 0.0
+    misses: float = 0.0
+    expected_hits: float = 0.0
+    expected_misses: float = 0.0
+
+    def count(self, hit: bool, chance: float) -> None:
+        keep = 1 - 1 / OWN_WINDOW
+        self.hits = self.hits * keep + hit
+        self.misses = self.misses * keep + (not hit)
+        self.expected_hits = self.expected_hits * keep + chance
+        self.expected_misses = self.expected_misses * keep + 1 - chance
+
+    def adjust(self, chance: float) -> float:
+        """A chance that holds on average, for this request: its odds shifted by the record."""
+        better = (OWN_PRIOR + self.hits) / (OWN_PRIOR + self.expected_hits)
+        worse = (OWN_PRIOR + self.misses) / (OWN_PRIOR + self.expected_misses)
+        return chance * better / (chance * better + (1 - chance) * worse)
+
+
+@dataclass(slots=True)
 class _Guess:
     """A guess whose tokens have not all been emitted yet."""
 
@@ -77,6 +102,7 @@ class LookupSource(DraftSource):
 
     def __init__(self) -> None:
         self._indices: WeakKeyDictionary[Sequence, _Index] = WeakKeyDictionary()
+        self._records: WeakKeyDictionary[Sequence, _Record] = WeakKeyDictionary()
         self._pending: WeakKeyDictionary[Sequence, list[_Guess]] = WeakKeyDictionary()
         # Counts by whether the request is sampled, and match length; further drafts have one cell a depth.
         self._first = {sampled: [_Rate(p) for p in PRIOR_FIRST] for sampled in (False, True)}
@@ -89,13 +115,15 @@ class LookupSource(DraftSource):
         index = self._indices.get(sequence)
         if index is None:
             index = self._indices[sequence] = _Index()
+            self._records[sequence] = _Record()
         index.extend(sequence.tokens[len(index.tokens) : sequence.length].tolist())
         self._score(sequence, index)
         match, place = index.longest_match()
         if not match or limit < 1:
             return []
         sampled = sequence.params.temperature > 0
-        survival, tree = self._first[sampled][match].value, []
+        record = self._records[sequence]
+        survival, tree = record.adjust(self._first[sampled][match].value), []
         # The copied text may run into the very tokens it was found by: it then repeats from there.
         copied: list[int] = []
         for at in range(place, place + limit):
@@ -105,7 +133,7 @@ class LookupSource(DraftSource):
             if survival < self.min_survival:
                 break
             tree.append(Node(token, depth - 2, survival, self.name, depth))
-            survival *= self._next[sampled][depth - 1].value
+            survival *= record.adjust(self._next[sampled][depth - 1].value)
         return tree
 
     def _score(self, sequence: Sequence, index: _Index) -> None:
@@ -117,13 +145,15 @@ class LookupSource(DraftSource):
             if right == len(emitted) < len(guess.tokens):
                 waiting.append(guess)
             else:
-                self._count(guess, right, sequence.params.temperature > 0)
+                self._count(guess, right, sequence)
         if waiting:
             self._pending[sequence] = waiting
 
-    def _count(self, guess: _Guess, right: int, sampled: bool) -> None:
+    def _count(self, guess: _Guess, right: int, sequence: Sequence) -> None:
+        sampled = sequence.params.temperature > 0
         rates = [self._first[sampled][guess.match], *self._next[sampled]]
         for depth, rate in enumerate(rates[: min(right + 1, len(guess.tokens))]):
+            self._records[sequence].count(depth < right, rate.value)
             rate.count(depth < right)
 
 

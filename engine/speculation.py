@@ -64,11 +64,10 @@ class _Step:
     """The step whose call is under way."""
 
     requests: int
-    plain: bool  # nothing verified
     counted: bool  # against the time debt: no request had forced drafts
     spent: float = 0.0  # seconds in draft()
     accepted: int = 0
-    seconds: float = 0.0  # of the call
+    rows: int = 0  # of the call
 
 
 class Speculation(DraftSource):
@@ -118,7 +117,6 @@ class Speculation(DraftSource):
                 trees[i] = tree
         self._step = _Step(
             requests=len(sequences),
-            plain=not any(trees),
             counted=not forced,
             spent=time.perf_counter() - began,
         )
@@ -131,16 +129,18 @@ class Speculation(DraftSource):
     def timed(self, rows: int, seconds: float) -> None:
         self.profile.observe(rows, seconds)
         if self._step:
-            self._step.seconds = seconds
+            self._step.rows = rows
 
     def _settle(self) -> None:
-        """Weigh the last step against plain decoding, for the same tokens."""
+        """Weigh the last step against plain decoding, for the same tokens.
+
+        By the profile, not by the clock: a single call's noise is larger than what is weighed.
+        """
         step, self._step = self._step, None
-        if step is None or not step.counted or not step.seconds:
+        if step is None or not step.counted or not step.rows:
             return
-        plain = step.seconds if step.plain else self.profile.seconds(step.requests)
-        tokens = step.requests + step.accepted
-        self.debt.step(step.spent + step.seconds, plain * tokens / step.requests)
+        tokens, took = step.requests + step.accepted, self.profile.seconds(step.rows)
+        self.debt.step(step.spent + took, self.profile.seconds(step.requests) * tokens / step.requests)
 
     # Requests whose drafts must pay
 
@@ -168,7 +168,9 @@ class Speculation(DraftSource):
             for (i, worth), tree in zip(chosen, drafted, strict=True):
                 trees[i] = merge([trees[i], tree]) if trees[i] else tree
                 asked.append((source.name, i, worth, cost))
-        if not asked:
+        if not any(trees):
+            for _, _, worth, cost in asked:
+                worth.note(0.0, cost)
             return trees
         ranked = pool(trees)[:limit]
         survivals = [trees[t][i].survival for t, i in ranked]

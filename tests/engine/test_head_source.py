@@ -89,6 +89,7 @@ def test_a_chain_with_side_branches() -> None:
 )
 def test_trees_hold_the_likeliest_paths(confidences: list[list[float]], limit: int, worth: float) -> None:
     """Against brute force: chances are the products of those of the path, taken from a calibration alike."""
+    confidences = [sorted((c / max(1.0, 1.2 * sum(h)) for c in h), reverse=True) for h in confidences]
     source = HeadSource(ScriptedHeads(*confidences))
     source.min_survival = worth
     [tree] = source.draft([sequence()], limit)

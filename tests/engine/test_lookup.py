@@ -10,7 +10,7 @@ import pytest
 
 from engine import Request, SamplingParams
 from engine.draft import ROOT
-from engine.lookup import MAX_DRAFTS, MAX_MATCH, LookupSource
+from engine.lookup import MAX_DRAFTS, MAX_MATCH, LookupSource, _Rate
 from engine.sequence import Sequence
 
 
@@ -135,6 +135,18 @@ def test_a_guess_counts_up_to_its_first_wrong_token_and_no_further() -> None:
     after = [r._trials for r in source._next[False]]
     assert rate(source, 2) > first
     assert [a > b for a, b in zip(after, deeper, strict=True)] == [True, True, *[False] * (MAX_DRAFTS - 2)]
+
+
+def test_a_request_that_does_not_repeat_itself_soon_gets_dearer_guesses() -> None:
+    source = LookupSource()
+    source._first[False][1] = _Rate(0.7)
+    repeating, rambling = sequence([1, 2, 9, 2]), sequence([1, 2, 9, 2])
+    for i in range(12):
+        for s, token in ((repeating, None), (rambling, 1000 + i)):
+            [tree] = source.draft([s], 1)
+            emit(s, tree[0].token if token is None and tree else token or 5, 7, 2)
+    chances = [tree[0].survival for tree in source.draft([repeating, rambling], 1)]
+    assert chances[1] < chances[0] / 2
 
 
 def test_sampled_and_greedy_requests_have_their_own_prices() -> None:
