@@ -32,6 +32,7 @@ COPY api api
 COPY cli cli
 COPY engine engine
 COPY tasks tasks
+COPY training training
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock .
 
 FROM light-build AS flower-build
@@ -64,6 +65,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential cmake \
     && rm -rf /var/lib/apt/lists/*
 ENV BASE_CMAKE_ARGS=
+# The build of torch without CUDA, which is gigabytes smaller.
+ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS toolchain-cuda1
 RUN apt-get update \
@@ -86,7 +89,8 @@ COPY api api
 COPY cli cli
 COPY engine engine
 COPY tasks tasks
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker]"
+COPY training training
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa]"
 
 FROM python AS runtime-cuda0
 RUN apt-get update \

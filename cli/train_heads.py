@@ -64,7 +64,7 @@ def train_heads(
     epochs: Annotated[
         int, typer.Option(min=1, help="Rounds over the data; fewer when nothing improves.")
     ] = 4,
-    learning_rate: Annotated[float, typer.Option(help="At its highest.")] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(help="Of Muon, at its highest.")] = 0.05,
     seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the order of training.")] = 0,
     device: Annotated[str, typer.Option(help="Of torch: auto, cpu, cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,

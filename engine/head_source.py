@@ -90,7 +90,7 @@ class HeadSource(DraftSource):
         proposals = [_Proposal(s.length, [], [], []) for s in sequences]
         best = np.ones(len(sequences))
         rows = np.arange(len(sequences))
-        top = max(1, min(self._top, int(1 / self.min_survival)))  # no more can be that likely at once
+        top = min(self._top, max(1, int(1 / max(self.min_survival, 1e-3))))  # no more are that likely at once
         for head in range(min(depth, self.heads.heads)):
             tokens, probabilities = self.heads.propose(hidden[rows], head + 1, top, first=head)
             chances = np.where(

@@ -18,6 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.calibration import RANKS
 from engine.head_layouts import (
     HeadsLoadError,
     Layout,
@@ -225,6 +226,8 @@ def _draft_vocabulary(file: _File, vocab_size: int) -> Ids | None:
         raise HeadsLoadError(f"its token_map names token {worst}, and the model has {vocab_size}")
     if len(np.unique(ids)) < len(ids):
         raise HeadsLoadError("its token_map names a token twice")
+    if len(ids) < RANKS:
+        raise HeadsLoadError(f"its token_map names {len(ids)} tokens, and {RANKS} is the least")
     return ids.astype(np.int32)
 
 

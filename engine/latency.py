@@ -16,7 +16,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)  # measured, as far as calls go
-BUDGET_S = 1.5  # for all of them; the first few get the most rounds, since they decide at one request
+BUDGET_S = 1.0  # after the first round; the small sizes get the most rounds, since they decide at one request
 MAX_ROUNDS = 9
 WARM_UP = 2  # calls whose time is not kept: the first one builds graphs and touches all weights
 SPEED_WINDOW = 32  # calls over which the machine's present speed is averaged
@@ -32,8 +32,8 @@ class LatencyProfile:
     for each point follows its own slow change, as of a growing cache.
     """
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
-        """measured: rows -> seconds, at least one point."""
+    def __init__(self, measured: Mapping[int, float], switch_s: float = 0.0) -> None:
+        """measured: rows -> seconds, at least one point. switch_s: see `switch`."""
         if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
             raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
         self._rows = sorted(measured)
@@ -43,6 +43,8 @@ class LatencyProfile:
             seconds.append(longest)
         self._seconds = seconds
         self._speed = 1.0
+        self._switch_s = switch_s
+        self.last_rows = 0  # of the call before
 
     @property
     def points(self) -> dict[int, float]:
@@ -52,6 +54,16 @@ class LatencyProfile:
     def seconds(self, rows: int) -> float:
         """Expected duration of a call of so many rows; that of the first point below it."""
         return self._speed * self._curve(rows)
+
+    @property
+    def switch(self) -> float:
+        """Seconds more that a call takes whose rows differ from those of the one before: the runtime then
+        builds its graph anew."""
+        return self._speed * self._switch_s
+
+    def next_call(self, rows: int) -> float:
+        """Expected duration of the next call."""
+        return self.seconds(rows) + (self.switch if rows != self.last_rows else 0.0)
 
     def _curve(self, rows: int) -> float:
         points, seconds = self._rows, self._seconds
@@ -66,7 +78,8 @@ class LatencyProfile:
 
     def observe(self, rows: int, seconds: float) -> None:
         """Hear the duration of a call."""
-        ratio = seconds / self.seconds(rows)
+        ratio = seconds / self.next_call(rows)
+        self.last_rows = rows
         if not 1 / OUTLIER < ratio < OUTLIER:
             # A lasting change comes through all the same, bounded a call at a time.
             ratio = min(OUTLIER, max(1 / OUTLIER, ratio))
@@ -79,19 +92,28 @@ class LatencyProfile:
 
 
 def measure(decode: Callable[[int], float], rows: Iterable[int] = ROWS) -> LatencyProfile:
-    """Time decode(n) -> seconds in rounds over all sizes, within BUDGET_S; the median of each."""
+    """Time decode(n) -> seconds in rounds: one over all sizes, then more within BUDGET_S.
+
+    Each size twice in a row: the second call gives T(n), what the first took more is the switch. Medians.
+    """
     times: dict[int, list[float]] = {n: [] for n in rows}
+    switches: list[float] = []
     for _ in range(WARM_UP):
         decode(min(times))
     spent = 0.0
     for round_ in range(MAX_ROUNDS):
         for n, measured in times.items():
-            expected = statistics.median(measured) if measured else 0.0
+            expected = 2 * statistics.median(measured) if measured else 0.0
             if round_ and spent + expected > BUDGET_S:
                 break  # the small sizes come first, so they get what is left
-            measured.append(decode(n))
-            spent += measured[-1]
-    return LatencyProfile({n: statistics.median(measured) for n, measured in times.items()})
+            first, second = decode(n), decode(n)
+            measured.append(second)
+            switches.append(first - second)
+            spent += (first + second) * (round_ > 0)
+    return LatencyProfile(
+        {n: statistics.median(measured) for n, measured in times.items()},
+        max(0.0, statistics.median(switches)),
+    )
 
 
 def measure_once(
@@ -104,9 +126,10 @@ def measure_once(
     path = cache_folder() / f"latency-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     wanted = tuple(rows)
     try:
-        kept = {int(n): float(s) for n, s in json.loads(path.read_text())["seconds"].items()}
+        data = json.loads(path.read_text())
+        kept = {int(n): float(s) for n, s in data["seconds"].items()}
         if sorted(kept) == sorted(wanted):
-            return LatencyProfile(kept)
+            return LatencyProfile(kept, float(data["switch"]))
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,7 +139,7 @@ def measure_once(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"key": key, "seconds": profile.points}))
+        part.write_text(json.dumps({"key": key, "seconds": profile.points, "switch": profile.switch}))
         part.replace(path)
     except OSError as error:
         log.warning("%s: cannot be kept: %s", path, error)

@@ -14,8 +14,8 @@ from engine.draft import ROOT, Tree
 
 MARGIN = 0.04  # G must beat plain decoding by so much: below it, the estimate is as likely wrong as right
 LOSS_BOUND = 0.01  # of the time, at most lost to speculation that did not pay
-CREDIT_S = 0.01  # most that past gains may be set against later losses
-ALLOWANCE_S = 0.01  # loss allowed before the first gain
+CREDIT_S = 0.02  # most that past gains may be set against later losses
+ALLOWANCE_S = 0.02  # loss allowed before the first gain
 
 
 def bucket(rows: int) -> int:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from engine.draft import DraftSource, Tree
 from engine.latency import LatencyProfile
@@ -17,6 +18,7 @@ from engine.sequence import Sequence
 FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
+OWN_PRIOR = 20.0  # times asked, as which the mean of all counts beside a request's own
 PROBE_STEPS = 32  # a source that has not paid is asked again after so many steps
 NEEDS = 3  # values of _need
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
@@ -31,32 +33,50 @@ class ForcedSource(Protocol):
 
 
 class Worth:
-    """Seconds that asking a source has gained a request, its own cost taken off: a decayed mean."""
+    """Seconds that asking a source has gained a request, its own cost taken off: a decayed mean of all."""
 
     def __init__(self) -> None:
-        self._mean: float | None = None
+        self.mean: float | None = None
+
+    def note(self, net: float, cost: float) -> None:
+        if self.mean is None:
+            self.mean = cost  # so that it is asked a while before it must have paid
+        self.mean += (net - self.mean) / WORTH_WINDOW
+
+
+class OwnWorth:
+    """The same for one request, whose text may be easier or harder than most."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0  # of what it gained, decayed
         self._wait = 0  # steps until the next probe
 
-    @property
-    def known(self) -> bool:
-        return self._mean is not None
-
-    @property
-    def due(self) -> bool:
-        """Whether to ask: always while it pays, now and then otherwise."""
-        return self._mean is None or self._mean > 0 or self._wait <= 0
-
-    def tick(self) -> None:
+    def due(self, worth: Worth) -> bool:
+        """Whether to ask now: always while it pays, now and then otherwise."""
         self._wait -= 1
+        return self._wait <= 0 or self._pays(worth)
 
-    def note(self, gained: float, cost: float) -> None:
-        if self._mean is None:
-            self._mean = cost  # so that it is asked a while before it must have paid
-        self._mean += (gained - cost - self._mean) / WORTH_WINDOW
-        self._wait = PROBE_STEPS
+    def _pays(self, worth: Worth) -> bool:
+        return worth.mean is None or worth.mean * OWN_PRIOR + self._sum > 0
+
+    def note(self, net: float, worth: Worth) -> None:
+        self._sum = self._sum * (1 - 1 / WORTH_WINDOW) + net
+        self._wait = 0 if self._pays(worth) else PROBE_STEPS
 
 
-Asked = tuple[str, int, Worth, float]  # source, sequence, the source's worth there, seconds it took
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A source was asked for a request, and took so many seconds."""
+
+    source: str
+    request: int
+    cost: float
+    worth: Worth
+    own: OwnWorth
+
+    def note(self, gained: float) -> None:
+        self.worth.note(gained - self.cost, self.cost)
+        self.own.note(gained - self.cost, self.worth)
 
 
 @dataclass(slots=True)
@@ -64,10 +84,10 @@ class _Step:
     """The step whose call is under way."""
 
     requests: int
-    counted: bool  # against the time debt: no request had forced drafts
+    counted: bool  # against the time debt: some requests choose for themselves, and none is forced
     spent: float = 0.0  # seconds in draft()
     accepted: int = 0
-    rows: int = 0  # of the call
+    expected: float = 0.0  # seconds of the call, by the profile
 
 
 class Speculation(DraftSource):
@@ -85,7 +105,10 @@ class Speculation(DraftSource):
         self.profile = profile
         self.debt = TimeDebt()
         self._sources, self._forced = tuple(sources), forced
+        # In every call or in none: changing it back and forth costs more than hidden states do.
+        self.needs_hidden = forced is not None or any(source.needs_hidden for source in sources)
         self._worth: defaultdict[tuple[str, int, int], Worth] = defaultdict(Worth)
+        self._own: WeakKeyDictionary[Sequence, dict[str, OwnWorth]] = WeakKeyDictionary()
         self._floors: dict[int, float] = {}
         self._steps = 0
         self._step: _Step | None = None
@@ -109,7 +132,6 @@ class Speculation(DraftSource):
             ):
                 trees[i] = tree
                 limit -= len(tree)
-        self.needs_hidden = bool(forced) and self._forced is not None
         rows = len(sequences) + sum(map(len, trees))
         if auto and limit > 0 and not self.debt.paused:
             chosen = self._draft_auto([sequences[i] for i in auto], rows, limit)
@@ -117,7 +139,7 @@ class Speculation(DraftSource):
                 trees[i] = tree
         self._step = _Step(
             requests=len(sequences),
-            counted=not forced,
+            counted=bool(auto) and not forced,
             spent=time.perf_counter() - began,
         )
         return trees
@@ -127,9 +149,9 @@ class Speculation(DraftSource):
             self._step.accepted += len(accepted)
 
     def timed(self, rows: int, seconds: float) -> None:
-        self.profile.observe(rows, seconds)
         if self._step:
-            self._step.rows = rows
+            self._step.expected = self.profile.next_call(rows)
+        self.profile.observe(rows, seconds)
 
     def _settle(self) -> None:
         """Weigh the last step against plain decoding, for the same tokens.
@@ -137,10 +159,12 @@ class Speculation(DraftSource):
         By the profile, not by the clock: a single call's noise is larger than what is weighed.
         """
         step, self._step = self._step, None
-        if step is None or not step.counted or not step.rows:
+        if step is None or not step.counted or not step.expected:
             return
-        tokens, took = step.requests + step.accepted, self.profile.seconds(step.rows)
-        self.debt.step(step.spent + took, self.profile.seconds(step.requests) * tokens / step.requests)
+        tokens = step.requests + step.accepted
+        self.debt.step(
+            step.spent + step.expected, self.profile.seconds(step.requests) * tokens / step.requests
+        )
 
     # Requests whose drafts must pay
 
@@ -149,53 +173,59 @@ class Speculation(DraftSource):
         began = time.perf_counter()
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
-        asked: list[Asked] = []
+        asked: list[_Asked] = []
         least = self._least_survival(rows)
         for source in self._sources:
-            worths = [self._worth[source.name, size, need] for need in range(NEEDS)]
-            for worth in worths:
-                worth.tick()
-            chosen = [(i, worth) for i, tree in enumerate(trees) if (worth := worths[_need(tree)]).due]
-            if source.needs_hidden:
-                self.needs_hidden |= bool(chosen) or any(worth.known and worth.due for worth in worths)
-                chosen = [(i, worth) for i, worth in chosen if sequences[i].hidden is not None]
+            chosen = [i for i, s in enumerate(sequences) if not source.needs_hidden or s.hidden is not None]
+            owns = {
+                i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen
+            }
+            worths = {i: self._worth[source.name, size, _need(trees[i])] for i in chosen}
+            chosen = [i for i in chosen if owns[i].due(worths[i])]
             if not chosen:
                 continue
             source.min_survival = least
             before = time.perf_counter()
-            drafted = source.draft([sequences[i] for i, _ in chosen], limit)
+            drafted = source.draft([sequences[i] for i in chosen], limit)
             cost = (time.perf_counter() - before) / len(chosen)
-            for (i, worth), tree in zip(chosen, drafted, strict=True):
+            for i, tree in zip(chosen, drafted, strict=True):
                 trees[i] = merge([trees[i], tree]) if trees[i] else tree
-                asked.append((source.name, i, worth, cost))
+                asked.append(_Asked(source.name, i, cost, worths[i], owns[i]))
         if not any(trees):
-            for _, _, worth, cost in asked:
-                worth.note(0.0, cost)
+            for one in asked:
+                one.note(0.0)
             return trees
         ranked = pool(trees)[:limit]
         survivals = [trees[t][i].survival for t, i in ranked]
         spent = time.perf_counter() - began
-        nodes = choose_nodes(len(sequences), survivals, self.profile.seconds, rows=rows, spent=spent)
+        nodes = choose_nodes(
+            len(sequences), survivals, lambda n: self._seconds(n, rows), rows=rows, spent=spent
+        )
         taken = take(trees, ranked[:nodes])
         self._note_worth(asked, taken, nodes, rows, spent)
         return taken
 
+    def _seconds(self, rows: int, plain_rows: int) -> float:
+        """Of the next call, and of the way back to plain ones: of two shapes, both are paid for."""
+        back = self.profile.switch if rows != plain_rows else 0.0
+        return self.profile.next_call(rows) + back
+
     def _note_worth(
         self,
-        asked: Many[tuple[str, int, Worth, float]],
+        asked: Many[_Asked],
         taken: Many[Tree],
         nodes: int,
         rows: int,
         spent: float,
     ) -> None:
         """Credit each source with the time that its nodes save beyond what their rows take."""
-        seconds = self.profile.seconds
         expected = len(taken) + sum(node.survival for tree in taken for node in tree)
-        a_token = (seconds(rows + nodes) + spent) / expected
-        a_row = (seconds(rows + nodes) - seconds(rows)) / nodes if nodes else 0.0
-        for name, i, worth, cost in asked:
-            gained = sum(node.survival * a_token - a_row for node in taken[i] if node.source == name)
-            worth.note(gained, cost)
+        took, plain = self._seconds(rows + nodes, rows), self._seconds(rows, rows)
+        a_token = (took + spent) / expected
+        a_row = (took - plain) / nodes if nodes else 0.0
+        for one in asked:
+            own = (node for node in taken[one.request] if node.source == one.source)
+            one.note(sum(node.survival * a_token - a_row for node in own))
 
     def _least_survival(self, rows: int) -> float:
         self._steps += 1

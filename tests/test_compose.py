@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from cli.main import app
 
+from cli.main import app
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import ENV_PREFIX, Settings
 from tasks.store import JobStore

@@ -304,6 +304,7 @@ def test_a_config_for_another_model(tmp_path: Path, config: dict[str, object], r
         ([3, -1, 4], "token_map names token -1"),
         ([3, 2**40], f"token_map names token {2**40}"),
         ([3, 4, 3], "token_map names a token twice"),
+        ([3, 4, 5], "token_map names 3 tokens, and 8 is the least"),
         ([], "token_map is no list of token ids"),
         ([[1, 2]], "token_map is no list of token ids"),
         ([0.5, 1.0], "token_map is no list of token ids"),

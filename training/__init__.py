@@ -1,0 +1,1 @@
+"""Making draft heads for a GGUF from what that GGUF itself writes: prompts, collecting, training."""
