@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
 import pytest
 
-from engine import FinishReason, Request
+from engine import Completion, FinishReason, Request
 from engine.context import DecodeError, Outputs, Rows
 from engine.draft import ROOT, DraftSource, Node, Tree, chain
+from engine.engine import Engine
 from engine.sequence import Sequence
 from tests.engine.drive import alone, completions, fresh, request, run, same
 
@@ -248,7 +250,80 @@ def test_ends_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) ->
         same(completions(run(fresh(tiny_gguf, drafts), [r]))["r"], alone(tiny_gguf, [r])["r"])
 
 
-def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf: str) -> None:
+def test_the_models_own_end_at_every_offset_of_an_accepted_run(tiny_gguf: str) -> None:
+    """Sampled with a bias towards the end, so that it comes after 0 to 7 tokens, by the seed."""
+    requests = [
+        request(
+            f"r{i}",
+            "badge",
+            max_tokens=12,
+            ignore_eos=False,
+            logit_bias={2: 8.0},
+            temperature=1.5,
+            seed=i,
+            logprobs=2,
+        )
+        for i in range(60)
+    ]
+    reference = alone(tiny_gguf, requests)
+    ended = [c for c in reference.values() if c.finish_reason is FinishReason.STOP]
+    assert {len(c.tokens) for c in ended} >= set(range(1, 8))
+    end_and_beyond = (2, 70, 71)
+    drafts = Oracle({n: c.tokens + end_and_beyond for n, c in reference.items()})
+    results = completions(run(fresh(tiny_gguf, drafts, slots=4), requests))
+    for name in reference:
+        close(results[name], reference[name])
+
+
+EURO = (3 + 0xE2, 3 + 0x82, 3 + 0xAC)  # byte tokens of one character
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_a_split_character_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) -> None:
+    """Only bytes of one three-byte character are ever chosen: right and wrong orders of them."""
+    requests = [
+        request(
+            f"r{i}",
+            "ice",
+            max_tokens=length,
+            temperature=1.5,
+            logit_bias=dict.fromkeys(EURO, 100.0),
+            seed=i,
+            logprobs=2,
+        )
+        for i in range(12)
+    ]
+    reference = alone(tiny_gguf, requests)
+    drafts = Oracle({n: c.tokens for n, c in reference.items()})
+    results = completions(run(fresh(tiny_gguf, drafts, slots=4), requests))
+    for name in reference:
+        close(results[name], reference[name])
+        assert set(results[name].tokens) <= set(EURO)
+
+
+class Oracle(DraftSource):
+    """Drafts the known output to its end, up to eight tokens a step."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]]) -> None:
+        self._outputs = outputs
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [chain(self._outputs[s.request.id][len(s.output) :][:8], "oracle")[:limit] for s in sequences]
+
+
+def close(result: Completion, reference: Completion) -> None:
+    """Equal, log-probabilities but for the rounding of another batch shape."""
+    same(replace(result, logprobs=None), replace(reference, logprobs=None))
+    assert result.logprobs is not None
+    assert reference.logprobs is not None
+    for one, other in zip(result.logprobs, reference.logprobs, strict=True):
+        assert one.token_id == other.token_id
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf: str, drafted: bool) -> None:
+    """With drafts also random trees, and decode calls that fail."""
     rng = random.Random(3)
     family = " ".join(WORDS * 2) + " "
     texts = [(family if i % 3 else "") + p for i, p in enumerate(prompts(60, seed=4))]
@@ -257,9 +332,11 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
         for i, t in enumerate(texts)
     ]
     reference = alone(tiny_gguf, requests)
-    engine = fresh(tiny_gguf, slots=6, kv_cells=700)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, 2) if drafted else None
+    engine = fresh(tiny_gguf, drafts, slots=6, kv_cells=700)
     late = requests[5:]
     cancelled: set[str] = set()
+    failures = break_decode(engine, rng, 0.01) if drafted else []
 
     def disturb(_step: int) -> None:
         while late and rng.random() < 0.5:
@@ -275,6 +352,7 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
         results |= completions(run(engine, [late.pop(0)], disturb))
     assert len(results) == len(requests)
     assert cancelled
+    assert bool(failures) == drafted
     assert sum(c.cached_tokens for c in results.values()) > 500
     for name, result in results.items():
         whole = reference[name]
@@ -284,3 +362,21 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
             assert whole.text.startswith(result.text)
         else:
             same(result, whole)
+
+
+def break_decode(engine: Engine, rng: random.Random, share: float) -> list[int]:
+    """Let this share of the calls fail after they were made; the numbers of those that did."""
+    decode, calls = engine.context.decode, 0
+    failures: list[int] = []
+
+    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
+        nonlocal calls
+        calls += 1
+        outputs = decode(rows, hidden)
+        if rng.random() < share and (not failures or calls > failures[-1] + 20):
+            failures.append(calls)
+            raise DecodeError(-3)
+        return outputs
+
+    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    return failures
