@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import BadInput, CliError, ModelNotLoadable
+from cli.outputs import check_writable, write
 
 if TYPE_CHECKING:
     from engine.decode_benchmark import Pairs, Prompt
@@ -62,8 +63,8 @@ def decode(
     """Speculation against plain decoding, by number of requests and by category."""
     numbers = _numbers(requests)
     rows = _thin(_read(prompts), limit)
-    if json_path is not None and not json_path.parent.is_dir():
-        raise BadInput(f"--json: the folder {json_path.parent} does not exist")
+    if json_path is not None:
+        check_writable("--json", json_path)
     try:
         from engine import EngineError, ModelLoadError
         from engine.decode_benchmark import DecodeBenchmark, Prompt
@@ -76,9 +77,9 @@ def decode(
         raise ModelNotLoadable(error.message) from None
     except EngineError as error:
         raise CliError(error.message) from None
-    if json_path is not None:
-        json_path.write_text(json.dumps([p.row().json() for p in pairs], indent=1) + "\n")
     _print(pairs, ", ".join(benchmark.engine.info.draft_sources))
+    if json_path is not None:
+        write(json_path, (json.dumps([p.row().json() for p in pairs], indent=1) + "\n").encode())
 
 
 def _numbers(text: str) -> list[int]:
@@ -93,7 +94,7 @@ def _numbers(text: str) -> list[int]:
 
 def _read(path: Path) -> list[_Line]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -107,12 +108,22 @@ def _read(path: Path) -> list[_Line]:
 def _row(path: Path, number: int, line: str) -> _Line:
     try:
         row: Any = json.loads(line)
-        category, text = row["category"], row["turns"][0]
+        category, turns = row["category"], row["turns"]
+        text = turns[0] if isinstance(turns, list) else None
     except (ValueError, TypeError, KeyError, IndexError):
         raise BadInput(f"{path}, line {number}: not a JSON object with category and turns") from None
-    if not isinstance(category, str) or not isinstance(text, str) or not text:
+    if not isinstance(category, str) or not isinstance(text, str) or not text or not _is_unicode(text):
         raise BadInput(f"{path}, line {number}: category and the first of turns must be text")
     return _Line(category, text)
+
+
+def _is_unicode(text: str) -> bool:
+    """Not half of a surrogate pair, which JSON can spell and no model can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _thin(rows: list[_Line], limit: int | None) -> list[_Line]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput, CliError
+from cli.outputs import check_writable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ def compare_command(
 
     address = check_url(url) if url is not None else None
     for option, path in (("-o", output), ("--html", html)):
-        _check_writable(option, path)
+        check_writable(option, path)
     name = model if url is not None or model is None else ""
     jobs = _jobs(prompts or [], file, name, {} if max_tokens is None else {"max_tokens": max_tokens})
     charts.check_installed()
@@ -76,8 +77,8 @@ def compare_command(
     out.print(comparison_report.table(compared))
     title = "Plain decoding and drafts" + (f", {len(compared)} prompts" if len(compared) > 1 else "")
     png = charts.draw(compared, title)
-    _write(output, png)
-    _write(html, comparison_report.page(compared, title, png).encode(errors="replace"))
+    write(output, png)
+    write(html, comparison_report.page(compared, title, png).encode(errors="replace"))
     typer.echo(f"charts: {output}, {html}")
     if any(one.failure is not None for one in compared):
         raise typer.Exit(EXIT_FAILURE)
@@ -124,17 +125,3 @@ def _compare(url: str, jobs: Sequence[dict[str, Any]], console: Console) -> list
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("answers", total=len(jobs) * len(WAYS))
         return compare(url, jobs, lambda: progress.advance(task))
-
-
-def _check_writable(option: str, path: Path) -> None:
-    if path.is_dir():
-        raise BadInput(f"{option}: {path} is a folder")
-    if not path.parent.is_dir():
-        raise BadInput(f"{option}: the folder {path.parent} does not exist")
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.engine import Engine, StepReport
+from engine.errors import EngineError
 from engine.request import Decoding, Request, SamplingParams
 from engine.sources import speculate
 
@@ -130,8 +131,10 @@ class DecodeBenchmark:
     """
 
     def __init__(self, config: EngineConfig, max_tokens: int) -> None:
-        """Raises ModelLoadError or HeadsLoadError."""
+        """Raises ModelLoadError or HeadsLoadError, and EngineError for a model that cannot take drafts."""
         self.engine = Engine(config)
+        if not self.engine.model.can_share_prefixes:
+            raise EngineError("a recurrent model cannot forget refused drafts: nothing to compare")
         speculate(self.engine, config)
         self._max_tokens = max_tokens
         self._ids = itertools.count()

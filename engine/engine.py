@@ -27,7 +27,7 @@ from engine.sequence import Ended, Sequence
 from engine.tree import Draft, fit, paths
 
 MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
-TIMED_AFTER = 32  # tokens that lie before the rows that time_rows times
+TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
 log = logging.getLogger(__name__)
@@ -137,9 +137,13 @@ class Engine:
         return PrefillContext(context, self.context, self.cache)
 
     @property
-    def largest_call(self) -> int:
-        """Rows of the largest call that verifies drafts."""
-        return self._max_rows
+    def largest_timed(self) -> int:
+        """Rows of the largest call that row_timer can time, and that may verify drafts."""
+        return min(self._max_rows, self.info.kv_cells - self._timed_after)
+
+    @property
+    def _timed_after(self) -> int:
+        return min(TIMED_AFTER, self._max_rows, self.info.kv_cells // 2)
 
     def draft_with(self, source: DraftSource, names: tuple[str, ...] = ()) -> None:
         """Take another draft source, while nothing runs. names: of those that it draws from."""
@@ -154,7 +158,7 @@ class Engine:
         Nothing else may run meanwhile.
         """
         assert self.idle, "the rows need cells that nobody else has"
-        seq_id = self._leaf_ids[0]
+        seq_id, after = self._leaf_ids[0], self._timed_after
 
         def call(first: int, count: int) -> float:
             rows = RowsBuilder()
@@ -163,12 +167,12 @@ class Engine:
             began = time.perf_counter()
             self.context.decode(rows.build(), hidden=True)
             seconds = time.perf_counter() - began
-            self.context.truncate(seq_id, TIMED_AFTER)
+            self.context.truncate(seq_id, after)
             return seconds
 
         try:
-            call(0, TIMED_AFTER)
-            yield lambda count: call(TIMED_AFTER, count)
+            call(0, after)
+            yield lambda count: call(after, count)
         finally:
             self.context.truncate(seq_id, 0)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,6 +134,8 @@ class _File:
         files = files_of(path)
         try:
             self._read(files)
+        except HeadsLoadError:
+            raise
         except pickle.UnpicklingError as error:
             raise HeadsLoadError("refused: its pickle is damaged or holds more than weights") from error
         except Exception as error:  # readers of damaged files raise anything
@@ -143,16 +146,18 @@ class _File:
 
     def _read(self, files: list[Path]) -> None:
         if files[0].suffix == ".safetensors":
-            shards = [safe_open(file, framework="pt") for file in files]
-            places = {key: shard for shard in shards for key in shard.keys()}  # noqa: SIM118
+            shards = {file: safe_open(file, framework="pt") for file in files}
+            places = {key: shards[file] for key, file in _by_key(shards).items()}
             self._tensors = {key: places[key].get_tensor(key) for key in keys_of_heads(places)}
-            self.metadata = shards[0].metadata() or {}
+            for key in self._tensors:
+                self.metadata |= places[key].metadata() or {}
         else:
-            found: dict[str, Tensor] = {}
-            for file in files:
-                mmap = zipfile.is_zipfile(file)
-                found |= torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-            self._tensors = {key: found[key] for key in keys_of_heads(found)}
+            loaded = {
+                file: torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+                for file in files
+            }
+            found = _by_key(loaded)
+            self._tensors = {key: loaded[found[key]][key] for key in keys_of_heads(found)}
 
     def ids(self, key: str) -> NDArray[np.int64]:
         """A list of token ids."""
@@ -175,6 +180,19 @@ class _File:
         if not tensor.isfinite().all():
             raise HeadsLoadError(f"{key} holds values that are not finite")
         return tensor
+
+
+def _by_key(files: Mapping[Path, Any]) -> dict[str, Path]:
+    """Which file holds a key. Raises HeadsLoadError when two do: then they are no parts of one."""
+    found: dict[str, Path] = {}
+    for file, content in files.items():
+        for key in content.keys():  # noqa: SIM118
+            if key in found:
+                raise HeadsLoadError(
+                    f"{found[key].name} and {file.name} both hold {key[:80]}: name one of them"
+                )
+            found[key] = file
+    return found
 
 
 def _build(

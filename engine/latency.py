@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)  # measured, as far as calls go
 BUDGET_S = 1.0  # after the first round; the small sizes get the most rounds, since they decide at one request
+FIRST_ROUND_S = 4.0  # later sizes are left out, and the curve goes on at its last slope
+LEAST_SIZES = 4
 MAX_ROUNDS = 9
 WARM_UP = 2  # calls whose time is not kept: the first one builds graphs and touches all weights
 SPEED_WINDOW = 32  # calls over which the machine's present speed is averaged
@@ -92,24 +94,32 @@ class LatencyProfile:
 
 
 def measure(decode: Callable[[int], float], rows: Iterable[int] = ROWS) -> LatencyProfile:
-    """Time decode(n) -> seconds in rounds: one over all sizes, then more within BUDGET_S.
+    """Time decode(n) -> seconds: all sizes once within FIRST_ROUND_S, then more rounds within BUDGET_S.
 
     Each size twice in a row: the second call gives T(n), what the first took more is the switch. Medians.
     """
-    times: dict[int, list[float]] = {n: [] for n in rows}
+    times: dict[int, list[float]] = {}
     switches: list[float] = []
+
+    def twice(n: int) -> float:
+        first, second = decode(n), decode(n)
+        times.setdefault(n, []).append(second)
+        switches.append(first - second)
+        return first + second
+
+    sizes = sorted(rows)
     for _ in range(WARM_UP):
-        decode(min(times))
+        decode(sizes[0])
     spent = 0.0
-    for round_ in range(MAX_ROUNDS):
-        for n, measured in times.items():
-            expected = 2 * statistics.median(measured) if measured else 0.0
-            if round_ and spent + expected > BUDGET_S:
-                break  # the small sizes come first, so they get what is left
-            first, second = decode(n), decode(n)
-            measured.append(second)
-            switches.append(first - second)
-            spent += (first + second) * (round_ > 0)
+    for n in sizes:
+        if spent < FIRST_ROUND_S or len(times) < LEAST_SIZES:
+            spent += twice(n)
+    spent = 0.0
+    for _ in range(MAX_ROUNDS - 1):
+        for n in times:  # the small sizes come first, so they get what is left
+            if spent + 2 * statistics.median(times[n]) > BUDGET_S:
+                break
+            spent += twice(n)
     return LatencyProfile(
         {n: statistics.median(measured) for n, measured in times.items()},
         max(0.0, statistics.median(switches)),
@@ -128,7 +138,7 @@ def measure_once(
     try:
         data = json.loads(path.read_text())
         kept = {int(n): float(s) for n, s in data["seconds"].items()}
-        if sorted(kept) == sorted(wanted):
+        if data["sizes"] == list(wanted):
             return LatencyProfile(kept, float(data["switch"]))
     except FileNotFoundError:
         pass
@@ -139,7 +149,8 @@ def measure_once(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"key": key, "seconds": profile.points, "switch": profile.switch}))
+        content = {"key": key, "sizes": wanted, "seconds": profile.points, "switch": profile.switch}
+        part.write_text(json.dumps(content))
         part.replace(path)
     except OSError as error:
         log.warning("%s: cannot be kept: %s", path, error)
@@ -153,11 +164,23 @@ def cache_folder() -> Path:
 
 
 def machine() -> str:
-    """What T(n) depends on beside the model: processor, cores of this process."""
-    try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-        name = names[0].partition(":")[2].strip()
-    except (OSError, IndexError):
-        name = platform.processor() or platform.machine()
+    """What T(n) depends on beside the model: processor, cores of this process, GPUs."""
+    names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
+    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {cores} cores{_gpus()}"
+
+
+def _gpus() -> str:
+    """Of NVIDIA, and which of them this process may use."""
+    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    names = [line.partition(":")[2].strip() for file in found for line in _lines(file) if "Model:" in line]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "".join(f", {name}" for name in names) + (f", of these {visible}" if visible else "")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

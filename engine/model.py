@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import weakref
 from collections import deque
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def default_model_path() -> str:
 def on_gpu(gpu_layers: int) -> bool:
     """Whether this build of llama.cpp will put layers on a GPU."""
     return gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
+
+
+def build() -> str:
+    """Which llama.cpp this is: its version, and what it was compiled to use."""
+    return f"{version('llama-cpp-python')} {llama_cpp.llama_print_system_info().decode()}"
 
 
 class Model:

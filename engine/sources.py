@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from engine.head_layouts import HeadsLoadError
 from engine.head_source import HeadSource
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.lookup import LookupSource
+from engine.model import build
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 
@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 
 
 def speculate(engine: Engine, config: EngineConfig) -> None:
-    """Let the engine draft from all its sources where that pays. Raises HeadsLoadError for given heads."""
+    """Let the engine draft from all its sources where that pays.
+
+    Raises HeadsLoadError for given heads. The model must be able to forget its last tokens.
+    """
     sources: list[DraftSource] = [LookupSource()]
     forced = None
     if heads := _heads(engine, config):
         sources.append(source := HeadSource(heads))
         forced = StaticTrees(source)
-    largest = engine.largest_call
-    rows = [n for n in latency.ROWS if n <= largest]
+    rows = [n for n in latency.ROWS if n <= engine.largest_timed]
     profile = latency.measure_once(_key(engine, config), engine.row_timer(), rows)
     speculation = Speculation(profile, sources, forced)
     engine.draft_with(speculation, speculation.names)
@@ -99,5 +101,5 @@ def _key(engine: Engine, config: EngineConfig) -> str:
     """All that T(n) depends on."""
     file = Path(engine.model.path)
     stat = file.stat()
-    parts = (file.name, stat.st_size, stat.st_mtime_ns, version("llama-cpp-python"), latency.machine())
+    parts = (file.name, stat.st_size, stat.st_mtime_ns, build(), latency.machine())
     return repr((*parts, config.threads, config.gpu_layers, config.kv_type, config.batch_invariant))

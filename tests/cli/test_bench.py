@@ -41,6 +41,8 @@ def test_rows_are_written_and_shown(cli: Cli, rows: Path) -> None:
         ('{"category": "qa", "turns": []}', "line 1: not a JSON object with category and turns"),
         ('{"category": 1, "turns": ["x"]}', "line 1: category and the first of turns must be text"),
         ('{"category": "qa", "turns": [""]}', "line 1: category and the first of turns must be text"),
+        ('{"category": "qa", "turns": "Why?"}', "line 1: category and the first of turns must be text"),
+        ('{"category": "qa", "turns": ["\\ud83d"]}', "line 1: category and the first of turns must be text"),
         ("", "holds no prompts"),
     ],
 )
@@ -52,9 +54,19 @@ def test_a_wrong_file_is_named_with_its_line(cli: Cli, line: str, message: str) 
     assert len(ended.stderr.splitlines()) == 1
 
 
+def test_any_json_line_is_one_line(cli: Cli) -> None:
+    """With a byte order mark, and characters that end lines elsewhere."""
+    (cli.folder / "rows.jsonl").write_bytes(
+        b"\xef\xbb\xbf" + '{"category": "qa", "turns": ["a\u2028b\x85c"]}\n'.encode()
+    )
+    ended = cli("bench", "decode", "--prompts", "rows.jsonl", "--model", "missing.gguf")
+    assert ended.returncode == 3, ended.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
+        (("--prompts", "rows.jsonl", "--json", "."), 2, "--json: . is a folder"),
         (("--prompts", "missing.jsonl"), 2, "missing.jsonl: cannot be read: No such file"),
         (("--prompts", "rows.jsonl", "--requests", "1,x"), 2, "is no list of numbers"),
         (("--prompts", "rows.jsonl", "--requests", "0"), 2, "must be between 1 and 62"),

@@ -356,6 +356,14 @@ def test_pickles_of_something_else(tmp_path: Path, content: object) -> None:
     refused(tmp_path / "heads.pt", ".")
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_folder_with_two_files_of_heads(tmp_path: Path, suffix: str) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.{suffix}", medusa(1, own_lm_head=False).state_dict())
+    with pytest.raises(HeadsLoadError, match=rf"a\.{suffix} and b\.{suffix} both hold 0\.0\.linear\.\w+"):
+        load(tmp_path)
+
+
 def test_no_file(tmp_path: Path) -> None:
     refused(tmp_path / "heads.pt", "no such file or folder")
 

@@ -66,10 +66,17 @@ def test_measuring_takes_medians_and_keeps_to_its_budget() -> None:
     profile = measure(decode, (1, 2, 4, 8))
     assert profile.seconds(1) == pytest.approx(0.01)
     slow: list[int] = []
-    measure(lambda rows: (slow.append(rows), 0.2 * rows)[1], (1, 2, 4, 8))
-    once = 2 * 0.2 + 2 * 3.0  # warm-up, and each size twice
-    assert once <= sum(0.2 * n for n in slow) <= once + BUDGET_S + 0.4
+    measure(lambda rows: (slow.append(rows), 0.1 * rows)[1], (1, 2, 4, 8))
+    once = 2 * 0.1 + 2 * 1.5  # warm-up, and each size twice
+    assert once <= sum(0.1 * n for n in slow) <= once + BUDGET_S
     assert set(slow) == {1, 2, 4, 8}
+
+
+def test_a_slow_model_is_timed_at_a_few_sizes() -> None:
+    calls: list[int] = []
+    profile = measure(lambda rows: (calls.append(rows), 0.5 * rows)[1])
+    assert sorted(profile.points) == sorted(set(calls)) == [1, 2, 3, 4]
+    assert profile.seconds(10) == pytest.approx(5.0)
 
 
 @pytest.fixture

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from pathlib import Path
 
 import pytest
 
-from engine import Decoding, Request, RequestRefused
+from engine import Decoding, EngineConfig, Request, RequestRefused
 from engine.draft import DraftSource, Tree, chain
 from engine.engine import Engine
 from engine.latency import LatencyProfile
 from engine.lookup import LookupSource
 from engine.sequence import Sequence
+from engine.sources import speculate
 from engine.speculation import PROBE_STEPS, Speculation
 from tests.engine.drive import alone, completions, fresh, request, run
 
@@ -233,3 +235,15 @@ def test_never_more_nodes_than_there_is_room_for() -> None:
         trees = speculation.draft(running, limit)
         assert sum(map(len, trees)) <= limit
     assert sum(map(len, trees)) == 21
+
+
+def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
+    tiny_gguf: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = EngineConfig(model=tiny_gguf, slots=2, kv_cells=64, kv_type="f32")
+    engine = Engine(config)
+    assert engine.largest_timed == 32
+    speculate(engine, config)
+    ended = completions(run(engine, [request("r", "abcabcabcabc", max_tokens=40)]))
+    assert ended["r"].completion_tokens == 40

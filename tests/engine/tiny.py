@@ -54,6 +54,48 @@ def write_tiny_gguf(path: Path, seed: int = 7, chat_template: str | None = CHAT_
     return str(path)
 
 
+def write_tiny_mamba(path: Path) -> str:
+    """A recurrent model, whose state cannot be rolled back."""
+    rng = np.random.default_rng(3)
+    writer = GGUFWriter(str(path), "mamba")
+    inner, state, rank, kernel = 2 * WIDTH, 16, 4, 4
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    writer.add_vocab_size(VOCAB)
+    _add_vocabulary(writer)
+
+    def tensor(name: str, *shape: int, scale: float = 0.3) -> None:
+        writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
+
+    tensor("token_embd.weight", VOCAB, WIDTH, scale=1.0)
+    tensor("output.weight", VOCAB, WIDTH)
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
+    for i in range(LAYERS):
+        writer.add_tensor(f"blk.{i}.attn_norm.weight", np.ones(WIDTH, dtype=np.float32))
+        tensor(f"blk.{i}.ssm_in.weight", 2 * inner, WIDTH)
+        tensor(f"blk.{i}.ssm_conv1d.weight", inner, kernel)
+        tensor(f"blk.{i}.ssm_conv1d.bias", inner)
+        tensor(f"blk.{i}.ssm_x.weight", rank + 2 * state, inner)
+        tensor(f"blk.{i}.ssm_dt.weight", inner, rank)
+        tensor(f"blk.{i}.ssm_dt.bias", inner)
+        writer.add_tensor(f"blk.{i}.ssm_a", -np.ones((inner, state), dtype=np.float32))
+        tensor(f"blk.{i}.ssm_d", inner)
+        tensor(f"blk.{i}.ssm_out.weight", WIDTH, inner)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
 def _add_vocabulary(writer: GGUFWriter) -> None:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
