@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from cli.errors import BadInput, CliError, ModelNotLoadable
+from cli.outputs import check_writable
 
-TOKENS_PER_PROMPT = 70  # composed for each so many tokens: short answers must not run them out early
+COMPOSED_PROMPTS = 50_000  # whatever --tokens is, so that raising it goes on from what is collected
 
 TRAIN_EPILOG = """[bold]Examples[/]
 
@@ -60,7 +61,7 @@ def train_heads(
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 176,
     heads: Annotated[int, typer.Option(min=1, max=16, help="Heads: tokens guessed ahead.")] = 4,
     layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 1,
-    vocabulary: Annotated[int, typer.Option(min=1, help="Most frequent tokens that heads can guess.")] = 6144,
+    vocabulary: Annotated[int, typer.Option(min=8, help="Most frequent tokens that heads can guess.")] = 6144,
     epochs: Annotated[
         int, typer.Option(min=1, help="Rounds over the data; fewer when nothing improves.")
     ] = 4,
@@ -72,8 +73,7 @@ def train_heads(
     """Train Medusa heads for a model on its own answers."""
     from rich.console import Console
 
-    if not output.parent.is_dir():
-        raise BadInput(f"the folder {output.parent} does not exist")
+    check_writable("-o", output)
     folder = work or output.with_name(output.name + ".work")
     try:
         from engine import EngineError, ModelLoadError
@@ -82,7 +82,8 @@ def train_heads(
         from training.errors import PromptsError, TrainingError
         from training.parallel import collect_parts
         from training.recipe import Recipe, TrainOptions
-        from training.train import train
+        from training.shards import make_folder
+        from training.train import check, train
     except ImportError as error:
         raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa]'") from None
 
@@ -97,8 +98,10 @@ def train_heads(
             learning_rate=learning_rate,
             seed=seed,
         )
+        check(path, output, device)
+        make_folder(folder / "states")
         collecting = CollectOptions(
-            prompts=tuple(prompts or [_composed(folder, max(tokens // TOKENS_PER_PROMPT, 1))]),
+            prompts=tuple(prompts or [_composed(folder)]),
             out=folder / "states",
             model=path,
             tokens=tokens,
@@ -118,11 +121,11 @@ def train_heads(
     typer.echo(f"{output}: {scores.text()}")
 
 
-def _composed(folder: Path, count: int) -> Path:
+def _composed(folder: Path) -> Path:
     """The file of composed prompts, which is made if need be. Raises PromptsError."""
     from training.prompts import compose, write_prompts
 
-    path = folder / "prompts.jsonl"
+    path = folder / f"prompts-{COMPOSED_PROMPTS}.jsonl"
     if not path.exists():
-        write_prompts(path, compose(count))
+        write_prompts(path, compose(COMPOSED_PROMPTS))
     return path

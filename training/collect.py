@@ -30,7 +30,7 @@ from engine.sequence import Ended, Sequence
 from training.errors import CollectionError, TrainingError
 from training.progress import Display, say
 from training.prompts import read_prompts
-from training.shards import SHARD_TOKENS, Collection, Identity, Recorded, States, sha256
+from training.shards import SHARD_TOKENS, Collection, Identity, Recorded, States, make_folder, sha256
 
 DEFAULT_TOKENS = 1_000_000
 DEFAULT_MAX_TOKENS = 176  # most answers of a small model end by then; longer ones repeat themselves
@@ -148,8 +148,8 @@ def _generator(options: CollectOptions, model: str) -> str:
     if options.form is None:
         return model
     made = options.out / f"{Path(model).stem}.{options.form}.gguf"
+    make_folder(options.out)
     if not made.exists():
-        options.out.mkdir(parents=True, exist_ok=True)
         requantise(model, str(made), options.form)
     return str(made)
 

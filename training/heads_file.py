@@ -27,7 +27,7 @@ def write(
     }
     tensors[TOKEN_MAP] = torch.from_numpy(np.ascontiguousarray(vocabulary, dtype=np.int32))
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    part = path.with_name(path.name + ".part")
+    part = _part(path)
     try:
         save_file(tensors, part, metadata=texts)
         with part.open("rb") as stream:
@@ -37,3 +37,16 @@ def write(
         raise TrainingError(f"cannot write {path}: {error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raises TrainingError when write() could not even begin."""
+    try:
+        _part(path).touch()
+        _part(path).unlink()
+    except OSError as error:
+        raise TrainingError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(path.name + ".part")

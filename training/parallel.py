@@ -10,32 +10,35 @@ import multiprocessing
 import os
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from rich.console import Console
 
-from engine import EngineError
+from engine import EngineError, ModelLoadError
 from engine.context import usable_cores
 from training.collect import CollectOptions, collect
 from training.errors import CollectionError, TrainingError
 from training.progress import Display
+from training.prompts import read_prompts
 
 POLL_S = 0.5
 _counts: list[Synchronized[int]] = []  # tokens of each part, as its process counts them
 
 
 def collect_parts(options: CollectOptions, processes: int, console: Console) -> tuple[Path, ...]:
-    """Collect in so many processes; the folders of the parts. What is there already is gone on with.
+    """Collect in so many processes, or as many as there are prompts; the folders of the parts.
 
-    Raises TrainingError or EngineError.
+    What is there already is gone on with. Raises TrainingError or EngineError.
     """
+    if processes > usable_cores():
+        raise CollectionError(f"{processes} processes need as many cores, and there are {usable_cores()}")
+    processes = min(processes, len(read_prompts(options.prompts)))
     if processes == 1:
         collect(options, console)
         return (options.out,)
-    if processes > usable_cores():
-        raise CollectionError(f"{processes} processes need as many cores, and there are {usable_cores()}")
     parts = [
         replace(
             options,
@@ -60,9 +63,13 @@ def collect_parts(options: CollectOptions, processes: int, console: Console) -> 
                 ended, running = wait(running, POLL_S, return_when="FIRST_EXCEPTION")
                 _raise_failures(ended)
                 display.update(sum(count.value for count in counts))
-        except BaseException:
+        except BaseException as error:
             for process in tuple(pool._processes.values()):
                 process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise CollectionError(
+                    "a collecting process was killed; the same command goes on from what is collected"
+                ) from None
             raise
     return tuple(part.out for part in parts)
 
@@ -97,5 +104,7 @@ def _collect_part(options: CollectOptions, cores: list[int]) -> None:
 
     try:
         collect(options, Console(quiet=True), note)
-    except EngineError as error:  # its pickle would not bring it back whole
+    except ModelLoadError:
+        raise
+    except EngineError as error:  # the pickles of others would not bring them back whole
         raise TrainingError(error.message) from None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from training import materials as m
 from training.errors import PromptsError
@@ -20,6 +21,7 @@ from training.foreign import sentence
 from training.passages import passage, person
 from training.puzzles import arithmetic, mathematics, reasoning
 
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 DEFAULT_COUNT = 12_000  # at about 100 tokens an answer, a million tokens and some
 
 
@@ -255,23 +257,37 @@ def read_prompts(paths: Iterable[Path]) -> list[Prompt]:
 
 def _read(path: Path) -> Iterator[Prompt]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # splitlines() would also cut at U+2028 and others, which JSON strings may hold
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptsError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if path.suffix not in (".jsonl", ".json"):
+        if path.suffix.lower() not in JSON_SUFFIXES:
             yield Prompt(line, "")
             continue
         try:
             row = json.loads(line)
-            text = row.get("prompt") or row.get("text") or row["turns"][0]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            text = row.get("prompt") or row.get("text") or _first_turn(row["turns"])
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise PromptsError(f"{path}, line {number}: no JSON object with prompt, text or turns") from None
-        if not isinstance(text, str):
+        if not isinstance(text, str) or not _is_unicode(text):
             raise PromptsError(f"{path}, line {number}: the prompt is not text")
         yield Prompt(text, str(row.get("category", "")))
+
+
+def _first_turn(turns: Any) -> Any:
+    return turns[0] if isinstance(turns, list) else None
+
+
+def _is_unicode(text: str) -> bool:
+    """Not half of a surrogate pair, which JSON can spell and no model can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.calibration import RANKS
 from training.errors import TrainingError
 
 
@@ -32,7 +33,7 @@ class Recipe:
         checks = (
             ("heads", 1 <= self.heads <= 16, "must be between 1 and 16"),
             ("layers", 1 <= self.layers <= 8, "must be between 1 and 8"),
-            ("vocabulary", self.vocabulary >= 1, "must be at least 1"),
+            ("vocabulary", self.vocabulary >= RANKS, f"must be at least {RANKS}"),
             ("epochs", self.epochs >= 1, "must be at least 1"),
             ("rows", self.rows >= 1, "must be at least 1"),
             ("learning_rate", 0 < self.learning_rate < 1, "must be above 0 and below 1"),

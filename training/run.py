@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
+from engine.head_layouts import first_line
 from training.dataset import Answer, Batch, Dataset, batch, groups
 from training.errors import TrainingError
 from training.network import DraftHeads, DraftLoss, Proposals
@@ -45,7 +46,7 @@ class Run:
         recipe = options.recipe
         self.recipe, self.vocabulary = recipe, vocabulary
         self._data = data
-        self._device = _device(options.device)
+        self._device = find_device(options.device)
         self._lm_head = torch.from_numpy(rows).to(self._device, _fast_type(self._device))
         places = np.full(data.vocab_size, -1, dtype=np.int64)
         places[vocabulary] = np.arange(len(vocabulary))
@@ -62,7 +63,7 @@ class Run:
         self._sample = [_in_memory(answer) for answer in data.held_out.greedy().spread(LOOK_TOKENS)]
         self._checkpoint = options.work / "checkpoint.pt"
         self.step = 0
-        self.best = 0.0
+        self.best = (0.0, 0.0)  # tokens a step, and where those are equal the mean top-1
         self._best_weights = _copy(self.network)
         self._since_best = 0
         self._identity = json.dumps(
@@ -129,11 +130,15 @@ class Run:
         return (hidden.to(self._lm_head.dtype) @ self._lm_head.T).softmax(dim=-1)
 
     def _look(self) -> Scores:
-        """Scores of a part of the held-out answers; keeps the weights when they are the best so far."""
+        """Scores of a part of the held-out answers; keeps the weights when they are the best so far.
+
+        Where there is nothing to score, the last weights are kept, and training never stops early.
+        """
         scores = evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
         self._since_best += 1
-        if scores.tokens_per_step > self.best:
-            self.best, self._since_best = scores.tokens_per_step, 0
+        found = (scores.tokens_per_step, scores.mean_top1)
+        if found > self.best or not scores.tokens:
+            self.best, self._since_best = found, 0
             self._best_weights = _copy(self.network)
         return scores
 
@@ -160,15 +165,13 @@ class Run:
             return
         try:
             state: dict[str, Any] = torch.load(self._checkpoint, map_location=self._device, weights_only=True)
-            same = state["identity"] == self._identity
+            identity = state["identity"]
         except Exception as error:  # damage shows as any error
-            raise TrainingError(
-                f"{self._checkpoint} cannot be read; remove it to start over: {error}"
-            ) from error
-        if not same:
-            raise TrainingError(
-                f"{self._checkpoint} is of another recipe or other data; remove it to start over"
-            )
+            say(console, f"training starts over: {self._checkpoint} cannot be read: {first_line(error)}")
+            return
+        if identity != self._identity:
+            say(console, f"training starts over: {self._checkpoint} is of another recipe or other data")
+            return
         self.network.load_state_dict(state["network"])
         for (optimizer, _), kept in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
@@ -185,12 +188,12 @@ def _schedule(done: float, warm_up: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (done - warm_up) / (1 - warm_up)))
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
         raise TrainingError(f"no device {name}: {str(error).splitlines()[0]}") from error
     return device

@@ -17,8 +17,9 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of greedy answers. top1, top5: share of places where each head's best, or best five, hold the token.
+    """Of greedy answers of two tokens or more; where there are none, tokens is 0, and nothing is known.
 
+    top1, top5: share of places where each head's best, or best five, hold the token.
     tokens_per_step: mean length that a chain of every head's best token is accepted to, and one for the
     token that the model itself gives, walking through each answer from one accepted chain to the next.
     """
@@ -28,7 +29,13 @@ class Scores:
     tokens_per_step: float
     tokens: int
 
+    @property
+    def mean_top1(self) -> float:
+        return sum(self.top1) / len(self.top1)
+
     def text(self) -> str:
+        if not self.tokens:
+            return "no greedy answer to score"
         shares = " ".join(f"{a:.3f}/{b:.3f}" for a, b in zip(self.top1, self.top5, strict=True))
         return f"{self.tokens_per_step:.3f} tokens a step; top-1/top-5 {shares}"
 
@@ -87,7 +94,7 @@ def evaluate(heads: Heads, answers: Iterable[Answer]) -> Scores:
     """Scores of heads on the greedy ones of these answers."""
     scorer = Scorer(heads.heads)
     for answer in answers:
-        if not answer.sampled:
+        if not answer.sampled and len(answer.output) > 1:
             scorer.add(heads.propose(answer.hidden.astype(np.float32), heads.heads, TOP)[0], answer.output)
     return scorer.scores()
 

@@ -120,19 +120,21 @@ class Collection:
 
     def begin(self, identity: Identity) -> None:
         """Take the folder for this process, and check that it is of this kind. Raises CollectionError."""
+        make_folder(self.folder)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in self.folder.glob("*.part"):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if not (self.folder / "collection.json").exists():
+                self._describe(identity)
         except BlockingIOError:
             raise CollectionError(f"another process is collecting into {self.folder}") from None
         except OSError as error:
-            raise CollectionError(f"cannot use the folder {self.folder}: {error.strerror}") from error
-        for leftover in self.folder.glob("*.part"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        if (self.folder / "collection.json").exists():
-            _check_same(self.folder, self.identity, identity)
-            return
+            raise _unusable(self.folder, error) from error
+        _check_same(self.folder, self.identity, identity)
+
+    def _describe(self, identity: Identity) -> None:
         part = self.folder / "collection.json.part"
         part.write_text(json.dumps(asdict(identity), indent=1) + "\n", encoding="utf-8")
         _fsync(part)
@@ -140,9 +142,11 @@ class Collection:
         _fsync(self.folder)
 
     def write(self, answers: list[Recorded]) -> Path:
-        """Add a shard; it is on the disk when this returns. Raises CollectionError when it cannot be."""
-        taken = [int(path.name.removeprefix("shard-")) for path in self.paths()]
-        path = self.folder / f"shard-{max(taken, default=-1) + 1:05d}"
+        """Add a shard; it is on the disk when this returns. Raises CollectionError when it cannot be.
+
+        Repeated after an interrupt with the same answers, it adds none.
+        """
+        path = self._place(answers)
         part = path.with_suffix(".part")
         arrays = {
             "sequences": np.array(
@@ -152,16 +156,27 @@ class Collection:
             "hidden": np.concatenate([a.hidden for a in answers]),
         }
         try:
-            part.mkdir(exist_ok=True)
-            for name, array in arrays.items():
-                np.save(part / f"{name}.npy", array)
-                _fsync(part / f"{name}.npy")
-            _fsync(part)
-            part.rename(path)
+            if not path.exists():
+                part.mkdir(exist_ok=True)
+                for name, array in arrays.items():
+                    np.save(part / f"{name}.npy", array)
+                    _fsync(part / f"{name}.npy")
+                _fsync(part)
+                part.rename(path)
             _fsync(self.folder)
         except OSError as error:
             raise CollectionError(f"cannot write {path}: {error.strerror}") from error
         return path
+
+    def _place(self, answers: list[Recorded]) -> Path:
+        """The next free one, or the last shard where it holds just these answers."""
+        paths = self.paths()
+        if not paths:
+            return self.folder / "shard-00000"
+        last = open_shard(paths[-1], answers[0].hidden.shape[1])
+        if last.sequences[:, 0].tolist() == [answer.number for answer in answers]:
+            return last.path
+        return self.folder / f"shard-{int(last.path.name.removeprefix('shard-')) + 1:05d}"
 
     def close(self) -> None:
         if self._lock is not None:
@@ -189,6 +204,18 @@ def open_shard(path: Path, width: int) -> Shard:
     if len(tokens) != sequences[:, 1:3].sum() or len(hidden) != sequences[:, 2].sum():
         raise CollectionError(f"{path} is damaged: its arrays do not belong together")
     return Shard(path, sequences, tokens, hidden)
+
+
+def make_folder(folder: Path) -> None:
+    """Raises CollectionError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> CollectionError:
+    return CollectionError(f"cannot use the folder {folder}: {error.strerror}")
 
 
 def _check_same(folder: Path, there: Identity, wanted: Identity) -> None:

@@ -10,21 +10,36 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
+from engine.calibration import RANKS
 from engine.heads import MedusaHeads
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.model import Model
 from training import heads_file
 from training.dataset import Dataset, draft_vocabulary
 from training.errors import TrainingError
 from training.progress import say
 from training.recipe import TrainOptions
-from training.run import Run
+from training.run import Run, find_device
 from training.scores import Scores, calibrate, evaluate
 from training.shards import sha256
 
 SCORED_TOKENS = 250_000  # at most, of the held-out ones: a minute, and scores to a fifth of a percent
+
+
+def check(model: str, output: Path, device: str) -> None:
+    """What would else fail after hours of collecting.
+
+    Raises ModelLoadError, HeadsLoadError or TrainingError.
+    """
+    heads_file.check_writable(output)
+    find_device(device)
+    Model(model, gpu_layers=0)
+    fingerprint(model)
+    lm_head_rows(model, np.zeros(1, np.int32))
 
 
 def train(options: TrainOptions, console: Console) -> Scores:
@@ -40,6 +55,10 @@ def train(options: TrainOptions, console: Console) -> Scores:
         if identity.model_sha256 != digest:
             raise TrainingError(f"the collected states are of another model than {options.model}")
     vocabulary = draft_vocabulary(data.frequencies(), options.recipe.vocabulary)
+    if len(vocabulary) < RANKS:
+        raise TrainingError(
+            f"the answers hold {len(vocabulary)} different tokens, and heads need {RANKS}: collect more"
+        )
     rows = lm_head_rows(options.model, vocabulary)
     say(console, f"{data.train.tokens} tokens to train on, {data.held_out.tokens} held out")
     run = Run(options, data, vocabulary, rows)

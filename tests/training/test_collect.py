@@ -18,6 +18,7 @@ from engine.engine import Engine
 from engine.lm_head import lm_head_rows
 from engine.sequence import Sequence
 from tests.training.conftest import options, said
+from training import shards
 from training.collect import collect
 from training.errors import CollectionError, PromptsError
 from training.shards import Collection, Recorded
@@ -81,6 +82,28 @@ def test_an_interrupted_collection_goes_on(
     assert len(set(numbers)) == len(numbers), "nothing is done twice"
 
 
+def test_an_interrupt_behind_the_rename_of_a_shard_writes_it_once(
+    tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, interrupts = shards._fsync, 0
+
+    def interrupted(path: Path) -> None:
+        nonlocal interrupts
+        fsync(path)
+        if list(path.glob("shard-?????")) and not interrupts:
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("training.collect.SHARD_TOKENS", 100)
+    monkeypatch.setattr(shards, "_fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collect(options(tiny_gguf, prompts, tmp_path / "s"), quiet)
+    numbers = [a.number for a in answers(tmp_path / "s")]
+    assert interrupts == 1
+    assert numbers
+    assert len(set(numbers)) == len(numbers)
+
+
 def test_a_murdered_collection_goes_on(tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console) -> None:
     out = tmp_path / "s"
     command = [sys.executable, "-m", "training.collect", "--model", tiny_gguf, "--prompts", str(prompts)]
@@ -129,6 +152,9 @@ def test_what_keeps_it_from_starting_is_named(
         collect(options(tiny_gguf, tmp_path / "none", tmp_path / "s"), quiet)
     with pytest.raises(ModelLoadError):
         collect(options(str(tmp_path / "none.gguf"), prompts, tmp_path / "s"), quiet)
+    (tmp_path / "file").touch()
+    with pytest.raises(CollectionError, match=r"cannot use the folder .*file/s: Not a directory"):
+        collect(options(tiny_gguf, prompts, tmp_path / "file" / "s", form="q8_0"), quiet)
     with pytest.raises(CollectionError, match="slots must be"):
         collect(options(tiny_gguf, prompts, tmp_path / "s", slots=0), quiet)
 

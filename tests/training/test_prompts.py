@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -47,7 +48,33 @@ def test_lines_of_text_and_other_keys_are_prompts_too(tmp_path: Path) -> None:
     assert [prompt.text for prompt in prompts] == ["one", "two", "three", "five"]
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"turns": []}', '{"question": "x"}', "3", '{"prompt": ["x"]}'])
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    text = "a\u2028b\u2029c\x85d\fe"
+    (tmp_path / "a.jsonl").write_bytes(json.dumps({"prompt": text}, ensure_ascii=False).encode() + b"\r\n")
+    (tmp_path / "b.txt").write_bytes(text.encode() + b"\r\n")
+    assert [prompt.text for prompt in read_prompts([tmp_path / "a.jsonl", tmp_path / "b.txt"])] == [text] * 2
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson", "P.JSONL"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"prompt": "x"}\n', encoding="utf-8-sig")
+    assert read_prompts([tmp_path / name]) == [Prompt("x", "")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        "3",
+        '{"turns": []}',
+        '{"turns": "x"}',
+        '{"question": "x"}',
+        '{"prompt": ["x"]}',
+        '{"prompt": "\\ud83d"}',
+    ],
+)
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n' + line)
     with pytest.raises(PromptsError, match=r"p\.jsonl, line 2: "):

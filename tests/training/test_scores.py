@@ -77,6 +77,11 @@ def test_sampled_answers_are_not_scored() -> None:
     assert scores.tokens_per_step == 1
 
 
+def test_without_two_tokens_there_is_nothing_to_score() -> None:
+    scores = evaluate(Fixed(table((11, 0))), [Answer(OUTPUT[:1], states(1), False)])
+    assert (scores.tokens, scores.text()) == (0, "no greedy answer to score")
+
+
 def test_an_answer_shorter_than_the_chain_counts_for_the_heads_it_reaches() -> None:
     scorer = Scorer(2)
     scorer.add(table((11, 0), (0, 0)), OUTPUT[:2])

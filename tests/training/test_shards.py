@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,25 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CollectionError, match="cannot use the folder"):
         Collection(tmp_path / "file" / "states").begin(IDENTITY)
+
+
+def test_a_full_disk_at_the_first_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    begun = Collection(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.shards._fsync", full)
+        with pytest.raises(CollectionError, match=r"cannot use .*No space left"):
+            begun.begin(IDENTITY)
+    begun.close()
+    Collection(tmp_path).begin(IDENTITY)
+
+
+def test_the_same_answers_written_again_are_there_once(collection: Collection) -> None:
+    assert collection.write([answer(2, 7)]).name == "shard-00001"
+    assert collection.done() == ({0, 4, 2}, 13)
+    assert collection.write([answer(2, 7), answer(3, 1)]).name == "shard-00002", "not the same"
 
 
 def test_a_shard_that_cannot_be_written_is_named(collection: Collection) -> None:

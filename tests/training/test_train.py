@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch", reason="the extra medusa is not installed")
 
 from safetensors import safe_open  # noqa: E402
 
+from engine import ModelLoadError  # noqa: E402
 from engine.calibration import Calibration  # noqa: E402
+from engine.head_layouts import HeadsLoadError  # noqa: E402
 from engine.heads import MedusaHeads  # noqa: E402
 from engine.lm_head import lm_head_rows  # noqa: E402
 from tests.engine.tiny import VOCAB, WIDTH, write_tiny_gguf  # noqa: E402
@@ -28,7 +30,7 @@ from training.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
 from training.recipe import Recipe, TrainOptions  # noqa: E402
 from training.run import Run  # noqa: E402
 from training.scores import Scores, evaluate  # noqa: E402
-from training.train import train  # noqa: E402
+from training.train import check, train  # noqa: E402
 
 SMALL = Recipe(heads=2, vocabulary=200, epochs=2, rows=256)
 
@@ -96,6 +98,23 @@ def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layer
     scores = evaluate(Proposals(run.network, lm_head, world.vocabulary), world.held_out)
     assert scores.tokens_per_step > 3.3
     assert min(scores.top1) > 0.7
+
+
+@pytest.mark.parametrize(("length", "patience"), [(3, 99), (1, 1), (0, 1)])
+def test_held_out_answers_too_short_for_a_step_still_choose_weights(
+    tmp_path: Path, quiet: Console, length: int, patience: int
+) -> None:
+    world: Any = Cycle()
+    whole = world.held_out
+    world.held_out = Listed(Answer(a.output[:length], a.hidden[:length], False) for a in whole if length)
+    recipe = Recipe(heads=3, epochs=40, rows=320, patience=patience)
+    run = Run(TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu"), world, world.vocabulary, world.rows)
+    run.run(quiet)
+    scores = evaluate(Proposals(run.network, torch.from_numpy(world.rows), world.vocabulary), whole)
+    assert min(scores.top1) > 0.5
+    if length < 2:
+        assert run.step == run.steps, "nothing can be known to get no better"
+        assert "held out: no greedy answer to score" in said(quiet)
 
 
 def test_untrained_heads_say_what_the_state_says() -> None:
@@ -202,16 +221,17 @@ def test_it_stops_when_nothing_gets_better(
     assert again == ended, "broken off behind the end of training, it trains no further"
 
 
-def test_a_checkpoint_of_another_recipe_or_damaged_is_refused(
+def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
     tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
 ) -> None:
-    train(options(tiny_gguf, states, tmp_path), quiet)
-    other = options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, learning_rate=0.5))
-    with pytest.raises(TrainingError, match="another recipe or other data; remove it"):
-        train(other, quiet)
+    first = train(options(tiny_gguf, states, tmp_path), quiet)
+    train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, learning_rate=0.5)), quiet)
+    assert said(quiet).count("checkpoint.pt is of another recipe or other data") == 1
     (tmp_path / "work" / "checkpoint.pt").write_bytes(b"x")
-    with pytest.raises(TrainingError, match="cannot be read; remove it to start over"):
-        train(options(tiny_gguf, states, tmp_path), quiet)
+    assert train(options(tiny_gguf, states, tmp_path), quiet) == first
+    assert said(quiet).count("checkpoint.pt cannot be read: ") == 1
+    assert said(quiet).count("training starts over: ") == 2
+    assert "going on at step" not in said(quiet)
 
 
 def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet: Console) -> None:
@@ -220,12 +240,37 @@ def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet
         train(options(other, states, tmp_path), quiet)
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_named(
     tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, device: str
 ) -> None:
     with pytest.raises(TrainingError, match=f"no device {device}: "):
         train(options(tiny_gguf, states, tmp_path, device=device), quiet)
+    with pytest.raises(TrainingError, match=f"no device {device}: "):
+        check(tiny_gguf, tmp_path / "heads.safetensors", device)
+
+
+def test_what_would_fail_at_the_end_is_found_at_the_start(
+    tiny_gguf: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "heads.safetensors"
+    check(tiny_gguf, output, "cpu")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(TrainingError, match=r"cannot write .*: File name too long"):
+        check(tiny_gguf, tmp_path / ("h" * 252), "cpu")
+    with pytest.raises(ModelLoadError, match="no such file"):
+        check(str(tmp_path / "none.gguf"), output, "cpu")
+    monkeypatch.setattr("engine.lm_head.FINAL_NORM", "none.weight")
+    with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
+        check(tiny_gguf, output, "cpu")
+
+
+def test_too_few_different_tokens_are_refused_before_training(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.train.draft_vocabulary", lambda *_: np.arange(7, dtype=np.int32))
+    with pytest.raises(TrainingError, match="hold 7 different tokens, and heads need 8: collect more"):
+        train(options(tiny_gguf, states, tmp_path), quiet)
 
 
 def test_what_cannot_be_written_is_named(
@@ -243,7 +288,7 @@ def test_what_cannot_be_written_is_named(
     [
         ({"heads": 0}, "heads must be"),
         ({"layers": 9}, "layers must be"),
-        ({"vocabulary": 0}, "vocabulary must be"),
+        ({"vocabulary": 7}, "vocabulary must be"),
         ({"epochs": 0}, "epochs must be"),
         ({"rows": 0}, "rows must be"),
         ({"learning_rate": 0.0}, "learning_rate must be"),

@@ -53,15 +53,32 @@ def test_two_processes_collect_for_one_training(tiny_gguf: str, prompts: Path, t
 def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra medusa is not installed")
     output = tmp_path / "heads.safetensors"
-    ended = run(tiny_gguf, "-o", output, "--tokens", 7000, "--max-tokens", 8, "--epochs", 1, "--threads", 1)
+    small = ["--max-tokens", 8, "--epochs", 1, "--threads", 1]
+    trial = run(tiny_gguf, "-o", output, "--tokens", 500, *small)
+    assert trial.returncode == 0, trial.stderr
+    ended = run(tiny_gguf, "-o", output, "--tokens", 2000, *small)
     assert ended.returncode == 0, ended.stderr
-    assert len((tmp_path / "heads.safetensors.work" / "prompts.jsonl").read_text().splitlines()) == 100
+    assert "of 2000 tokens are there already" in ended.stderr
+    assert "training starts over: " in ended.stderr
+    states = Collection(tmp_path / "heads.safetensors.work" / "states")
+    prompts = {tuple(a.prompt.tolist()) for shard in states.shards() for a in shard}
+    assert len(prompts) == len(states.done()[0]) >= 2000 // 8, "none is asked twice while there are others"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["{model}", "-o", "{folder}/none/heads.safetensors"], 2, "the folder {folder}/none does not exist"),
+        (["{model}", "-o", "{folder}/none/h"], 2, "-o: the folder {folder}/none does not exist"),
+        (["{model}", "-o", "{folder}"], 2, "-o: {folder} is a folder"),
+        (["{model}", "-o", "."], 2, "-o: . is a folder"),
+        (["{model}", "-o", "{folder}/" + "h" * 256], 2, "-o: cannot write {folder}/hhh"),
+        (["{model}", "-o", "{folder}/h", "--vocabulary", "7"], 2, "Invalid value for '--vocabulary'"),
+        (["{model}", "-o", "{folder}/h", "--device", "abacus"], 1, "no device abacus: "),
+        (
+            ["{model}", "-o", "{folder}/h", "--work", "{model}"],
+            1,
+            "cannot use the folder {model}/states: Not",
+        ),
         (["{model}", "-o", "{folder}/h", "--prompts", "{folder}/p"], 2, "{folder}/p cannot be read"),
         (["{folder}/none.gguf", "-o", "{folder}/h"], 3, "{folder}/none.gguf: no such file"),
         (["{model}", "-o", "{folder}/h", "--learning-rate", "7"], 1, "learning_rate must be"),
@@ -79,6 +96,7 @@ def test_what_is_wrong_is_one_line(
     assert (ended.returncode, ended.stdout) == (code, "")
     assert ended.stderr.splitlines()[-1].startswith(f"error: {message.format(**places)}")
     assert len(ended.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("collection.json")), "nothing was collected in vain"
 
 
 def test_without_torch_it_says_how_to_get_it(tiny_gguf: str, tmp_path: Path) -> None:
