@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +17,7 @@ from engine.context import Context, DecodeError, Logits, Outputs
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
+from engine.latency import RowTimer
 from engine.model import Model, Tokens, default_model_path, on_gpu
 from engine.prefill import PrefillContext
 from engine.request import Decoding, FinishReason, Request
@@ -152,27 +153,33 @@ class Engine:
         self.info = replace(self.info, draft_sources=names)
 
     @contextmanager
-    def row_timer(self) -> Iterator[Callable[[int], float]]:
-        """A function from rows to the seconds of one call of so many, after a short prompt.
-
-        Nothing else may run meanwhile.
-        """
+    def row_timer(self) -> Iterator[RowTimer]:
+        """Times calls after a short prompt, which can be made longer. Nothing else may run meanwhile."""
         assert self.idle, "the rows need cells that nobody else has"
-        seq_id, after = self._leaf_ids[0], self._timed_after
+        seq_id, length = self._leaf_ids[0], 0
 
-        def call(first: int, count: int) -> float:
+        def extend(count: int) -> float:
+            nonlocal length
             rows = RowsBuilder()
-            for position in range(first, first + count):
+            for position in range(length, length + count):
                 rows.add(seq_id, [0], position, Draft())
             began = time.perf_counter()
             self.context.decode(rows.build(), hidden=True)
-            seconds = time.perf_counter() - began
-            self.context.truncate(seq_id, after)
+            length += count
+            return time.perf_counter() - began
+
+        def decode(count: int) -> float:
+            nonlocal length
+            seconds = extend(count)
+            length -= count
+            self.context.truncate(seq_id, length)
             return seconds
 
         try:
-            call(0, after)
-            yield lambda count: call(after, count)
+            extend(self._timed_after)
+            yield RowTimer(
+                decode, extend, room=max(0, self.info.context_length - length - self.largest_timed)
+            )
         finally:
             self.context.truncate(seq_id, 0)
 

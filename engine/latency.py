@@ -1,4 +1,8 @@
-"""T(n): the seconds of one decode call of n rows, measured where the engine runs."""
+"""T(n): the seconds of one decode call of n rows, measured where the engine runs.
+
+Attention takes its time row by row, whatever rows share; the weights do not. So a row's attention is measured
+apart: in long contexts more rows pay less.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -19,6 +24,11 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)  
 BUDGET_S = 1.0  # after the first round; the small sizes get the most rounds, since they decide at one request
 FIRST_ROUND_S = 4.0  # later sizes are left out, and the curve goes on at its last slope
 LEAST_SIZES = 4
+ATTENTION_ROWS = 4  # of the calls that are timed before and after the context is longer
+ATTENTION_CELLS = 448  # by so much
+ATTENTION_S = 0.7  # or by what is prefilled in this time
+EXTENSION = 32  # cells at once
+REPEATS = 4
 MAX_ROUNDS = 9
 WARM_UP = 2  # calls whose time is not kept: the first one builds graphs and touches all weights
 SPEED_WINDOW = 32  # calls over which the machine's present speed is averaged
@@ -34,8 +44,11 @@ class LatencyProfile:
     for each point follows its own slow change, as of a growing cache.
     """
 
-    def __init__(self, measured: Mapping[int, float], switch_s: float = 0.0) -> None:
-        """measured: rows -> seconds, at least one point. switch_s: see `switch`."""
+    def __init__(self, measured: Mapping[int, float], switch_s: float = 0.0, row_cell_s: float = 0.0) -> None:
+        """measured: rows -> seconds in a short context, at least one point. switch_s: see `switch`.
+
+        row_cell_s: seconds more for each row and each token that it attends to.
+        """
         if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
             raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
         self._rows = sorted(measured)
@@ -45,23 +58,24 @@ class LatencyProfile:
             seconds.append(longest)
         self._seconds = seconds
         self._speed = 1.0
-        self._switch_s = switch_s
+        self.switch_s, self.row_cell_s = switch_s, row_cell_s
+        self.context = 0.0  # tokens that a row of the present calls attends to
         self.last_rows = 0  # of the call before
 
     @property
     def points(self) -> dict[int, float]:
-        """rows -> seconds, as the curve stands now."""
-        return {rows: self.seconds(rows) for rows in self._rows}
+        """rows -> seconds in a short context, as the curve stands now."""
+        return {rows: self._speed * seconds for rows, seconds in zip(self._rows, self._seconds, strict=True)}
 
     def seconds(self, rows: int) -> float:
         """Expected duration of a call of so many rows; that of the first point below it."""
-        return self._speed * self._curve(rows)
+        return self._speed * (self._curve(rows) + self.row_cell_s * rows * self.context)
 
     @property
     def switch(self) -> float:
         """Seconds more that a call takes whose rows differ from those of the one before: the runtime then
         builds its graph anew."""
-        return self._speed * self._switch_s
+        return self._speed * self.switch_s
 
     def next_call(self, rows: int) -> float:
         """Expected duration of the next call."""
@@ -93,11 +107,23 @@ class LatencyProfile:
             self._seconds[nearest] *= ratio ** (1 / SHAPE_WINDOW)
 
 
-def measure(decode: Callable[[int], float], rows: Iterable[int] = ROWS) -> LatencyProfile:
-    """Time decode(n) -> seconds: all sizes once within FIRST_ROUND_S, then more rounds within BUDGET_S.
+@dataclass(frozen=True, slots=True)
+class RowTimer:
+    """decode(n): seconds of a call of n rows, which leaves the context as it was. extend(n): seconds of n
+    tokens more in the context, which stay; room: how many there may be.
+    """
+
+    decode: Callable[[int], float]
+    extend: Callable[[int], float]
+    room: int
+
+
+def measure(timer: RowTimer, rows: Iterable[int] = ROWS) -> LatencyProfile:
+    """Time all sizes once within FIRST_ROUND_S, then in more rounds within BUDGET_S; then attention.
 
     Each size twice in a row: the second call gives T(n), what the first took more is the switch. Medians.
     """
+    decode = timer.decode
     times: dict[int, list[float]] = {}
     switches: list[float] = []
 
@@ -123,15 +149,32 @@ def measure(decode: Callable[[int], float], rows: Iterable[int] = ROWS) -> Laten
     return LatencyProfile(
         {n: statistics.median(measured) for n, measured in times.items()},
         max(0.0, statistics.median(switches)),
+        _attention(timer, min(ATTENTION_ROWS, sizes[-1])),
     )
 
 
+def _attention(timer: RowTimer, rows: int) -> float:
+    """Seconds a row and cell: what a longer context adds to calls of so many rows."""
+    if not timer.room:
+        return 0.0
+
+    def least() -> float:
+        return min(timer.decode(rows) for _ in range(REPEATS))
+
+    before, cells, spent = least(), 0, 0.0
+    while cells < min(ATTENTION_CELLS, timer.room) and spent < ATTENTION_S:
+        added = min(EXTENSION, timer.room - cells)
+        spent += timer.extend(added)
+        cells += added
+    return max(0.0, least() - before) / (rows * cells)
+
+
 def measure_once(
-    key: str, timer: AbstractContextManager[Callable[[int], float]], rows: Iterable[int] = ROWS
+    key: str, timer: AbstractContextManager[RowTimer], rows: Iterable[int] = ROWS
 ) -> LatencyProfile:
     """The profile kept under this key, or a new one, which is kept. A cache that fails costs time only.
 
-    timer: gives decode(n) -> seconds; it is entered only when there is something to measure.
+    timer is entered only when there is something to measure.
     """
     path = cache_folder() / f"latency-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     wanted = tuple(rows)
@@ -139,17 +182,23 @@ def measure_once(
         data = json.loads(path.read_text())
         kept = {int(n): float(s) for n, s in data["seconds"].items()}
         if data["sizes"] == list(wanted):
-            return LatencyProfile(kept, float(data["switch"]))
+            return LatencyProfile(kept, float(data["switch"]), float(data["row_cell"]))
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s: measured again, since it cannot be read: %s", path, error)
-    with timer as decode:
-        profile = measure(decode, wanted)
+    with timer as entered:
+        profile = measure(entered, wanted)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        content = {"key": key, "sizes": wanted, "seconds": profile.points, "switch": profile.switch}
+        content = {
+            "key": key,
+            "sizes": wanted,
+            "seconds": profile.points,
+            "switch": profile.switch_s,
+            "row_cell": profile.row_cell_s,
+        }
         part.write_text(json.dumps(content))
         part.replace(path)
     except OSError as error:

@@ -14,8 +14,9 @@ from engine.draft import ROOT, Tree
 
 MARGIN = 0.04  # G must beat plain decoding by so much: below it, the estimate is as likely wrong as right
 LOSS_BOUND = 0.01  # of the time, at most lost to speculation that did not pay
-CREDIT_S = 0.02  # most that past gains may be set against later losses
-ALLOWANCE_S = 0.02  # loss allowed before the first gain
+CREDIT = 2.0  # plain steps' time: most that past gains may be set against later losses
+ALLOWANCE = 2.0  # and the loss allowed before the first gain
+GRACE = 6.0  # debt in which drafts that cost nothing to make are still verified
 
 
 def bucket(rows: int) -> int:
@@ -108,19 +109,24 @@ def merge(trees: Iterable[Tree]) -> Tree:
 
 
 class TimeDebt:
-    """What speculation has lost against plain decoding, in seconds; a pause while it is too much.
+    """What speculation has lost against plain decoding, in plain steps' time.
 
-    A loss is repaid by gains, and by time: LOSS_BOUND of all time may be lost.
+    A loss is repaid by gains, and by time: LOSS_BOUND of all time may be lost. In debt, drafts that cost
+    time to make are not asked for, and beyond GRACE of it none are: it takes wrong predictions to lose by
+    verifying, and those are corrected soon.
     """
 
     def __init__(self) -> None:
-        self._balance = ALLOWANCE_S
+        self._balance = ALLOWANCE
+
+    @property
+    def strained(self) -> bool:
+        return self._balance < 0
 
     @property
     def paused(self) -> bool:
-        return self._balance < 0
+        return self._balance < -GRACE
 
-    def step(self, seconds: float, plain_seconds: float) -> None:
-        """Note a step, and what plain decoding would have taken for the same tokens."""
-        self._balance += LOSS_BOUND * seconds + plain_seconds - seconds
-        self._balance = min(self._balance, CREDIT_S)
+    def step(self, took: float, plain: float) -> None:
+        """Note a step's time, and what plain decoding would have taken for the same tokens."""
+        self._balance = min(self._balance + LOSS_BOUND * took + plain - took, CREDIT)

@@ -122,6 +122,7 @@ class Speculation(DraftSource):
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         began = time.perf_counter()
         self._settle()
+        self.profile.context = sum(s.length for s in sequences) / len(sequences) if sequences else 0.0
         trees: list[Tree] = [[] for _ in sequences]
         kinds = [s.request.decoding for s in sequences]
         forced = [i for i, kind in enumerate(kinds) if kind is Decoding.MEDUSA]
@@ -161,10 +162,8 @@ class Speculation(DraftSource):
         step, self._step = self._step, None
         if step is None or not step.counted or not step.expected:
             return
-        tokens = step.requests + step.accepted
-        self.debt.step(
-            step.spent + step.expected, self.profile.seconds(step.requests) * tokens / step.requests
-        )
+        plain = self.profile.seconds(step.requests)
+        self.debt.step((step.spent + step.expected) / plain, (step.requests + step.accepted) / step.requests)
 
     # Requests whose drafts must pay
 
@@ -176,6 +175,8 @@ class Speculation(DraftSource):
         asked: list[_Asked] = []
         least = self._least_survival(rows)
         for source in self._sources:
+            if source.needs_hidden and self.debt.strained:
+                continue
             chosen = [i for i, s in enumerate(sequences) if not source.needs_hidden or s.hidden is not None]
             owns = {
                 i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from engine import latency
-from engine.latency import BUDGET_S, LatencyProfile, measure, measure_once
+from engine.latency import BUDGET_S, LatencyProfile, RowTimer, measure, measure_once
+
+
+def timer(decode: Callable[[int], float]) -> RowTimer:
+    """Without room for a longer context."""
+    return RowTimer(decode, lambda _: 0.0, room=0)
 
 
 def test_between_points_it_is_linear_and_beyond_it_goes_on() -> None:
@@ -63,10 +69,10 @@ def test_measuring_takes_medians_and_keeps_to_its_budget() -> None:
         calls.append(rows)
         return 0.01 * rows if len(calls) % 5 else 7.0 * rows  # every fifth is interrupted
 
-    profile = measure(decode, (1, 2, 4, 8))
+    profile = measure(timer(decode), (1, 2, 4, 8))
     assert profile.seconds(1) == pytest.approx(0.01)
     slow: list[int] = []
-    measure(lambda rows: (slow.append(rows), 0.1 * rows)[1], (1, 2, 4, 8))
+    measure(timer(lambda rows: (slow.append(rows), 0.1 * rows)[1]), (1, 2, 4, 8))
     once = 2 * 0.1 + 2 * 1.5  # warm-up, and each size twice
     assert once <= sum(0.1 * n for n in slow) <= once + BUDGET_S
     assert set(slow) == {1, 2, 4, 8}
@@ -74,9 +80,36 @@ def test_measuring_takes_medians_and_keeps_to_its_budget() -> None:
 
 def test_a_slow_model_is_timed_at_a_few_sizes() -> None:
     calls: list[int] = []
-    profile = measure(lambda rows: (calls.append(rows), 0.5 * rows)[1])
+    profile = measure(timer(lambda rows: (calls.append(rows), 0.5 * rows)[1]))
     assert sorted(profile.points) == sorted(set(calls)) == [1, 2, 3, 4]
     assert profile.seconds(10) == pytest.approx(5.0)
+
+
+def test_attention_is_measured_apart_and_makes_rows_dear_in_long_contexts() -> None:
+    length = 32
+
+    def extend(count: int) -> float:
+        nonlocal length
+        length += count
+        return 0.01
+
+    profile = measure(RowTimer(lambda n: 0.009 + 0.001 * n + 1e-5 * n * length, extend, room=1000), (1, 2, 4))
+    assert 32 < length < 1000
+    assert profile.row_cell_s == pytest.approx(1e-5)
+    short = profile.seconds(4) / profile.seconds(1)
+    profile.context = 1000
+    assert profile.seconds(1) == pytest.approx(0.02, rel=0.02)
+    assert profile.seconds(4) / profile.seconds(1) > 1.7 * short
+    assert profile.points[4] == pytest.approx(0.013 + 4e-5 * 32), "of a short context, as it was measured"
+
+
+def test_a_longer_context_takes_no_more_cells_or_time_than_there_is() -> None:
+    added: list[int] = []
+    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 0.01)[1], room=50), (1, 2))
+    assert added == [32, 18]
+    added.clear()
+    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 5.0)[1], room=500), (1, 2))
+    assert added == [32]
 
 
 @pytest.fixture
@@ -94,10 +127,10 @@ def test_a_change_of_size_is_measured_apart() -> None:
         switched, last = rows != last, rows
         return 0.01 * rows + (0.003 if switched else 0.0)
 
-    profile = measure_once("m", nullcontext(decode), (1, 2, 4))
+    profile = measure_once("m", nullcontext(timer(decode)), (1, 2, 4))
     assert [profile.seconds(n) for n in (1, 2, 4)] == pytest.approx([0.01, 0.02, 0.04])
     assert profile.switch == pytest.approx(0.003)
-    assert measure_once("m", nullcontext(decode), (1, 2, 4)).switch == profile.switch
+    assert measure_once("m", nullcontext(timer(decode)), (1, 2, 4)).switch == profile.switch
     profile.observe(1, 0.013)
     assert profile.seconds(1) == pytest.approx(0.01), "what the change took is no slower machine"
     assert (profile.next_call(1), profile.next_call(2)) == pytest.approx((0.01, 0.023))
@@ -110,13 +143,13 @@ def test_a_profile_is_measured_once_for_each_key(folder: Path) -> None:
         calls.append(rows)
         return 0.001 * rows
 
-    first = measure_once("model a", nullcontext(decode), (1, 2))
+    first = measure_once("model a", nullcontext(timer(decode)), (1, 2))
     done = len(calls)
-    assert measure_once("model a", nullcontext(decode), (1, 2)).points == first.points
+    assert measure_once("model a", nullcontext(timer(decode)), (1, 2)).points == first.points
     assert len(calls) == done
-    measure_once("model b", nullcontext(decode), (1, 2))
+    measure_once("model b", nullcontext(timer(decode)), (1, 2))
     assert len(calls) > done
-    measure_once("model a", nullcontext(decode), (1, 2, 4))
+    measure_once("model a", nullcontext(timer(decode)), (1, 2, 4))
     assert sorted(p.name for p in folder.iterdir() if p.suffix != ".json") == []
     assert len(list(folder.iterdir())) == 2, "other sizes replace what was kept"
 
@@ -127,11 +160,13 @@ def test_a_profile_is_measured_once_for_each_key(folder: Path) -> None:
 def test_a_damaged_cache_is_measured_again(
     folder: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    measure_once("m", nullcontext(lambda n: 0.001 * n), (1, 2))
+    measure_once("m", nullcontext(timer(lambda n: 0.001 * n)), (1, 2))
     [path] = folder.iterdir()
     path.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
-        assert measure_once("m", nullcontext(lambda n: 0.002 * n), (1, 2)).seconds(1) == pytest.approx(0.002)
+        assert measure_once("m", nullcontext(timer(lambda n: 0.002 * n)), (1, 2)).seconds(1) == pytest.approx(
+            0.002
+        )
     assert "measured again" in caplog.text
     assert json.loads(path.read_text())["seconds"]["1"] == pytest.approx(0.002)
 
@@ -143,7 +178,9 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_obstacle(
     in_the_way.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
     with caplog.at_level(logging.WARNING):
-        assert measure_once("m", nullcontext(lambda n: 0.001 * n), (1, 2)).seconds(2) == pytest.approx(0.002)
+        assert measure_once("m", nullcontext(timer(lambda n: 0.001 * n)), (1, 2)).seconds(2) == pytest.approx(
+            0.002
+        )
     assert "cannot be kept" in caplog.text
 
 

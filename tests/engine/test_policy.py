@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.draft import ROOT, Node, Tree, chain
-from engine.policy import ALLOWANCE_S, LOSS_BOUND, TimeDebt, bucket, choose_nodes, floor, merge, pool, take
+from engine.policy import (
+    ALLOWANCE,
+    CREDIT,
+    GRACE,
+    LOSS_BOUND,
+    TimeDebt,
+    bucket,
+    choose_nodes,
+    floor,
+    merge,
+    pool,
+    take,
+)
 
 TWO_CORES = {1: 6.7, 2: 9.4, 3: 12.1, 4: 14.1, 5: 17.5, 6: 21.0, 7: 22.0, 8: 23.3}
 survivals = st.lists(st.floats(0, 1), max_size=7).map(lambda s: sorted(s, reverse=True))
@@ -141,24 +153,25 @@ def path(tree: Tree, i: int) -> tuple[int, ...]:
     return (*(() if node.parent == ROOT else path(tree, node.parent)), node.token)
 
 
-@pytest.mark.parametrize("step_loss", [0.0005, 0.003, 0.03])
-def test_drafts_that_never_pay_lose_about_one_percent(step_loss: float) -> None:
-    debt, plain, spent, steps = TimeDebt(), 0.010, 0.0, 20_000
+@pytest.mark.parametrize("costly", [True, False])
+@pytest.mark.parametrize("step_loss", [0.05, 0.3, 3.0])
+def test_drafts_that_never_pay_lose_about_one_percent(step_loss: float, costly: bool) -> None:
+    debt, spent, steps = TimeDebt(), 0.0, 20_000
     for _ in range(steps):
-        seconds = plain if debt.paused else plain + step_loss
-        debt.step(seconds, plain)
-        spent += seconds
-    lost = spent - steps * plain
-    assert lost <= LOSS_BOUND * spent + ALLOWANCE_S + step_loss
+        took = 1 if (debt.strained if costly else debt.paused) else 1 + step_loss
+        debt.step(took, 1)
+        spent += took
+    lost = spent - steps
+    assert lost <= LOSS_BOUND * spent + ALLOWANCE + (0 if costly else GRACE) + step_loss
     assert lost >= 0.5 * LOSS_BOUND * spent, "it goes on trying"
 
 
 def test_gains_are_remembered_only_so_far() -> None:
     debt = TimeDebt()
     for _ in range(1000):
-        debt.step(0.010, 0.020)
-    lost = 0.0
+        debt.step(1, 2)
+    lost = 0
     while not debt.paused:
-        debt.step(0.020, 0.010)
-        lost += 0.010
-    assert lost < 0.15
+        debt.step(2, 1)
+        lost += 1
+    assert CREDIT + GRACE < lost < CREDIT + GRACE + 2
