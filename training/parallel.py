@@ -11,8 +11,8 @@ import os
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_longlong
 from dataclasses import replace
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +25,7 @@ from training.progress import Display
 from training.prompts import read_prompts
 
 POLL_S = 0.5
-_counts: list[Synchronized[int]] = []  # tokens of each part, as its process counts them
+_counts: list[c_longlong] = []  # tokens of each part, as its process counts them
 
 
 def collect_parts(options: CollectOptions, processes: int, console: Console) -> tuple[Path, ...]:
@@ -52,7 +52,8 @@ def collect_parts(options: CollectOptions, processes: int, console: Console) -> 
     ]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     spawn = multiprocessing.get_context("spawn")
-    counts = [spawn.Value("q", 0) for _ in parts]
+    # Without locks, which a process that is killed would keep for ever.
+    counts = [spawn.Value("q", 0, lock=False) for _ in parts]
     with (
         ProcessPoolExecutor(processes, spawn, _begin, (counts,)) as pool,
         Display(console, "tokens", options.tokens) as display,
@@ -79,7 +80,7 @@ def _raise_failures(ended: set[Future[None]]) -> None:
         future.result()
 
 
-def _begin(counts: list[Synchronized[int]]) -> None:
+def _begin(counts: list[c_longlong]) -> None:
     """In a new process: take the counters, and end when the process that started it does."""
     _counts.extend(counts)
     parent = multiprocessing.parent_process()

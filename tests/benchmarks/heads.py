@@ -1,6 +1,8 @@
 """What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
 
-Between two calls the model's weights pass through the caches, so a block of memory does here.
+Between two calls the model's weights pass through the caches, so a block of memory does here. With
+--write FILE the random heads are written instead, for `medusaq bench decode --heads FILE`: what useless
+heads cost a whole run.
 """
 
 from __future__ import annotations
@@ -31,17 +33,22 @@ TOP = 4
 ROWS = (1, 2, 4, 8, 16)
 
 
-def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> MedusaHeads:
+def write_random_heads(path: Path, width: int, vocabulary: int, heads: int) -> None:
     """Heads of one layer over a shared lm_head cut to `vocabulary` rows."""
     generator = torch.Generator().manual_seed(0)
     state = {"token_map": torch.arange(vocabulary, dtype=torch.int32)}
     for head in range(heads):
         state[f"{head}.0.linear.weight"] = torch.randn(width, width, generator=generator) * 0.02
         state[f"{head}.0.linear.bias"] = torch.zeros(width)
-    rows = (torch.randn(vocabulary, width, generator=generator) * 0.1).numpy()
+    save_file(state, path)
+
+
+def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> MedusaHeads:
+    """The same over a random lm_head."""
+    rows = (np.random.default_rng(0).standard_normal((vocabulary, width)) * 0.1).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.safetensors"
-        save_file(state, path)
+        write_random_heads(path, width, vocabulary, heads)
         return MedusaHeads.load(
             str(path), width=width, vocab_size=2 * vocabulary, lm_head=lambda _: rows, threads=threads
         )
@@ -81,7 +88,11 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=6144)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--write", type=Path, metavar="FILE", help="safetensors file")
     options = parser.parse_args()
+    if options.write:
+        write_random_heads(options.write, options.width, options.vocabulary, options.heads)
+        return
     heads = random_heads(options.width, options.vocabulary, options.heads, options.threads)
     between = np.zeros(BETWEEN_MIB << 18, dtype=np.float32)
     rng = np.random.default_rng(0)
