@@ -18,8 +18,9 @@ from engine.sequence import Sequence
 FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
+HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked ten times before it must pay
 OWN_PRIOR = 20.0  # times asked, as which the mean of all counts beside a request's own
-PROBE_STEPS = 32  # a source that has not paid is asked again after so many steps
+PROBE_STEPS = 32  # at each so many steps, sources that have not paid are asked again
 NEEDS = 3  # values of _need
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
@@ -40,7 +41,7 @@ class Worth:
 
     def note(self, net: float, cost: float) -> None:
         if self.mean is None:
-            self.mean = cost  # so that it is asked a while before it must have paid
+            self.mean = HOPE * cost
         self.mean += (net - self.mean) / WORTH_WINDOW
 
 
@@ -49,19 +50,12 @@ class OwnWorth:
 
     def __init__(self) -> None:
         self._sum = 0.0  # of what it gained, decayed
-        self._wait = 0  # steps until the next probe
 
-    def due(self, worth: Worth) -> bool:
-        """Whether to ask now: always while it pays, now and then otherwise."""
-        self._wait -= 1
-        return self._wait <= 0 or self._pays(worth)
-
-    def _pays(self, worth: Worth) -> bool:
+    def pays(self, worth: Worth) -> bool:
         return worth.mean is None or worth.mean * OWN_PRIOR + self._sum > 0
 
-    def note(self, net: float, worth: Worth) -> None:
+    def note(self, net: float) -> None:
         self._sum = self._sum * (1 - 1 / WORTH_WINDOW) + net
-        self._wait = 0 if self._pays(worth) else PROBE_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ class _Asked:
 
     def note(self, gained: float) -> None:
         self.worth.note(gained - self.cost, self.cost)
-        self.own.note(gained - self.cost, self.worth)
+        self.own.note(gained - self.cost)
 
 
 @dataclass(slots=True)
@@ -170,6 +164,7 @@ class Speculation(DraftSource):
     def _draft_auto(self, sequences: Many[Sequence], rows: int, limit: int) -> list[Tree]:
         """rows: of the call without these drafts."""
         began = time.perf_counter()
+        self._steps += 1
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
         asked: list[_Asked] = []
@@ -182,7 +177,8 @@ class Speculation(DraftSource):
                 i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen
             }
             worths = {i: self._worth[source.name, size, _need(trees[i])] for i in chosen}
-            chosen = [i for i in chosen if owns[i].due(worths[i])]
+            if self._steps % PROBE_STEPS:  # else all at once, which costs hardly more than one
+                chosen = [i for i in chosen if owns[i].pays(worths[i])]
             if not chosen:
                 continue
             source.min_survival = least
@@ -229,7 +225,6 @@ class Speculation(DraftSource):
             one.note(sum(node.survival * a_token - a_row for node in own))
 
     def _least_survival(self, rows: int) -> float:
-        self._steps += 1
         if self._steps % FLOOR_STEPS == 0:
             self._floors.clear()
         if rows not in self._floors:
