@@ -63,6 +63,9 @@ def collect_parts(options: CollectOptions, processes: int, console: Console) -> 
             while running:
                 ended, running = wait(running, POLL_S, return_when="FIRST_EXCEPTION")
                 _raise_failures(ended)
+                # The pool itself does not watch a process that it started after its watcher (CPython 3.11).
+                if any(process.exitcode for process in tuple(pool._processes.values())):
+                    raise BrokenProcessPool
                 display.update(sum(count.value for count in counts))
         except BaseException as error:
             for process in tuple(pool._processes.values()):
