@@ -91,6 +91,7 @@ class Context:
         weakref.finalize(self, _free, self._ctx, model).atexit = False
         self._memory = llama_cpp.llama_get_memory(self._ctx)
         self._batch, self._buffers = _new_batch(max_rows + 1, seq_ids)
+        self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}  # by address, rows, columns
 
     def _params(self, seq_ids: int, max_rows: int, threads: int, kv_type: str) -> Any:
         params = llama_cpp.llama_context_default_params()
@@ -119,22 +120,26 @@ class Context:
         Raises DecodeError; the caller then removes every sequence that had a row.
         """
         n = len(rows.tokens)
-        wanted = np.flatnonzero(rows.outputs)
+        wanted = rows.outputs.nonzero()[0]
         buffers = self._buffers
         buffers.tokens[:n] = rows.tokens
         buffers.positions[:n] = rows.positions
         buffers.seq_ids[:n, 0] = rows.seq_ids
-        buffers.id_counts[:] = 1
+        buffers.id_counts.fill(1)
         for row, ids in rows.further_ids.items():
             buffers.id_counts[row] = 1 + len(ids)
             buffers.seq_ids[row, 1 : 1 + len(ids)] = ids
-        buffers.outputs[:n] = rows.outputs | hidden
+        buffers.outputs[:n] = 1 if hidden else rows.outputs
+        count, chosen = (n, _slice_of(wanted)) if hidden else (len(wanted), slice(None))
         lone_row = self._companion_row and n == 1
         if lone_row:
             buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
             buffers.seq_ids[1, 0], buffers.outputs[1] = self._scratch_id, hidden
-        if self._companion_row and len(wanted) == 1:
-            buffers.outputs[int(wanted[0] == 0)] = 1
+            count += hidden
+        if self._companion_row and len(wanted) == 1 and count == 1:
+            companion = int(wanted[0] == 0)
+            buffers.outputs[companion] = 1
+            count, chosen = 2, slice(1 - companion, 2 - companion)
         self._batch.n_tokens = n + lone_row
         if hidden != self._gives_hidden:
             llama_cpp.llama_set_embeddings(self._ctx, hidden)
@@ -144,18 +149,21 @@ class Context:
             self.truncate(self._scratch_id, 0)
         if status != 0:
             raise DecodeError(status)
-        outputs = buffers.outputs[: n + lone_row]
-        chosen = _slice_of((np.cumsum(outputs, dtype=np.int64) - 1)[wanted])
-        count = int(outputs.sum())
         logits = self._floats(llama_cpp.llama_get_logits, count, self._vocab_size)[chosen]
         if not hidden:
             return Outputs(logits, None)
         return Outputs(logits, self._floats(llama_cpp.llama_get_embeddings, count, self._width)[chosen])
 
     def _floats(self, getter: Any, rows: int, columns: int) -> NDArray[np.float32]:
+        """A view of llama.cpp's own memory. Views are kept, since making one takes longer than using it."""
         if not rows:
             return np.empty((0, columns), dtype=np.float32)
-        return np.ctypeslib.as_array(getter(self._ctx), shape=(rows, columns))
+        pointer = getter(self._ctx)
+        key = ctypes.addressof(pointer.contents), rows, columns
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = np.ctypeslib.as_array(pointer, shape=(rows, columns))
+        return view
 
     # The KV cache
 

@@ -25,7 +25,7 @@ from engine.rows import RowsBuilder
 from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
-from engine.tree import Draft, fit, paths
+from engine.tree import NO_DRAFT, Draft, fit, paths
 
 MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
 TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
@@ -162,7 +162,7 @@ class Engine:
             nonlocal length
             rows = RowsBuilder()
             for position in range(length, length + count):
-                rows.add(seq_id, [0], position, Draft())
+                rows.add(seq_id, [0], position, NO_DRAFT)
             began = time.perf_counter()
             self.context.decode(rows.build(), hidden=True)
             length += count
@@ -260,6 +260,9 @@ class Engine:
         leaf_ids = list(self._leaf_ids)
         drafts = []
         for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, room), strict=True):
+            if not tree:
+                drafts.append(NO_DRAFT)
+                continue
             left = sequence.remaining - 1
             tree = fit(tree, nodes=min(room, left), depth=left, leaves=1 + len(leaf_ids))
             ways = paths(tree)
@@ -293,7 +296,7 @@ class Engine:
         rows = RowsBuilder()
         next_draft = iter(drafts)
         for span in spans:
-            s, draft = span.sequence, next(next_draft) if span.ready else Draft()
+            s, draft = span.sequence, next(next_draft) if span.ready else NO_DRAFT
             if draft.leaf_ids:
                 self.cache.branch(s.seq_id, draft.leaf_ids)
             self.cache.append(s.seq_id, span.count + len(draft.tree))

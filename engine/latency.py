@@ -102,9 +102,9 @@ class LatencyProfile:
             self._speed *= ratio ** (0.25 / SPEED_WINDOW)
             return
         self._speed *= ratio ** (1 / SPEED_WINDOW)
-        nearest = min(range(len(self._rows)), key=lambda i: abs(self._rows[i] - rows))
-        if self._rows[nearest] == rows:
-            self._seconds[nearest] *= ratio ** (1 / SHAPE_WINDOW)
+        at = bisect_left(self._rows, rows)
+        if at < len(self._rows) and self._rows[at] == rows:
+            self._seconds[at] *= ratio ** (1 / SHAPE_WINDOW)
 
 
 @dataclass(frozen=True, slots=True)

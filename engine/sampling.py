@@ -31,10 +31,16 @@ def uniform(seed: int, position: int) -> float:
 
 
 def choose(row: Row, params: SamplingParams, position: int) -> int:
-    """The next token id from one row of adjusted logits, at this output position."""
+    """The next token id from one row of adjusted logits, at this output position.
+
+    Raises DecodeFailed when the logits hold no number to choose by.
+    """
+    best = int(row.argmax())
+    if not math.isfinite(row[best]):
+        raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
     if params.temperature == 0:
-        return int(row.argmax())
-    scaled = (row - row.max()) / np.float32(max(params.temperature, _COLDEST))
+        return best
+    scaled = (row - row[best]) / np.float32(max(params.temperature, _COLDEST))
     weights: Row = np.exp(scaled)
     u = uniform(params.seed, position)
     if not params.top_k and params.top_p == 1 and not params.min_p:
@@ -142,8 +148,6 @@ class Sampler:
         Raises DecodeFailed when the logits hold no number to choose by.
         """
         adjusted = self.adjust(row)
-        if not np.isfinite(adjusted.max()):
-            raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
         token = None
         if candidates and self.params.acceptance is Acceptance.TYPICAL and self.params.temperature > 0:
             token = typical(adjusted, self.params.temperature, candidates)

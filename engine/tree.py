@@ -30,6 +30,9 @@ class Draft:
         return ids
 
 
+NO_DRAFT = Draft()
+
+
 def paths(tree: Tree) -> list[list[int]]:
     """For each leaf, the likeliest first, the nodes on the way to it from below the root."""
     inner = {node.parent for node in tree}
@@ -48,7 +51,8 @@ def _path(tree: Tree, node: int) -> list[int]:
 
 def fit(tree: Tree, *, nodes: int, depth: int, leaves: int) -> Tree:
     """The tree cut to what fits: the first `nodes`, none deeper than `depth`, the likeliest `leaves`."""
-    tree = _keep(tree[: max(0, nodes)], lambda i, t: t[i].depth <= depth)
+    if len(tree) > nodes or any(node.depth > depth for node in tree):
+        tree = _keep(tree[: max(0, nodes)], lambda i, t: t[i].depth <= depth)
     ways = paths(tree)
     if len(ways) <= leaves:
         return tree

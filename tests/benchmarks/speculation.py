@@ -2,14 +2,15 @@
 
     python -m tests.benchmarks.speculation --server llama-server --prompts spec_bench_dev.jsonl
 
-Every prompt goes to each in turn, greedy, and only decoding is timed: tokens after the first, in the
-seconds that they took. Prompts are not kept from one request to the next.
+Every prompt goes to each, in changing order, greedy, and only decoding is timed: tokens after the first,
+in the seconds that they took. Prompts are not kept from one request to the next.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,9 +96,11 @@ def main() -> None:
         totals = dict.fromkeys(measures, (0, 0.0))
         for measure in measures.values():
             measure(common.WARM_UP_PROMPT)
+        order = deque(measures)
         for prompt in track(prompts, "prompts", console=Console(stderr=True)):
-            for name, measure in measures.items():
-                tokens, seconds = measure(prompt)
+            order.rotate(1)
+            for name in order:
+                tokens, seconds = measures[name](prompt)
                 totals[name] = (totals[name][0] + tokens, totals[name][1] + seconds)
     speeds = {name: tokens / seconds for name, (tokens, seconds) in totals.items()}
     for name, speed in speeds.items():
