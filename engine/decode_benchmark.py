@@ -1,11 +1,11 @@
-"""Plain decoding against speculation, side by side: the same prompts, one engine, in turns."""
+"""Plain decoding against speculation, side by side: the same prompts, one process, step by step in turns."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import asdict, dataclass, field
 
@@ -14,11 +14,11 @@ import numpy as np
 from engine.config import EngineConfig
 from engine.engine import Engine, StepReport
 from engine.errors import EngineError
-from engine.request import Decoding, Request, SamplingParams
+from engine.request import Request, SamplingParams
 from engine.sources import speculate
 
 ALL = "all"
-LEAST_PAIRS = 6  # of one row: fewer say little of the spread
+LEAST_PAIRS = 8  # of one row: fewer say little of the spread
 RESAMPLES = 4000  # of the bootstrap
 CONFIDENCE = 0.95
 SEED = 0
@@ -124,10 +124,10 @@ def _lower_bound(pairs: Many[tuple[Pass, Pass]]) -> float:
 
 
 class DecodeBenchmark:
-    """One engine, which decodes every block of prompts twice: plainly, and with drafts where they pay.
+    """Two engines over one model, one of them plain, which decode the same prompts in turns.
 
-    Prefill is left out of both sides, and so are steps with fewer requests than the row says. Which
-    side comes first changes from pair to pair.
+    The turns change from step to step, so that a slow moment of the machine meets both. Prefill is left
+    out of both sides, and so are steps with fewer requests than the row says.
     """
 
     def __init__(self, config: EngineConfig, max_tokens: int) -> None:
@@ -136,9 +136,8 @@ class DecodeBenchmark:
         if not self.engine.model.can_share_prefixes:
             raise EngineError("a recurrent model cannot forget refused drafts: nothing to compare")
         speculate(self.engine, config)
+        self._plain = Engine(config, model=self.engine.model)
         self._max_tokens = max_tokens
-        self._ids = itertools.count()
-        self._turns = itertools.cycle((False, True))
 
     def measure(
         self, prompts: Many[Prompt], requests: int, on_pair: Callable[[int, int], None]
@@ -168,39 +167,47 @@ class DecodeBenchmark:
         self._pair([prompt.text], 1)
 
     def _pair(self, prompts: Many[str], requests: int) -> tuple[Pass, Pass]:
-        drafted_first = next(self._turns)
-        passes = {
-            decoding: self._run(prompts, requests, decoding)
-            for decoding in sorted((Decoding.NORMAL, Decoding.AUTO), reverse=drafted_first)
-        }
-        return passes[Decoding.NORMAL], passes[Decoding.AUTO]
+        """Each side gets the next step when it has had less time than the other."""
+        plain, auto = Pass(), Pass()
+        sides = [
+            (plain, self._run(self._plain, plain, prompts, requests)),
+            (auto, self._run(self.engine, auto, prompts, requests)),
+        ]
+        while sides:
+            side = min(sides, key=lambda s: s[0].seconds)
+            if next(side[1], None) is None:
+                sides.remove(side)
+        return plain, auto
 
-    def _run(self, prompts: Many[str], requests: int, decoding: Decoding) -> Pass:
-        """Keep so many requests running until no prompt is left to replace one that ends."""
-        engine, noted, left = self.engine, Pass(), list(prompts)[::-1]
-        while left or engine.scheduler.running:
-            while left and len(engine.scheduler.running) + engine.scheduler.waiting < requests:
-                request = self._request(left.pop(), decoding)
+    def _run(self, engine: Engine, noted: Pass, prompts: Many[str], requests: int) -> Iterator[StepReport]:
+        """Step by step, with so many requests running until every prompt is answered.
+
+        Places that become free meanwhile are filled with the same prompts again.
+        """
+        sampling = SamplingParams(max_tokens=self._max_tokens)
+        coming = (
+            Request(id=str(i), prompt=text, sampling=sampling)
+            for i, text in enumerate(itertools.cycle(prompts))
+        )
+        unanswered = {str(i) for i in range(len(prompts))}
+        while unanswered:
+            while len(engine.scheduler.running) + engine.scheduler.waiting < requests:
+                request = next(coming)
                 engine.add(request, engine.encode(request), time.monotonic())
             began = time.perf_counter()
             report = engine.step()
             if report.ready == requests and not report.prefilled:
                 noted.note(report, time.perf_counter() - began)
-            if not left and len(engine.scheduler.running) + engine.scheduler.waiting < requests:
-                break
+            unanswered -= {ended.request_id for ended in report.ended}
+            yield report
         for sequence in list(engine.scheduler.sequences()):
             sequence.cancelled = True
         while not engine.idle:
             engine.step()
-        return noted
-
-    def _request(self, text: str, decoding: Decoding) -> Request:
-        sampling = SamplingParams(max_tokens=self._max_tokens)
-        return Request(id=str(next(self._ids)), prompt=text, sampling=sampling, decoding=decoding)
 
 
 def _blocks(prompts: Many[Prompt], requests: int) -> list[list[Prompt]]:
-    """One prompt each for one request at a time; else twice as many as run at once, shuffled.
+    """As many prompts as run at once, shuffled.
 
     Repeated until there are LEAST_PAIRS of them, and at one request of each category.
     """
@@ -214,7 +221,6 @@ def _blocks(prompts: Many[Prompt], requests: int) -> list[list[Prompt]]:
             blocks += [[prompt] for prompt in own * rounds]
         rng.shuffle(blocks)
         return blocks
-    size = 2 * requests
-    count = max(LEAST_PAIRS, -(-len(prompts) // size))
+    count = max(LEAST_PAIRS, -(-len(prompts) // requests))
     stream = itertools.chain.from_iterable(rng.sample(prompts, len(prompts)) for _ in itertools.count())
-    return [list(itertools.islice(stream, size)) for _ in range(count)]
+    return [list(itertools.islice(stream, requests)) for _ in range(count)]

@@ -83,11 +83,13 @@ class Verified:
 class Engine:
     """Continuous batching over one model. Not thread-safe: one thread calls add() and step()."""
 
-    def __init__(self, config: EngineConfig, draft_source: DraftSource | None = None) -> None:
-        """Load the model. Raises ModelLoadError."""
+    def __init__(
+        self, config: EngineConfig, draft_source: DraftSource | None = None, model: Model | None = None
+    ) -> None:
+        """model: one that another engine has loaded already. Raises ModelLoadError."""
         gpu = on_gpu(config.gpu_layers)
         max_rows, chunk_rows = config.rows(gpu)
-        self.model = Model(config.model or default_model_path(), config.gpu_layers)
+        self.model = model or Model(config.model or default_model_path(), config.gpu_layers)
         self.context = Context(
             self.model,
             cells=config.kv_cells,

@@ -92,19 +92,21 @@ class LatencyProfile:
         slope = (seconds[low + 1] - seconds[low]) / (points[low + 1] - points[low])
         return seconds[low] + slope * (rows - points[low])
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """Hear the duration of a call."""
-        ratio = seconds / self.next_call(rows)
+    def observe(self, rows: int, seconds: float) -> float:
+        """Hear the duration of a call; returns the expected one."""
+        expected = self.next_call(rows)
+        ratio = seconds / expected
         self.last_rows = rows
         if not 1 / OUTLIER < ratio < OUTLIER:
             # A lasting change comes through all the same, bounded a call at a time.
             ratio = min(OUTLIER, max(1 / OUTLIER, ratio))
             self._speed *= ratio ** (0.25 / SPEED_WINDOW)
-            return
+            return expected
         self._speed *= ratio ** (1 / SPEED_WINDOW)
         at = bisect_left(self._rows, rows)
         if at < len(self._rows) and self._rows[at] == rows:
             self._seconds[at] *= ratio ** (1 / SHAPE_WINDOW)
+        return expected
 
 
 @dataclass(frozen=True, slots=True)

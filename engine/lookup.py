@@ -124,6 +124,8 @@ class LookupSource(DraftSource):
         sampled = sequence.params.temperature > 0
         record = self._records[sequence]
         survival, tree = record.adjust(self._first[sampled][match].value), []
+        if match == 1 and survival < self.min_survival:  # the commonest case; counting it would cost most
+            return []
         # The copied text may run into the very tokens it was found by: it then repeats from there.
         copied: list[int] = []
         for at in range(place, place + limit):

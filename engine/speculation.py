@@ -19,8 +19,8 @@ FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked ten times before it must pay
-OWN_PRIOR = 20.0  # times asked, as which the mean of all counts beside a request's own
-PROBE_STEPS = 32  # at each so many steps, sources that have not paid are asked again
+OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
+PROBE_SHARE = 0.002  # of all time, spent on asking a source that has not paid lately
 NEEDS = 3  # values of _need
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
@@ -84,6 +84,15 @@ class _Step:
     expected: float = 0.0  # seconds of the call, by the profile
 
 
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """While the same requests run, no source pays: until the first is due to be asked again."""
+
+    requests: Many[Sequence]
+    until: float  # on the clock of Speculation
+    step_s: float
+
+
 class Speculation(DraftSource):
     """All sources behind one: asks those that have paid, pools their nodes, keeps the ones worth a row.
 
@@ -106,6 +115,9 @@ class Speculation(DraftSource):
         self._floors: dict[int, float] = {}
         self._steps = 0
         self._step: _Step | None = None
+        self._clock = 0.0  # seconds of decode calls, by the profile
+        self._due = dict.fromkeys(self.names, 0.0)  # when to ask a source that does not pay
+        self._rest: _Rest | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,6 +128,11 @@ class Speculation(DraftSource):
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         began = time.perf_counter()
         self._settle()
+        if self._rest and self._clock < self._rest.until and self._rest.requests == sequences:
+            self._clock += self._rest.step_s
+            self.debt.step(1.0, 1.0)
+            return [[] for _ in sequences]
+        self._rest = None
         self.profile.context = sum(s.length for s in sequences) / len(sequences) if sequences else 0.0
         trees: list[Tree] = [[] for _ in sequences]
         kinds = [s.request.decoding for s in sequences]
@@ -145,8 +162,9 @@ class Speculation(DraftSource):
 
     def timed(self, rows: int, seconds: float) -> None:
         if self._step:
-            self._step.expected = self.profile.next_call(rows)
-        self.profile.observe(rows, seconds)
+            self._step.expected = self.profile.observe(rows, seconds)
+        else:  # at rest
+            self.profile.last_rows = rows
 
     def _settle(self) -> None:
         """Weigh the last step against plain decoding, for the same tokens.
@@ -154,7 +172,10 @@ class Speculation(DraftSource):
         By the profile, not by the clock: a single call's noise is larger than what is weighed.
         """
         step, self._step = self._step, None
-        if step is None or not step.counted or not step.expected:
+        if step is None:
+            return
+        self._clock += step.expected
+        if not step.counted or not step.expected:
             return
         plain = self.profile.seconds(step.requests)
         self.debt.step((step.spent + step.expected) / plain, (step.requests + step.accepted) / step.requests)
@@ -163,34 +184,44 @@ class Speculation(DraftSource):
 
     def _draft_auto(self, sequences: Many[Sequence], rows: int, limit: int) -> list[Tree]:
         """rows: of the call without these drafts."""
-        began = time.perf_counter()
+        began = now = time.perf_counter()
         self._steps += 1
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
         asked: list[_Asked] = []
+        allowed: list[str] = []
+        paying = False
         least = self._least_survival(rows)
         for source in self._sources:
             if source.needs_hidden and self.debt.strained:
                 continue
+            allowed.append(source.name)
             chosen = [i for i, s in enumerate(sequences) if not source.needs_hidden or s.hidden is not None]
             owns = {
                 i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen
             }
             worths = {i: self._worth[source.name, size, _need(trees[i])] for i in chosen}
-            if self._steps % PROBE_STEPS:  # else all at once, which costs hardly more than one
-                chosen = [i for i in chosen if owns[i].pays(worths[i])]
+            paying_here = [i for i in chosen if owns[i].pays(worths[i])]
+            paying |= bool(paying_here)
+            if self._clock < self._due[source.name]:  # else all at once, which costs hardly more than one
+                chosen = paying_here
             if not chosen:
                 continue
             source.min_survival = least
-            before = time.perf_counter()
             drafted = source.draft([sequences[i] for i in chosen], limit)
-            cost = (time.perf_counter() - before) / len(chosen)
+            before, now = now, time.perf_counter()
+            took = now - before
+            self._due[source.name] = self._clock + took / PROBE_SHARE
+            cost = took / len(chosen)
             for i, tree in zip(chosen, drafted, strict=True):
                 trees[i] = merge([trees[i], tree]) if trees[i] else tree
                 asked.append(_Asked(source.name, i, cost, worths[i], owns[i]))
         if not any(trees):
             for one in asked:
                 one.note(0.0)
+            if not paying and (not self.needs_hidden or all(s.hidden is not None for s in sequences)):
+                until = min((self._due[name] for name in allowed), default=0.0)
+                self._rest = _Rest(list(sequences), until, self.profile.seconds(rows))
             return trees
         ranked = pool(trees)[:limit]
         survivals = [trees[t][i].survival for t, i in ranked]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Many
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from engine.latency import LatencyProfile
 from engine.lookup import LookupSource
 from engine.sequence import Sequence
 from engine.sources import speculate
-from engine.speculation import PROBE_STEPS, Speculation
+from engine.speculation import PROBE_SHARE, Speculation
 from tests.engine.drive import alone, completions, fresh, request, run
 
 STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
@@ -23,8 +24,8 @@ STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
 class Fixed(LatencyProfile):
     """A curve that stays as it is, however long the tiny model takes."""
 
-    def observe(self, rows: int, seconds: float) -> None:
-        pass
+    def observe(self, rows: int, seconds: float) -> float:
+        return self.next_call(rows)
 
 
 FLAT = Fixed({1: 0.010, 64: 0.011})  # as on a GPU
@@ -153,12 +154,13 @@ class Costly(DraftSource):
 
     name, needs_hidden = "costly", True
 
-    def __init__(self, survival: float) -> None:
-        self.survival = survival
+    def __init__(self, survival: float, cost_s: float = 0.0) -> None:
+        self.survival, self.cost_s = survival, cost_s
         self.calls = 0
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         self.calls += 1
+        time.sleep(self.cost_s)
         return [chain([5], self.name, self.survival) for _ in sequences]
 
 
@@ -174,13 +176,25 @@ def steps(speculation: Speculation, running: list[Sequence], count: int, *, righ
 
 
 def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
-    source = Costly(0.05)
+    source = Costly(0.05, cost_s=0.0005)
     speculation = Speculation(LatencyProfile(STEEP), [source])
     running = sequences(1)
     steps(speculation, running, 200)
     before = source.calls
-    steps(speculation, running, 10 * PROBE_STEPS)
-    assert 5 <= source.calls - before <= 11
+    steps(speculation, running, 1000)
+    assert 2 <= source.calls - before <= PROBE_SHARE * 1000 * 0.010 / source.cost_s + 1
+
+
+def test_a_new_request_ends_the_rest() -> None:
+    source = Costly(0.05, cost_s=0.0005)
+    speculation = Speculation(Fixed(STEEP), [source])
+    steps(speculation, sequences(1), 200)
+    steps(speculation, running := sequences(1), 3)
+    calls = source.calls
+    steps(speculation, running, 3)
+    assert source.calls == calls, "no request at a time has paid"
+    steps(speculation, sequences(3), 1)
+    assert source.calls > calls, "of three at once nothing is known"
 
 
 def test_a_source_that_pays_is_asked_always() -> None:
