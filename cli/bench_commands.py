@@ -24,8 +24,9 @@ medusaq bench decode --prompts spec_bench.jsonl
 medusaq bench decode --prompts spec_bench.jsonl --requests 1,4 --limit 32 --model model.gguf --json out.json
 
 FILE has one JSON object a line, with category and turns (Spec-Bench); the first turn is the prompt. Prompts
-are decoded greedily, without and with drafts in turns, and only steps without prefill are timed. ratio is
-drafted speed by plain speed; ratio_low its lower 95 % bound over the pairs of runs."""
+are decoded greedily, without and with drafts, and the two take turns at each step. Only steps without
+prefill are timed. ratio is drafted speed by plain speed; ratio_low its lower 95 % bound over the pairs of
+runs."""
 
 
 CELLS_A_REQUEST = 1280  # tokens of the longest prompts of Spec-Bench, and their answers

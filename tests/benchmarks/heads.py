@@ -1,8 +1,8 @@
 """What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
 
-Between two calls the model's weights pass through the caches, so a block of memory does here. With
---write FILE the random heads are written instead, for `medusaq bench decode --heads FILE`: what useless
-heads cost a whole run.
+A plain step of the model comes before each call, as it does where heads draft: it empties the caches of
+weights and code, and without it heads seem to take a third of what they do. With --write FILE the random
+heads are written instead, for `medusaq bench decode --heads FILE`: what useless heads cost a whole run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from engine import EngineConfig
 from engine.context import usable_cores
 from engine.draft import Tree
+from engine.engine import Engine
 from engine.head_source import HeadSource
 from engine.heads import MedusaHeads
+from engine.model import default_model_path
 from engine.request import Request, SamplingParams
 from engine.sequence import Sequence
 
 REPEATS = 60
-BETWEEN_MIB = 96  # about the default model's weights
 TOP = 4
 ROWS = (1, 2, 4, 8, 16)
 
@@ -54,11 +56,28 @@ def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> Medus
         )
 
 
-def median_ms(call: Callable[[], object], between: NDArray[np.float32]) -> float:
-    """Milliseconds of a call with cold caches."""
+def plain_steps(model: str) -> Callable[[], float]:
+    """A function that runs one more step of a single request, and returns its milliseconds."""
+    engine = Engine(EngineConfig(model=model, slots=1, prefix_sharing=False))
+    sampling = SamplingParams(max_tokens=256, ignore_eos=True)
+
+    def step() -> float:
+        if engine.idle:
+            request = Request(id="-", prompt="Write a long story.", sampling=sampling)
+            engine.add(request, engine.encode(request), time.monotonic())
+            engine.step()
+        started = time.perf_counter()
+        engine.step()
+        return (time.perf_counter() - started) * 1e3
+
+    return step
+
+
+def median_ms(call: Callable[[], object], step: Callable[[], float]) -> float:
+    """Milliseconds of a call after a step of the model."""
     times = []
     for i in range(REPEATS + 5):
-        between += 1.0
+        step()
         started = time.perf_counter()
         call()
         if i >= 5:
@@ -88,17 +107,19 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=6144)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--model", default=default_model_path(), help="GGUF that runs in between")
     parser.add_argument("--write", type=Path, metavar="FILE", help="safetensors file")
     options = parser.parse_args()
     if options.write:
         write_random_heads(options.write, options.width, options.vocabulary, options.heads)
         return
     heads = random_heads(options.width, options.vocabulary, options.heads, options.threads)
-    between = np.zeros(BETWEEN_MIB << 18, dtype=np.float32)
+    step = plain_steps(options.model)
     rng = np.random.default_rng(0)
     print(
         f"{options.heads} heads, width {options.width}, draft vocabulary {options.vocabulary}, "
-        f"{torch.get_num_threads()} threads; median ms of {REPEATS} calls with cold caches"
+        f"{torch.get_num_threads()} threads; median ms of {REPEATS} calls, each after a plain step, "
+        f"which takes {statistics.median(step() for _ in range(REPEATS)):.2f} ms"
     )
     print(f"{'rows':>4} {'head 0':>8} {'all at once':>12} {'draft, head 0':>14} {'draft, all':>11}")
     source = HeadSource(heads, TOP)
@@ -111,7 +132,7 @@ def main() -> None:
             partial(draft, source, sequences, 2.0),
             partial(draft, source, sequences, 0.0),
         )
-        first, together, draft_first, draft_all = (median_ms(call, between) for call in calls)
+        first, together, draft_first, draft_all = (median_ms(call, step) for call in calls)
         print(f"{count:>4} {first:>8.2f} {together:>12.2f} {draft_first:>14.2f} {draft_all:>11.2f}")
 
 
