@@ -1,0 +1,138 @@
+"""What drafting by lookup gains on this machine, and which term of its cost takes how much of that.
+
+    python -m tests.benchmarks.lookup_simulation --prompts spec_bench_dev.jsonl --model q4_0.gguf
+
+Plain greedy answers are decoded once. Then the policy decides over them again, one request at a time and
+without the model, in a clock that goes by T(n) as measured here: with all terms, and without each in turn.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine import Completion, EngineConfig, Request, SamplingParams, latency
+from engine.draft import Tree
+from engine.engine import Engine
+from engine.latency import LatencyProfile
+from engine.lookup import LookupSource
+from engine.sequence import Sequence
+from engine.speculation import Speculation
+from tests.benchmarks import common
+
+ORDERS = 4  # what is learned from one request counts for the next, so their order matters
+RESTING_S, ASKED_S, DRAFTED_S = 10e-6, 110e-6, 210e-6  # Python of a step, by what is done; on two slow cores
+FEW_ROWS = (1, 2, 3, 4, 5, 6, 7, 8)
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt, and what the model says to it."""
+
+    prompt: Tokens
+    output: Tokens
+
+
+class Fixed(LatencyProfile):
+    """T(n) that hears nothing new."""
+
+    def observe(self, rows: int, seconds: float) -> float:
+        expected = self.next_call(rows)
+        self.last_rows = rows
+        return expected
+
+
+class Lookup(LookupSource):
+    """Says whether it was asked."""
+
+    asked = False
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        self.asked = True
+        return super().draft(sequences, limit)
+
+
+def answers(engine: Engine, prompts: Iterable[str], max_tokens: int) -> list[Answer]:
+    """All of them, decoded plainly."""
+    encoded = {}
+    for i, prompt in enumerate(prompts):
+        request = Request(id=str(i), prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+        encoded[request.id] = engine.encode(request)
+        engine.add(request, encoded[request.id], time.monotonic())
+    outputs = {}
+    while not engine.idle:
+        for ended in engine.step().ended:
+            assert isinstance(ended.outcome, Completion), ended.outcome
+            outputs[ended.request_id] = np.array(ended.outcome.tokens, dtype=np.int32)
+    return [Answer(encoded[i], outputs[i]) for i in encoded if len(outputs[i]) > 2]
+
+
+def ratio(profile: LatencyProfile, replies: list[Answer], *, python: bool = True) -> float:
+    """Speed of drafted decoding by that of plain decoding."""
+    took = plain = 0.0
+    for seed in range(ORDERS):
+        source = Lookup()
+        speculation = Speculation(profile, [source])
+        for reply in random.Random(seed).sample(replies, len(replies)):
+            a, b = _replay(speculation, source, reply, python)
+            took, plain = took + a, plain + b
+    return plain / took
+
+
+def _replay(speculation: Speculation, source: Lookup, reply: Answer, python: bool) -> tuple[float, float]:
+    """Seconds with drafts, and without."""
+    profile, took, plain = speculation.profile, 0.0, 0.0
+    request = Request(id="-", prompt="-", sampling=SamplingParams(max_tokens=len(reply.output)))
+    sequence = Sequence(request, reply.prompt, arrived=0.0)
+    sequence.tokens[sequence.length :] = reply.output
+    sequence.length += 1  # prefill gives the first token
+    while sequence.remaining:
+        source.asked = False
+        [tree] = speculation.draft([sequence], sequence.remaining - 1)
+        rows, right = 1 + len(tree), 0
+        while right < len(tree) and tree[right].token == sequence.tokens[sequence.length + right]:
+            right += 1
+        took += profile.next_call(rows)
+        took += python * (DRAFTED_S if tree else ASKED_S if source.asked else RESTING_S)
+        plain += profile.seconds(1) * (1 + right)
+        speculation.timed(rows, 0.0)
+        if tree:
+            speculation.observe(sequence, tree, list(range(right)))
+        sequence.length += 1 + right
+    return took, plain
+
+
+def main() -> None:
+    options = common.parser(__doc__).parse_args()
+    prompts = common.load_spec_bench(options.prompts, options.limit)
+    model: Path = options.model or common.default_model()
+    engine = Engine(EngineConfig(model=str(model)))
+    with engine.row_timer() as timer:
+        measured = latency.measure(timer, FEW_ROWS)
+    replies = answers(engine, prompts, options.max_tokens)
+    points, switch, attention = measured.points, measured.switch_s, measured.row_cell_s
+    relative = " ".join(f"{rows}: {seconds / points[1]:.2f}" for rows, seconds in points.items())
+    print(f"T(1) {points[1] * 1e3:.2f} ms; T(n)/T(1) {relative}")
+    print(f"change of shape {switch * 1e3:.2f} ms; attention {attention * 1e6:.2f} us a row and cell")
+    free = dict.fromkeys(FEW_ROWS, points[1])
+    for name, value in (
+        ("as it is", ratio(Fixed(points, switch, attention), replies)),
+        ("without Python's time", ratio(Fixed(points, switch, attention), replies, python=False)),
+        ("without changes of shape", ratio(Fixed(points, 0.0, attention), replies)),
+        ("without attention's time a row", ratio(Fixed(points, switch, 0.0), replies)),
+        ("without all three", ratio(Fixed(points), replies, python=False)),
+        ("if more rows took no longer", ratio(Fixed(free), replies, python=False)),
+    ):
+        print(f"{name:<32} {value:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
