@@ -211,7 +211,8 @@ class Speculation(DraftSource):
             drafted = source.draft([sequences[i] for i in chosen], limit)
             before, now = now, time.perf_counter()
             took = now - before
-            self._due[source.name] = self._clock + took / PROBE_SHARE
+            # One that was interrupted seems dear: no more than a step counts, so at most 500 steps pass.
+            self._due[source.name] = self._clock + min(took, self.profile.seconds(rows)) / PROBE_SHARE
             cost = took / len(chosen)
             for i, tree in zip(chosen, drafted, strict=True):
                 trees[i] = merge([trees[i], tree]) if trees[i] else tree

@@ -185,6 +185,18 @@ def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
     assert 2 <= source.calls - before <= PROBE_SHARE * 1000 * 0.010 / source.cost_s + 1
 
 
+def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
+    source = Costly(0.05, cost_s=0.02)
+    source.needs_hidden = False
+    speculation = Speculation(Fixed(STEEP), [source])
+    running = sequences(1)
+    steps(speculation, running, 12)
+    source.cost_s, calls = 0.0, source.calls
+    assert calls < 12
+    steps(speculation, running, round(1.2 / PROBE_SHARE))
+    assert source.calls > calls
+
+
 def test_a_new_request_ends_the_rest() -> None:
     source = Costly(0.05, cost_s=0.0005)
     speculation = Speculation(Fixed(STEEP), [source])
