@@ -136,7 +136,7 @@ class Context:
             buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
             buffers.seq_ids[1, 0], buffers.outputs[1] = self._scratch_id, hidden
             count += hidden
-        if self._companion_row and len(wanted) == 1 and count == 1:
+        if self._companion_row and count == 1:
             companion = int(wanted[0] == 0)
             buffers.outputs[companion] = 1
             count, chosen = 2, slice(1 - companion, 2 - companion)

@@ -18,7 +18,7 @@ from engine.sequence import Sequence
 FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
-HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked ten times before it must pay
+HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
 OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
 PROBE_SHARE = 0.002  # of all time, spent on asking a source that has not paid lately
 NEEDS = 3  # values of _need
@@ -189,13 +189,10 @@ class Speculation(DraftSource):
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
         asked: list[_Asked] = []
-        allowed: list[str] = []
+        sources = [s for s in self._sources if not (s.needs_hidden and self.debt.strained)]
         paying = False
         least = self._least_survival(rows)
-        for source in self._sources:
-            if source.needs_hidden and self.debt.strained:
-                continue
-            allowed.append(source.name)
+        for source in sources:
             chosen = [i for i, s in enumerate(sequences) if not source.needs_hidden or s.hidden is not None]
             owns = {
                 i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen
@@ -221,7 +218,7 @@ class Speculation(DraftSource):
             for one in asked:
                 one.note(0.0)
             if not paying and (not self.needs_hidden or all(s.hidden is not None for s in sequences)):
-                until = min((self._due[name] for name in allowed), default=0.0)
+                until = min((self._due[source.name] for source in sources), default=0.0)
                 self._rest = _Rest(list(sequences), until, self.profile.seconds(rows))
             return trees
         ranked = pool(trees)[:limit]

@@ -26,6 +26,7 @@ from engine.lookup import LookupSource
 from engine.sequence import Sequence
 from engine.speculation import Speculation
 from tests.benchmarks import common
+from tests.profiles import FixedProfile
 
 ORDERS = 4  # what is learned from one request counts for the next, so their order matters
 RESTING_S, ASKED_S, DRAFTED_S = 10e-6, 110e-6, 210e-6  # Python of a step, by what is done; on two slow cores
@@ -39,15 +40,6 @@ class Answer:
 
     prompt: Tokens
     output: Tokens
-
-
-class Fixed(LatencyProfile):
-    """T(n) that hears nothing new."""
-
-    def observe(self, rows: int, seconds: float) -> float:
-        expected = self.next_call(rows)
-        self.last_rows = rows
-        return expected
 
 
 class Lookup(LookupSource):
@@ -124,12 +116,12 @@ def main() -> None:
     print(f"change of shape {switch * 1e3:.2f} ms; attention {attention * 1e6:.2f} us a row and cell")
     free = dict.fromkeys(FEW_ROWS, points[1])
     for name, value in (
-        ("as it is", ratio(Fixed(points, switch, attention), replies)),
-        ("without Python's time", ratio(Fixed(points, switch, attention), replies, python=False)),
-        ("without changes of shape", ratio(Fixed(points, 0.0, attention), replies)),
-        ("without attention's time a row", ratio(Fixed(points, switch, 0.0), replies)),
-        ("without all three", ratio(Fixed(points), replies, python=False)),
-        ("if more rows took no longer", ratio(Fixed(free), replies, python=False)),
+        ("as it is", ratio(FixedProfile(points, switch, attention), replies)),
+        ("without Python's time", ratio(FixedProfile(points, switch, attention), replies, python=False)),
+        ("without changes of shape", ratio(FixedProfile(points, 0.0, attention), replies)),
+        ("without attention's time a row", ratio(FixedProfile(points, switch, 0.0), replies)),
+        ("without all three", ratio(FixedProfile(points), replies, python=False)),
+        ("if more rows took no longer", ratio(FixedProfile(free), replies, python=False)),
     ):
         print(f"{name:<32} {value:.2f}", flush=True)
 

@@ -37,7 +37,12 @@ def tiny(tiny_gguf: str) -> Context:
 
 
 def decode(
-    context: Context, tokens: list[int], outputs: list[int], seq_id: int = 0, start: int = 0
+    context: Context,
+    tokens: list[int],
+    outputs: list[int],
+    seq_id: int = 0,
+    start: int = 0,
+    hidden: bool = False,
 ) -> Logits:
     """Logits of the rows named in outputs, for tokens at the positions from start on."""
     n = len(tokens)
@@ -49,7 +54,7 @@ def decode(
         np.full(n, seq_id, dtype=np.int32),
         wanted,
     )
-    return context.decode(rows).logits.copy()
+    return context.decode(rows, hidden).logits.copy()
 
 
 @pytest.mark.parametrize("companion_row", [False, True])
@@ -62,11 +67,12 @@ def test_a_lone_output_is_the_row_asked_for(tiny_gguf: str, companion_row: bool,
     np.testing.assert_allclose(lone[0], everything[output], atol=1e-4)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("outputs", [[], [0]])
-def test_a_lone_row_leaves_no_companion_behind(tiny_gguf: str, outputs: list[int]) -> None:
+def test_a_lone_row_leaves_no_companion_behind(tiny_gguf: str, outputs: list[int], hidden: bool) -> None:
     context = open_context(tiny_gguf, companion_row=True)
     plain = decode(open_context(tiny_gguf), [5], outputs)
-    lone = decode(context, [5], outputs)
+    lone = decode(context, [5], outputs, hidden=hidden)
     assert lone.shape == (len(outputs), VOCAB)
     np.testing.assert_allclose(lone, plain, atol=1e-4)
     assert context.positions(0) == (0, 0)

@@ -18,7 +18,6 @@ from engine import Completion, Decoding, Request
 from engine.engine import Engine
 from engine.head_source import HeadSource
 from engine.heads import MedusaHeads
-from engine.latency import LatencyProfile
 from engine.lm_head import lm_head_rows
 from engine.lookup import LookupSource
 from engine.sources import shipped_heads
@@ -26,6 +25,7 @@ from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 from tests.engine.drive import alone, completions, fresh, request, run, same
 from tests.engine.test_exactness import QUESTIONS, SHARED, prompts
+from tests.profiles import flat
 
 SAMPLERS: dict[str, dict[str, object]] = {
     "greedy": {},
@@ -35,16 +35,6 @@ SAMPLERS: dict[str, dict[str, object]] = {
 }
 ANY_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)
 LIVE = pytest.mark.parametrize("live", [1, 32])
-
-
-class Flat(LatencyProfile):
-    """As on a GPU, and so it stays."""
-
-    def __init__(self) -> None:
-        super().__init__({1: 0.010, 64: 0.011})
-
-    def observe(self, rows: int, seconds: float) -> float:
-        return self.next_call(rows)
 
 
 def random_heads(path: Path, width: int, vocabulary: int, scale: float) -> Path:
@@ -67,7 +57,7 @@ def drafting(engine: Engine, heads: Path) -> Engine:
         lm_head=lambda ids: lm_head_rows(model.path, ids),
     )
     source = HeadSource(loaded)
-    speculation = Speculation(Flat(), [LookupSource(), source], StaticTrees(source))
+    speculation = Speculation(flat(), [LookupSource(), source], StaticTrees(source))
     engine.draft_with(speculation, speculation.names)
     return engine
 

@@ -17,18 +17,9 @@ from engine.sequence import Sequence
 from engine.sources import speculate
 from engine.speculation import PROBE_SHARE, Speculation
 from tests.engine.drive import alone, completions, fresh, request, run
+from tests.profiles import FixedProfile, flat
 
 STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
-
-
-class Fixed(LatencyProfile):
-    """A curve that stays as it is, however long the tiny model takes."""
-
-    def observe(self, rows: int, seconds: float) -> float:
-        return self.next_call(rows)
-
-
-FLAT = Fixed({1: 0.010, 64: 0.011})  # as on a GPU
 
 
 class Known(DraftSource):
@@ -82,7 +73,7 @@ def test_output_is_the_same_with_every_source_at_once(tiny_gguf: str, sampling: 
     known = {name: c.tokens for name, c in expected.items()}
     right = Known("right", known, right=True, needs_hidden=True)
     wrong = Known("wrong", known, right=False, needs_hidden=False)
-    engine, _ = speculating(tiny_gguf, FLAT, LookupSource(), wrong, right)
+    engine, _ = speculating(tiny_gguf, flat(), LookupSource(), wrong, right)
     ended = completions(run(engine, requests(**sampling)))
     for name, c in expected.items():
         assert (ended[name].tokens, ended[name].finish_reason) == (c.tokens, c.finish_reason)
@@ -98,7 +89,7 @@ def test_output_is_the_same_with_every_source_at_once(tiny_gguf: str, sampling: 
 def test_on_a_steep_curve_nothing_is_verified(tiny_gguf: str, reference: dict[str, tuple[int, ...]]) -> None:
     """Unless it is sure: rows that cost as much as steps pay only when they are always right."""
     source = Known("right", reference, right=True, needs_hidden=False)
-    engine, _ = speculating(tiny_gguf, Fixed(STEEP), source)
+    engine, _ = speculating(tiny_gguf, FixedProfile(STEEP), source)
     ended = completions(run(engine, requests()))
     assert {name: c.tokens for name, c in ended.items()} == reference
     assert all(c.steps == c.completion_tokens and not c.drafted for c in ended.values())
@@ -108,7 +99,7 @@ def test_normal_requests_are_left_alone_beside_others(
     tiny_gguf: str, reference: dict[str, tuple[int, ...]]
 ) -> None:
     source = Known("right", reference, right=True, needs_hidden=False)
-    engine, _ = speculating(tiny_gguf, FLAT, source)
+    engine, _ = speculating(tiny_gguf, flat(), source)
     mixed = [*requests(Decoding.NORMAL)[:2], *requests()[2:]]
     ended = completions(run(engine, mixed))
     assert {name: c.tokens for name, c in ended.items()} == reference
@@ -130,7 +121,7 @@ def test_medusa_drafts_every_step_however_little_it_pays(
 
 
 def test_medusa_without_heads_is_refused(tiny_gguf: str) -> None:
-    engine, _ = speculating(tiny_gguf, FLAT, LookupSource())
+    engine, _ = speculating(tiny_gguf, flat(), LookupSource())
     with pytest.raises(RequestRefused, match="needs Medusa heads") as refused:
         engine.encode(requests(Decoding.MEDUSA)[0])
     assert refused.value.code == "no_heads"
@@ -186,9 +177,9 @@ def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
 
 
 def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
-    source = Costly(0.05, cost_s=0.02)
+    source = Costly(0.05, cost_s=0.2)
     source.needs_hidden = False
-    speculation = Speculation(Fixed(STEEP), [source])
+    speculation = Speculation(FixedProfile({n: 0.1 * n for n in range(1, 65)}), [source])
     running = sequences(1)
     steps(speculation, running, 12)
     source.cost_s, calls = 0.0, source.calls
@@ -197,14 +188,17 @@ def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
     assert source.calls > calls
 
 
-def test_a_new_request_ends_the_rest() -> None:
+def test_other_requests_end_the_rest() -> None:
     source = Costly(0.05, cost_s=0.0005)
-    speculation = Speculation(Fixed(STEEP), [source])
-    steps(speculation, sequences(1), 200)
-    steps(speculation, running := sequences(1), 3)
+    speculation = Speculation(FixedProfile(STEEP), [source])
+    running = sequences(1)
+    steps(speculation, running, 200)
+    calls = source.calls
+    while source.calls == calls:
+        steps(speculation, running, 1)
     calls = source.calls
     steps(speculation, running, 3)
-    assert source.calls == calls, "no request at a time has paid"
+    assert source.calls == calls, "it has just been asked in vain"
     steps(speculation, sequences(3), 1)
     assert source.calls > calls, "of three at once nothing is known"
 
@@ -233,7 +227,7 @@ def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
 
 def test_without_a_hidden_state_heads_are_not_asked() -> None:
     source = Costly(0.9)
-    speculation = Speculation(FLAT, [source])
+    speculation = Speculation(flat(), [source])
     running = sequences(2)
     running[0].hidden = None
     trees = speculation.draft(running, 64)
@@ -243,7 +237,7 @@ def test_without_a_hidden_state_heads_are_not_asked() -> None:
 
 def test_a_change_of_shape_is_paid_for_twice() -> None:
     """There and back, unless the call before had it already."""
-    speculation = Speculation(Fixed({1: 0.010, 2: 0.013, 64: 0.3}, switch_s=0.002), [Costly(0.6)])
+    speculation = Speculation(FixedProfile({1: 0.010, 2: 0.013, 64: 0.3}, switch_s=0.002), [Costly(0.6)])
     running = sequences(1)
     speculation.profile.last_rows = 1
     assert len(speculation.draft(running, 64)[0]) == 0, "1.6 tokens in 17 ms, against 1 in 10"
@@ -252,7 +246,7 @@ def test_a_change_of_shape_is_paid_for_twice() -> None:
 
 
 def test_never_more_nodes_than_there_is_room_for() -> None:
-    speculation = Speculation(FLAT, [LookupSource()])
+    speculation = Speculation(flat(), [LookupSource()])
     running = sequences(3)
     for s in running:
         s.tokens[3:40] = [1, 2, 3] * 12 + [1]
