@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from api import errors, generate, jobs, metrics, system
+from api import error_handlers, generate, jobs, metrics, system
 from api.gateway import Gateway
 from api.generate import GenerateRequest
 from api.limits import BodyLimit
@@ -44,7 +44,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(system.router)
     app.include_router(metrics.router)
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes)
-    errors.install(app, chosen.retry_after_s)
+    error_handlers.install(app, chosen.retry_after_s)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
 

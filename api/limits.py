@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import BodyTooLarge, respond
+from api.error_handlers import respond
+from api.errors import BodyTooLarge
 
 
 class BodyLimit:
