@@ -102,7 +102,7 @@ def _token(token: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "token": token["token"],
         "logprob": token["logprob"],
-        "bytes": list(str(token["token"]).encode()),
+        "bytes": token.get("bytes") or list(str(token["token"]).encode()),
     }
 
 

@@ -27,7 +27,7 @@ from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
 from engine.tree import NO_DRAFT, Draft, fit, paths
 
-MAX_FAILURES = 3  # failed decodes before a request is given up even if it never failed alone
+MAX_FAILURES = 3  # failed decodes after which a request runs alone to its end
 TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
@@ -318,7 +318,7 @@ class Engine:
             span.sequence.computed += span.count
         verified = []
         for sequence, draft in zip(ready, drafts, strict=True):
-            sequence.suspect = False
+            sequence.suspect = sequence.failures >= MAX_FAILURES
             rows = slice(first, first + 1 + len(draft.tree))
             first = rows.stop
             verified.append(_verify(sequence, draft, outputs.logits[rows]))
@@ -354,7 +354,8 @@ class Engine:
     def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:
         """After a failed decode: forget the cells of all its sequences, then run each alone.
 
-        Only a sequence that then fails by itself, or fails too often, ends in an error.
+        Only a sequence that then fails by itself ends in an error; one that fails often in company stays
+        alone, so that it cannot take others with it.
         """
         affected = plan.sequences
         log.warning("%s with %d requests in the batch; running them one by one", error.message, len(affected))
@@ -362,7 +363,7 @@ class Engine:
         for sequence in affected:
             alone_again = sequence.suspect
             self.scheduler.recompute(sequence)
-            if alone_again or sequence.failures >= MAX_FAILURES:
+            if alone_again:
                 report.ended.append(self._end(sequence, DecodeFailed(error.message)))
         return report
 

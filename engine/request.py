@@ -118,12 +118,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One emitted token with its natural-log probability and the best alternatives."""
+    """One emitted token with its natural-log probability and the best alternatives.
+
+    piece: its bytes, which may be a part of a character.
+    """
 
     token_id: int
-    text: str
+    piece: bytes
     logprob: float
-    top: tuple[tuple[int, str, float], ...] = ()  # (token id, text, logprob), best first
+    top: tuple[tuple[int, bytes, float], ...] = ()  # (token id, piece, logprob), best first
 
 
 @dataclass(frozen=True, slots=True)

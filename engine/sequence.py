@@ -38,7 +38,7 @@ class Sequence:
         self.cached = 0  # prompt tokens not computed because another sequence had them
         self.hidden: Hidden | None = None  # [width], the state that gave the last emitted token
         self.failures = 0  # failed decodes it had a row in
-        self.suspect = False  # runs alone until it has decoded once more
+        self.suspect = False  # runs alone until it has decoded once more, or to its end
         self.cancelled = False
         self.sampler = Sampler(self.params, prompt)
         self.text = TextStream(self.params.stop)
@@ -91,8 +91,9 @@ class Sequence:
         self.tokens[self.length] = token
         self.length += 1
         if choice.logprob is not None:
-            top = tuple((i, _shown(model, i), p) for i, p in choice.top)
-            self._logprobs.append(TokenLogprob(token, _shown(model, token), choice.logprob, top))
+            top = tuple((i, model.piece(i, special=True), p) for i, p in choice.top)
+            piece = model.piece(token, special=True)
+            self._logprobs.append(TokenLogprob(token, piece, choice.logprob, top))
         if self.text.push(model.piece(token)):
             self.finish = FinishReason.STOP
         elif not self.remaining:
@@ -128,7 +129,3 @@ class Ended:
 
     request_id: str
     outcome: Completion | EngineError
-
-
-def _shown(model: Model, token: int) -> str:
-    return model.piece(token, special=True).decode("utf-8", "replace")

@@ -21,7 +21,6 @@ WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
 OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
 PROBE_SHARE = 0.002  # of all time, spent on asking a source that has not paid lately
-NEEDS = 3  # values of _need
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
 

@@ -223,6 +223,13 @@ def _member(kind: type[E], value: str, param: str) -> E:
         raise RequestRefused(f"{param} must be one of {', '.join(kind)}", param=param) from None
 
 
+def _token(token_id: int, piece: bytes, logprob: float) -> dict[str, Any]:
+    """bytes only where they are no text: then the token holds a part of a character."""
+    text = piece.decode("utf-8", "replace")
+    rest = {} if text.encode() == piece else {"bytes": list(piece)}
+    return {"token_id": token_id, "token": text, "logprob": logprob, **rest}
+
+
 def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
     """The stored result. Its timing counts from the job's creation; tokens_per_s from the first attempt
     of the engine at this request, so without the queue."""
@@ -243,10 +250,8 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
         if logprobs is None
         else [
             {
-                "token_id": token.token_id,
-                "token": token.text,
-                "logprob": token.logprob,
-                "top": [{"token_id": i, "token": text, "logprob": p} for i, text, p in token.top],
+                **_token(token.token_id, token.piece, token.logprob),
+                "top": [_token(*alternative) for alternative in token.top],
             }
             for token in logprobs
         ],

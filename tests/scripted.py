@@ -254,7 +254,7 @@ class ScriptedEngine:
 
 
 def _token(alternatives: int) -> TokenLogprob:
-    return TokenLogprob(7, "x", -0.5, ((7, "x", -0.5),) * min(1, alternatives))
+    return TokenLogprob(7, b"x", -0.5, ((7, b"x", -0.5),) * min(1, alternatives))
 
 
 def _write(line: str) -> None:

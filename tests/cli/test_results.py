@@ -29,6 +29,7 @@ SPECULATION = {
 TOKENS = [
     {"token_id": 1, "token": "é", "logprob": -0.5, "top": [{"token_id": 1, "token": "é", "logprob": -0.5}]},
     {"token_id": 2, "token": "b", "logprob": -1.5, "top": []},
+    {"token_id": 3, "token": "\ufffd", "bytes": [0xF0, 0x9F], "logprob": -2.5, "top": []},
 ]
 
 
@@ -100,11 +101,12 @@ def test_logprobs_in_both_shapes() -> None:
     chat = results.finished(LINE, with_logprobs, None)["response"]["body"]["choices"][0]["logprobs"]
     assert chat["content"][0] == {**first, "top_logprobs": [first]}
     assert chat["content"][1]["top_logprobs"] == []
+    assert chat["content"][2]["bytes"] == [0xF0, 0x9F], "a part of a character"
     assert results.finished(RAW, with_logprobs, None)["response"]["body"]["choices"][0]["logprobs"] == {
-        "tokens": ["é", "b"],
-        "token_logprobs": [-0.5, -1.5],
-        "top_logprobs": [{"é": -0.5}, {}],
-        "text_offset": [0, 1],
+        "tokens": ["é", "b", "\ufffd"],
+        "token_logprobs": [-0.5, -1.5, -2.5],
+        "top_logprobs": [{"é": -0.5}, {}, {}],
+        "text_offset": [0, 1, 2],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from engine import DecodeFailed, FinishReason, RequestRefused
@@ -107,12 +108,14 @@ class FailingContext:
         self.calls = 0
         self.fail_on_call: int | None = None
         self.fail_on_token: int | None = None
+        self.fail_in_company = False
         context.decode = self.decode  # type: ignore[method-assign]
 
     def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
         self.calls += 1
         outputs = self._decode(rows, hidden)  # the cells are filled, as after a failure half-way
-        if self.calls == self.fail_on_call or self.fail_on_token in rows.tokens:
+        in_company = self.fail_in_company and len(np.unique(rows.seq_ids)) > 1
+        if self.calls == self.fail_on_call or self.fail_on_token in rows.tokens or in_company:
             raise DecodeError(-3)
         return outputs
 
@@ -167,6 +170,19 @@ def test_a_failing_request_takes_no_other_with_it(tiny_gguf: str) -> None:
     assert isinstance(outcomes.pop("bad"), DecodeFailed)
     for name, result in completions(outcomes).items():
         same(result, reference[name])
+
+
+def test_requests_that_fail_in_company_alone_are_run_apart_to_their_ends(tiny_gguf: str) -> None:
+    requests = [request(f"r{i}", p) for i, p in enumerate(prompts(3))]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf)
+    failing = FailingContext(engine.context)
+    failing.fail_in_company = True
+    results = completions(run(engine, requests))
+    for name, result in results.items():
+        same(result, reference[name])
+    calls = sum(c.completion_tokens for c in reference.values())
+    assert failing.calls < 1.5 * calls, "they do not try each other's company for ever"
 
 
 def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:

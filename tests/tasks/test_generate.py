@@ -1,0 +1,149 @@
+"""What a job's fields become for the engine, and the engine's result in the record."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from api.schemas import JobRequest
+from engine import (
+    Acceptance,
+    Completion,
+    Decoding,
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenLogprob,
+)
+from engine.request import Drafted, Timing
+from tasks.generate import to_request, to_result
+from tasks.settings import Settings
+from tasks.store import Claim
+
+NOW = time.time()
+FIELDS: dict[str, Any] = {  # of a job, none at its default
+    "prompt": "Once",
+    "raw": True,
+    "model": "some-model",
+    "max_tokens": 7,
+    "temperature": 0.5,
+    "top_p": 0.25,
+    "top_k": 3,
+    "min_p": 0.125,
+    "seed": 2**60,
+    "stop": ["\n\n", "END"],
+    "stop_token_ids": [5, 6],
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.75,
+    "frequency_penalty": -0.5,
+    "logit_bias": {"11": -100.0, "12": 2.5},
+    "logprobs": 4,
+    "ignore_eos": True,
+    "decoding": "medusa",
+    "acceptance": "typical",
+    "priority": "bulk",
+    "deadline": NOW + 60,
+    "metadata": {"team": "x"},
+}
+
+
+def claim(body: dict[str, Any]) -> Claim:
+    """As the gateway stores a body and a worker claims it."""
+    job = JobRequest.model_validate_json(json.dumps(body))
+    return Claim(
+        job_id="job_1",
+        fence=1,
+        attempts=1,
+        request=job.sent(),
+        model=job.model,
+        priority=job.priority,
+        deadline=job.deadline,
+        created_at=NOW - 3,
+        claimed_at=NOW - 1,
+        preview="",
+    )
+
+
+def test_every_field_of_a_job_reaches_the_engine() -> None:
+    assert {*FIELDS, "messages"} == set(JobRequest.model_fields), "a new field belongs in here"
+    assert to_request(claim(FIELDS), "r", Settings()) == Request(
+        id="r",
+        prompt="Once",
+        raw=True,
+        priority=1,
+        deadline=NOW + 60,
+        decoding=Decoding.MEDUSA,
+        sampling=SamplingParams(
+            max_tokens=7,
+            temperature=0.5,
+            top_p=0.25,
+            top_k=3,
+            min_p=0.125,
+            repetition_penalty=1.5,
+            presence_penalty=0.75,
+            frequency_penalty=-0.5,
+            logit_bias={11: -100.0, 12: 2.5},
+            seed=2**60,
+            stop=("\n\n", "END"),
+            stop_token_ids=(5, 6),
+            ignore_eos=True,
+            logprobs=4,
+            acceptance=Acceptance.TYPICAL,
+        ),
+    )
+
+
+def test_messages_reach_it_whole_and_what_is_not_said_has_its_default() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Why?"},
+    ]
+    request = to_request(claim({"messages": messages}), "r", Settings(default_max_tokens=99))
+    sampling = SamplingParams(max_tokens=99)
+    assert request == Request(id="r", messages=tuple(messages), sampling=sampling, priority=0)
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (b"a", {"token": "a"}),
+        ("é".encode(), {"token": "é"}),
+        (b"\xf0\x9f", {"token": "�", "bytes": [0xF0, 0x9F]}),
+    ],
+)
+def test_a_result_says_what_the_engine_said(piece: bytes, shown: dict[str, Any]) -> None:
+    completion = Completion(
+        request_id="r",
+        text="a",
+        tokens=(1, 2),
+        finish_reason=FinishReason.LENGTH,
+        prompt_tokens=10,
+        cached_tokens=8,
+        completion_tokens=3,
+        timing=Timing(queue_s=0.5, first_token_s=1.0, total_s=2.0),
+        logprobs=(TokenLogprob(1, piece, -0.5, ((2, piece, -1.5),)),),
+        steps=2,
+        drafted={"lookup": Drafted(verified=4, accepted=1)},
+    )
+    result = to_result(claim(FIELDS), completion)
+    assert result["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 3,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+    assert result["timing"] == pytest.approx(
+        {"queue_s": 2.5, "first_token_s": 3.0, "total_s": 4.0, "tokens_per_s": 2.0}
+    )
+    assert result["speculation"] == {
+        "steps": 2,
+        "tokens_per_step": 1.5,
+        "sources": {"lookup": {"verified": 4, "accepted": 1, "acceptance": 0.25}},
+    }
+    best = {"token_id": 2, "logprob": -1.5, **shown}
+    assert result["logprobs"] == [{"token_id": 1, "logprob": -0.5, **shown, "top": [best]}]
