@@ -56,18 +56,16 @@ class BulkRun:
         if not self._fleet.slots:
             self._say("no model worker is alive: jobs are queued until one is")
         count = self._concurrency or max(2 * self._fleet.slots, MIN_CONCURRENCY)
-        helpers = [asyncio.create_task(self._sync()), asyncio.create_task(self._watch())]
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(count):
-                    group.create_task(self._drain(lines))
+                helpers = [group.create_task(self._sync()), group.create_task(self._watch())]
+                await asyncio.gather(*[group.create_task(self._drain(lines)) for _ in range(count)])
+                for helper in helpers:
+                    helper.cancel()
             self._fleet.update(await self._models())
         except* CliError as errors:
             raise _first(errors) from None
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
             self._journal.sync()
 
     async def _drain(self, lines: Iterator[PromptLine]) -> None:

@@ -9,7 +9,10 @@ CliError                exit 1   the command failed
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -47,3 +50,12 @@ class Interrupted(CliError):
     def __init__(self, message: str, signum: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.exit_code = 128 + signum
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong with the file, a full disk for one, as a CliError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}") from None

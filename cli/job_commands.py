@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,7 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Send one prompt: prints the job's id, or with --wait its text."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     if system is not None and raw:
         raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
     body: dict[str, Any] = {"prompt": text, "priority": priority.value}
@@ -133,16 +134,34 @@ def jobs(
         typer.echo("there are more: --limit, --status")
 
 
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"standard input is not UTF-8, at byte {error.start}") from None
+
+
 def _call(url: str, method: str, path: str, **request: Any) -> Any:
     from cli.client import call, check_url
 
-    return call(check_url(url), method, path, **request)
+    with _arguments_in_utf8():
+        return call(check_url(url), method, path, **request)
 
 
 def _path(job_id: str) -> str:
     from urllib.parse import quote
 
-    return f"/v1/jobs/{quote(job_id, safe='')}"
+    with _arguments_in_utf8():
+        return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
+@contextlib.contextmanager
+def _arguments_in_utf8() -> Iterator[None]:
+    """Python takes other bytes of an argument too, as halves of surrogate pairs."""
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise BadInput("an argument is not UTF-8") from None
 
 
 def _show(record: Mapping[str, Any], as_json: bool, text: str) -> None:

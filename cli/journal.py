@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cli.errors import BadInput, CliError
+from cli.errors import BadInput, CliError, writing
 from cli.lock import FolderLock
 
 VERSION = 1
@@ -43,7 +43,7 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None and self.path.exists() and not self.journal.exists():
+        if self.path.exists() and not self.journal.exists():
             self.remove()  # nothing was begun
         self._lock.release()
 
@@ -65,10 +65,15 @@ class RunFolder:
 
 
 class Journal:
-    """Results by index, appended as they come. Holds offsets in memory, never the results."""
+    """Results by index, appended as they come. Holds offsets in memory, never the results.
+
+    A write that fails raises CliError, and is the end: what is not on the disk is done again by the next run.
+    """
 
     def __init__(self, path: Path, total: int, identity: RunIdentity) -> None:
-        self._file: BinaryIO = path.open("a+b")
+        self._path = path
+        with writing(path):
+            self._file: BinaryIO = path.open("a+b")
         self._offsets = array("q", [ABSENT]) * total
         self.done = 0
         self.failed = 0
@@ -76,12 +81,15 @@ class Journal:
         try:
             self.run_id = self._load(path, identity) or self._begin(identity)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def close(self) -> None:
-        self.sync()
-        self._file.close()
+        with writing(self._path):
+            try:
+                self.sync()
+            finally:
+                self._file.close()
 
     def has(self, index: int) -> bool:
         return self._offsets[index] != ABSENT
@@ -91,20 +99,22 @@ class Journal:
         if self.has(index):
             return
         self._note(index, self._file.tell(), failed)
-        self._file.write(_dump({"index": index, "failed": failed, "result": result}))
         self._dirty = True
+        with writing(self._path):
+            self._file.write(_dump({"index": index, "failed": failed, "result": result}))
 
     def sync(self) -> None:
         """Bring what was appended to the disk."""
         if self._dirty:
+            with writing(self._path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
             self._dirty = False
-            self._file.flush()
-            os.fsync(self._file.fileno())
 
     def ends(self) -> Iterator[dict[str, Any]]:
         """The results in input order; raises CliError if one is missing."""
         self.sync()
-        with Path(self._file.name).open("rb") as file:
+        with self._path.open("rb") as file:
             for index, offset in enumerate(self._offsets):
                 if offset == ABSENT:
                     raise CliError(f"request {index + 1} has no result yet")
@@ -119,21 +129,19 @@ class Journal:
 
     def _begin(self, identity: RunIdentity) -> str:
         run_id = f"run_{uuid.uuid4().hex[:12]}"
-        self._file.truncate(0)
-        self._file.write(
-            _dump(
-                {
-                    "medusaq_run": VERSION,
-                    "run": run_id,
-                    "input_sha256": identity.input_sha256,
-                    "options": identity.options,
-                    "created_at": time.time(),
-                }
-            )
-        )
+        header = {
+            "medusaq_run": VERSION,
+            "run": run_id,
+            "input_sha256": identity.input_sha256,
+            "options": identity.options,
+            "created_at": time.time(),
+        }
         self._dirty = True
-        self.sync()
-        sync_folder(Path(self._file.name).parent)
+        with writing(self._path):
+            self._file.truncate(0)
+            self._file.write(_dump(header))
+            self.sync()
+            sync_folder(self._path.parent)
         return run_id
 
     def _load(self, path: Path, identity: RunIdentity) -> str | None:
@@ -181,14 +189,15 @@ def _check_header(path: Path, line: bytes, identity: RunIdentity) -> str:
 def write_results(journal: Journal, folder: RunFolder, each: Callable[[dict[str, Any]], None]) -> None:
     """Write RESULTS in input order, whole or not at all; each is called with every line."""
     part = folder.path / "results.part"
-    with part.open("wb") as file:
-        for result in journal.ends():
-            file.write(_dump(result))
-            each(result)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(folder.results)
-    sync_folder(folder.results.parent)
+    with writing(folder.results):
+        with part.open("wb") as file:
+            for result in journal.ends():
+                file.write(_dump(result))
+                each(result)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(folder.results)
+        sync_folder(folder.results.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from cli.bench_commands import bench
 from cli.bulk_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.compare_commands import COMPARE_EPILOG, compare_command
-from cli.errors import EXIT_BAD_INPUT, CliError, Interrupted
+from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.service_commands import flower, gateway, io, redis, up, worker
 from cli.train_heads import TRAIN_EPILOG, train_heads
@@ -82,6 +82,9 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has left, as in `medusaq jobs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that is not ours
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"error: {where}{error.strerror or error}", EXIT_FAILURE)
     except Exception as error:
         from tasks.errors import SettingsError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.errors import BadInput, CliError
+from cli.errors import BadInput, writing
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -20,7 +20,5 @@ def check_writable(option: str, path: Path) -> None:
 
 def write(path: Path, content: bytes) -> None:
     """Raises CliError."""
-    try:
+    with writing(path):
         path.write_bytes(content)
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None

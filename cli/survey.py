@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.errors import BadInput
+from cli.errors import BadInput, writing
 from cli.prompts import PromptLine, PromptReader, ReadOptions
 
 STDIN = "-"
@@ -65,22 +65,23 @@ def read_lines(path: Path, suffix: str, options: ReadOptions) -> Generator[Promp
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[io.BufferedReader]:
     """A file, or standard input for "-"; raises BadInput with the reason."""
-    if source == STDIN:
-        stdin = sys.stdin.buffer
-        assert isinstance(stdin, io.BufferedReader)
-        yield stdin
-        return
-    with contextlib.ExitStack() as exits:
-        try:
-            stream = exits.enter_context(Path(source).open("rb"))
-        except OSError as error:
-            raise BadInput(f"cannot read {source}: {error.strerror}") from None
-        yield stream
+    try:
+        if source == STDIN:
+            stdin = sys.stdin.buffer
+            assert isinstance(stdin, io.BufferedReader)
+            yield stdin
+            return
+        with Path(source).open("rb") as stream:
+            yield stream
+    except BrokenPipeError:  # of what is printed meanwhile
+        raise
+    except OSError as error:
+        raise BadInput(f"cannot read {source}: {error.strerror}") from None
 
 
 def spool(source: str, target: Path) -> None:
     """Copy a pipe to a file, so that it can be read twice."""
-    with opened(source) as stream, target.open("wb") as file:
+    with opened(source) as stream, writing(target), target.open("wb") as file:
         while chunk := stream.read(CHUNK):
             file.write(chunk)
 

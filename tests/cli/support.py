@@ -82,10 +82,15 @@ class Cli:
         }
         self._running: list[Running] = []
 
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
+        command = [sys.executable, *COMMAND, *arguments]
+        if file_kb is not None:
+            command = ["prlimit", f"--fsize={file_kb * 1024}", *command]
         ended = subprocess.run(
-            [sys.executable, *COMMAND, *arguments],
+            command,
             cwd=self.folder,
             env=self.env,
             input=stdin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -55,6 +56,34 @@ def test_a_journal_is_gone_on_with_under_the_same_run_id(tmp_path: Path) -> None
         journal.append(number, entry(number), failed=False)
     assert list(journal.ends()) == [entry(number) for number in range(6)]
     journal.close()
+
+
+def test_a_failed_sync_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "j", 1, IDENTITY)
+    journal.append(0, entry(0), failed=False)
+    synced: list[int] = []
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(CliError, match=r"cannot write .*/j: No space left"):
+            journal.sync()
+    monkeypatch.setattr("os.fsync", synced.append)
+    journal.sync()
+    journal.sync()
+    assert len(synced) == 1
+    journal.close()
+
+
+def test_results_that_cannot_be_written_are_said_so(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "r") as folder:
+        journal = Journal(folder.journal, 0, IDENTITY)
+        (folder.path / "results.part").mkdir()
+        with pytest.raises(CliError, match=r"cannot write .*/r: Is a directory"):
+            write_results(journal, folder, print)
+        journal.close()
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 6))

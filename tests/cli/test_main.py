@@ -67,6 +67,15 @@ def test_slips_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) 
     assert ended.stderr.count("\n") == 1
 
 
+def test_bytes_that_are_no_text_are_one_line(cli: Cli) -> None:
+    bad = "\udcff"  # the byte FF, as Python passes it on
+    for arguments in (("submit", bad), ("submit", "x", "--system", bad), ("status", bad), ("cancel", bad)):
+        ended = cli(*arguments)
+        assert (ended.returncode, ended.stderr) == (2, "error: an argument is not UTF-8\n"), arguments
+    ended = cli("submit", "-", stdin=b"ab\xff")
+    assert (ended.returncode, ended.stderr) == (2, "error: standard input is not UTF-8, at byte 2\n")
+
+
 @pytest.mark.parametrize("arguments", [("submit", "x"), ("status", "x"), ("cancel", "x"), ("jobs",)])
 def test_no_gateway_is_exit_code_4(cli: Cli, arguments: tuple[str, ...]) -> None:
     url = f"http://127.0.0.1:{free_port()}"

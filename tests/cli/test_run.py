@@ -259,6 +259,20 @@ def test_a_gateway_that_stays_away_is_given_up(cli: Cli, served: Settings, gatew
     assert len(texts(cli.folder / "r.jsonl")) == COUNT
 
 
+def test_a_full_disk_ends_the_run_which_goes_on_once_there_is_room(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0.3))
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--concurrency", "4", "--url", gateway)
+    ended = cli(*command, file_kb=6)
+    assert ended.returncode == 1
+    *_, said, error = ended.stderr.splitlines()
+    assert said.endswith(f"of {COUNT} requests are done; repeat the same command to go on")
+    assert error == "error: cannot write r.jsonl.run/journal.jsonl: File too large"
+    kept = journaled(cli.folder / "r.jsonl")
+    assert 2 < kept < COUNT - 4, "it stopped at the first result that found no room"
+    assert cli(*command).returncode == 0
+    assert len(texts(cli.folder / "r.jsonl")) == COUNT
+
+
 def test_no_gateway_at_all(cli: Cli) -> None:
     write_jsonl(cli.folder / "p.jsonl", slow(1))
     url = f"http://127.0.0.1:{free_port()}"
