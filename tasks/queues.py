@@ -41,7 +41,7 @@ def list_key(settings: Settings, priority: Priority) -> str:
 
 def make_app(settings: Settings) -> Celery:
     """A Celery application that sends to, or works for, the stack of these settings."""
-    app = Celery("medusaq", set_as_current=False)
+    app = Celery("medusaq", set_as_current=False, events="tasks.events:WholeEvents")
     app.conf.update(
         broker_url=settings.redis_url,
         broker_connection_retry_on_startup=True,

@@ -57,6 +57,11 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     url = up.wait_for("  gateway  ", 60).split()[-1]
     flower = up.wait_for("  Flower   ").split()[-1]
 
+    served = httpx.get(f"{url}/v1/models").json()["data"][0]
+    (worker,) = served["workers_detail"]
+    assert (worker["slots"], worker["batch_invariant"]) == (8, True), "as the settings say"
+    assert worker["draft_sources"] == ["lookup", "medusa"], "the package brings heads for its model"
+
     run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "48")
     wait_until(lambda: len(listed(url, "succeeded")) >= 3, 120, report=run.text)
     os.kill(cli.service("worker"), signal.SIGKILL)
@@ -73,7 +78,12 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     expected = [json.loads(line).get("custom_id", f"line-{i}") for i, line in enumerate(lines[:PROMPTS], 1)]
     assert [row[0] for row in answers(cli.folder / "calm.jsonl")] == expected
 
-    check_flower(flower, jobs[0]["id"], cli.folder)
+    check_drafts(url)
+    compared = cli("compare", "List the months of the year.", "--url", url, "--max-tokens", "16")
+    assert compared.returncode == 0, compared.stderr
+    assert "medusa" in compared.stdout
+
+    check_flower(flower, {job["id"] for job in jobs}, cli.folder)
     up.send(signal.SIGTERM)
     assert up.wait() == 0
     cli.gone()
@@ -85,14 +95,36 @@ def listed(url: str, status: str | None = None) -> list[dict[str, Any]]:
     return data
 
 
-def check_flower(flower: str, job_id: str, folder: Path) -> None:
+def check_drafts(url: str) -> None:
+    """The shipped heads draft on a request that asks for them, and change nothing in it."""
+    texts = set()
+    for more in (
+        {"decoding": "normal"},
+        {"decoding": "medusa"},
+        {"decoding": "medusa", "acceptance": "typical"},
+    ):
+        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 48, **more}
+        job = httpx.post(f"{url}/v1/jobs", json=sent, headers={"Prefer": "wait=60"}, timeout=90).json()
+        assert job["status"] == "succeeded", job
+        speculation = job["result"]["speculation"]
+        if more["decoding"] == "normal":
+            assert speculation["sources"] == {}
+        else:
+            assert speculation["sources"]["medusa"]["accepted"] > 0
+            assert speculation["steps"] < job["result"]["usage"]["completion_tokens"]
+        texts.add(job["result"]["text"])
+    assert len(texts) == 1, "typical acceptance is greedy too where the temperature is 0"
+
+
+def check_flower(flower: str, job_ids: set[str], folder: Path) -> None:
     """Each job is a task with worker, state, runtime and a line of tokens and tokens/s."""
-    tasks = httpx.get(f"{flower}/api/tasks").json()
-    task = tasks[job_id]
-    assert task["state"] == "SUCCESS"
-    assert task["worker"].startswith("worker-")
-    assert task["runtime"] > 0
-    assert "tok/s" in task["result"]
+    tasks = httpx.get(f"{flower}/api/tasks", params={"limit": "1000"}).json()
+    assert job_ids <= set(tasks)
+    for task in (tasks[job_id] for job_id in job_ids):
+        assert task["state"] == "SUCCESS", task
+        assert task["worker"].startswith("worker-")
+        assert task["runtime"] > 0
+        assert "tok/s" in task["result"]
     assert {t["name"] for t in tasks.values()} == {"medusaq.generate"}
     if CHROMIUM is None:
         return
