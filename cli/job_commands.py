@@ -202,7 +202,7 @@ def _speculation(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Nothing for the results of older workers."""
     if (speculation := result.get("speculation")) is None:
         return []
-    rows = [("tokens/step", f"{speculation['tokens_per_step']:.2f}")]
+    rows = [("steps", str(speculation["steps"])), ("tokens/step", f"{speculation['tokens_per_step']:.2f}")]
     for name, drafts in speculation["sources"].items():
         rows.append((f"{name} drafts", f"{drafts['accepted']} of {drafts['verified']} accepted"))
     return rows

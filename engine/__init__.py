@@ -9,6 +9,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from engine.config import EngineConfig
 from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
+from engine.head_layouts import HeadsLoadError
 from engine.request import (
     Acceptance,
     Completion,
@@ -33,6 +34,7 @@ __all__ = [
     "EngineError",
     "EngineService",
     "FinishReason",
+    "HeadsLoadError",
     "ModelLoadError",
     "Request",
     "RequestRefused",

@@ -105,8 +105,8 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Admit what fits, and choose the rows of this step.
 
-        Decoding sequences get their row first; prefill follows, oldest first, up to one chunk, so a
-        running request never waits for more than that.
+        Decoding sequences get their row first; prefill follows, oldest first: up to one chunk in calls of
+        its own, and what room is left in the call of the others. No running request waits for more.
         """
         self._admit(now)
         suspect = next((s for s in self.running if s.suspect), None)

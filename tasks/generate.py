@@ -31,6 +31,7 @@ from engine import (
     EngineError,
     EngineService,
     FinishReason,
+    HeadsLoadError,
     Request,
     RequestRefused,
     SamplingParams,
@@ -290,7 +291,8 @@ def load_engine(settings: Settings) -> EngineService:
         config = EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
         service: EngineService = getattr(importlib.import_module(module), function)(config)
     except Exception as error:  # whatever it is, Celery would swallow it and wait for ever
-        print(f"error: the model cannot be loaded: {error}", file=sys.stderr, flush=True)
+        what = "the Medusa heads" if isinstance(error, HeadsLoadError) else "the model"
+        print(f"error: {what} cannot be loaded: {error}", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_MODEL) from None
     return service
 

@@ -69,13 +69,19 @@ def preview(request: Mapping[str, Any]) -> str:
 
 
 def result_line(result: Mapping[str, Any]) -> str:
-    """As in "128 tokens, 46.1 tok/s, 1.62 tokens/step, stop"; results of older workers lack the third."""
+    """As in "128 tokens, 46.1 tok/s, 79 steps, 1.62 tokens/step, medusa 52% accepted, stop".
+
+    Only the sources that drafted; results of older workers lack all from the steps on.
+    """
     parts = [
         f"{result['usage']['completion_tokens']} tokens",
         f"{result['timing']['tokens_per_s']:.1f} tok/s",
     ]
     if (speculation := result.get("speculation")) is not None:
+        parts.append(f"{speculation['steps']} steps")
         parts.append(f"{speculation['tokens_per_step']:.2f} tokens/step")
+        drafted = {name: s["acceptance"] for name, s in speculation["sources"].items() if s["verified"]}
+        parts += [f"{name} {acceptance:.0%} accepted" for name, acceptance in drafted.items()]
     return ", ".join([*parts, result["finish_reason"]])
 
 

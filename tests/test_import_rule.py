@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = ("api", "cli", "engine", "tasks")
+OURS = ("api", "cli", "engine", "tasks", "training")
 HEAVY = ("engine", "llama_cpp", "numpy", "jinja2", "torch")
 
 
@@ -66,7 +66,14 @@ def test_a_run_starts_without_what_it_does_not_need() -> None:
 def test_the_engine_imports_nothing_of_ours() -> None:
     assert imported_by("engine").isdisjoint({"api", "cli", "tasks", "celery", "redis", "fastapi"})
     for path in sources("engine"):
-        assert imports_of(path).isdisjoint({"api", "cli", "tasks"}), path
+        assert imports_of(path).isdisjoint({"api", "cli", "tasks", "training"}), path
+
+
+def test_training_imports_the_engine_alone() -> None:
+    assert files_importing("engine", "training"), "the rule is about something"
+    for folder in ("api", "cli", "tasks"):
+        assert files_importing(folder, "training") == []
+    assert files_importing("training", "api", "tasks") == []
 
 
 def test_only_one_file_of_tasks_imports_the_engine() -> None:

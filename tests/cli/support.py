@@ -118,11 +118,17 @@ class Cli:
         return running
 
     def processes(self) -> dict[int, str]:
-        """Everything alive that this runner started, at whatever remove: pid and command line."""
+        """Everything alive that this runner started, at whatever remove: pid and command line.
+
+        The server writes its title over its environment, but it stays in its data folder, in ours.
+        """
         found = {}
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                if not entry.name.isdigit():
+                    continue
+                inside = str((entry / "cwd").readlink()).startswith(str(self.folder))
+                if inside or self.mark.encode() in (entry / "environ").read_bytes():
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:  # it ended meanwhile, or is somebody else's
                 continue
@@ -130,8 +136,8 @@ class Cli:
 
     def service(self, name: str) -> int:
         """The pid of a service of the stack that was started."""
-        ends = f"-m cli {name} "
-        return next(pid for pid, command in self.processes().items() if command.endswith(ends))
+        sign = "/valkey-server " if name == "redis" else f"-m cli {name} "
+        return next(pid for pid, command in self.processes().items() if sign in command)
 
     def gone(self) -> None:
         """Fail unless everything has ended within a few seconds."""

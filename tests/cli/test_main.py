@@ -96,7 +96,7 @@ def test_the_life_of_a_single_job(cli: Cli, gateway: str) -> None:
     cli.env["MEDUSAQ_URL"] = gateway
     waited = cli("submit", "hello there tokens=3", "--wait", "--system", "be brief", "--seed", "3")
     assert (waited.returncode, waited.stdout) == (0, "hello there\n")
-    assert re.fullmatch(r"3 tokens, [\d.]+ tok/s, 1\.00 tokens/step, stop\n", waited.stderr)
+    assert re.fullmatch(r"3 tokens, [\d.]+ tok/s, 3 steps, 1\.00 tokens/step, stop\n", waited.stderr)
 
     job = cli(
         "submit", "-", "--max-tokens", "5", stdin=b"from a pipe tokens=4 steps=3 drafted=lookup:5:1"
@@ -107,7 +107,8 @@ def test_the_life_of_a_single_job(cli: Cli, gateway: str) -> None:
     shown = cli("status", job).stdout.splitlines()
     rows = dict(line.split(maxsplit=1) for line in shown if line and not line.startswith("finish"))
     assert (rows["id"], rows["status"], rows["tokens"]) == (job, "succeeded", "3+4")
-    assert (rows["tokens/step"], rows["lookup"]) == ("1.33", "drafts  1 of 5 accepted")
+    assert (rows["steps"], rows["tokens/step"]) == ("3", "1.33")
+    assert rows["lookup"] == "drafts  1 of 5 accepted"
     assert shown[-2:] == ["", "from a pipe"]
     record = json.loads(cli("status", job, "--json").stdout)
     assert (record["request"]["prompt"], record["request"]["max_tokens"]) == (

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.support import Cli, Running, texts, write_jsonl
-from tests.servers import free_port
+from tests.servers import RedisServer, free_port
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
@@ -123,9 +123,11 @@ def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
     second = cli.start(*command)
     assert second.wait_for("local stack for this run").count("http://127.0.0.1:") == 2
     wait_until(lambda: ended() >= before + 4, 30, alive=lambda: second.process.poll() is None)
-    for service in ("gateway", "worker"):
+    for service in ("gateway", "worker", "io", "redis"):
         os.kill(cli.service(service), signal.SIGKILL)
         second.wait_for(f"{service} ended (killed by SIGKILL)")
+        goal = ended() + 2
+        wait_until(lambda goal=goal: ended() >= goal, 30, report=second.text)  # type: ignore[misc]
     assert second.wait() == 0, second.text()
     assert texts(cli.folder / "r.jsonl") == [(f"line-{n + 1}", f"answer {n}") for n in range(len(lines))]
     assert cli.processes() == {}
@@ -150,15 +152,27 @@ def test_a_run_whose_model_cannot_be_loaded(cli: Cli) -> None:
     assert running.lines[-1] == "error: the model cannot be loaded: broken"
 
 
-@pytest.mark.parametrize("service", ["worker", "io"])
-def test_a_service_without_redis_says_so_and_tries_on(cli: Cli, service: str) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    running = cli.start(service, MEDUSAQ_REDIS_URL=url)
-    assert running.wait_for(f"warning: Redis at {url} does not answer").endswith("trying on")
-    running.wait_for("Trying again in 4.00 seconds", 15)
-    assert "Traceback" not in running.text()
-    running.send(signal.SIGKILL)
-    running.wait()
+def test_services_without_redis_say_so_and_serve_once_it_is_there(cli: Cli) -> None:
+    redis = RedisServer(cli.folder / "redis")
+    port = free_port()
+    env = {"MEDUSAQ_REDIS_URL": redis.url, "MEDUSAQ_PORT": str(port)}
+    running = [cli.start(service, **env) for service in ("worker", "io", "gateway")]
+    for service in running:
+        assert service.wait_for(f"warning: Redis at {redis.url} does not answer").endswith("trying on")
+    for service in running[:2]:
+        service.wait_for("Trying again in 4.00 seconds", 15)
+    redis.start()
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: httpx.get(f"{url}/readyz").is_success, 20)
+        ended = cli("submit", "at last", "--wait", "--url", url)
+        assert (ended.returncode, ended.stdout) == (0, "at last\n")
+        assert not any("Traceback" in service.text() for service in running)
+        for service in running:
+            service.send(signal.SIGTERM)
+            service.wait()
+    finally:
+        redis.stop()
 
 
 def test_a_gateway_without_redis_starts_and_answers_503(cli: Cli) -> None:

@@ -42,8 +42,17 @@ def test_many_threads_get_their_own_results(tiny_gguf: str) -> None:
     computed = sum(c.prompt_tokens - c.cached_tokens for c in results)
     emitted_from_prompt_rows = len(results)
     assert metrics["prefill_tokens_total"] == computed - emitted_from_prompt_rows
+    assert metrics["prefix_hit_tokens_total"] == sum(c.cached_tokens for c in results)
     assert 0 < metrics["batch_occupancy"] <= 1
     assert metrics["running"] == metrics["waiting"] == 0
+
+
+def test_the_hit_rate_is_what_was_shared(service: EngineService) -> None:
+    family = [request(f"r{i}", "cafe dig edge fade gig hide ice " * 3 + p) for i, p in enumerate(prompts(6))]
+    results = [service.submit(r).result(timeout=30) for r in family]
+    shared, whole = sum(c.cached_tokens for c in results), sum(c.prompt_tokens for c in results)
+    assert shared > whole / 4
+    assert service.metrics()["prefix_hit_rate"] == shared / whole
 
 
 def test_refusals_come_through_the_future(service: EngineService) -> None:

@@ -21,6 +21,7 @@ from tests.tasks.helpers import claimed, ended, queued, submitted, waiting_for
 from tests.workers import Worker, Workers, wait_until
 
 pytestmark = pytest.mark.stack
+SCRIPT = "tokens=7 steps=4 drafted=lookup:5:3 delay=0.1"
 
 
 class Log:
@@ -78,7 +79,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert good.worker is not None
     assert good.worker.endswith(f":{worker.process.pid}")
     assert good.result["speculation"] == {"steps": 10, "tokens_per_step": 1.0, "sources": {}}
-    shown = f"10 tokens, {timing['tokens_per_s']:.1f} tok/s, 1.00 tokens/step, stop"
+    shown = f"10 tokens, {timing['tokens_per_s']:.1f} tok/s, 10 steps, 1.00 tokens/step, stop"
     wait_until(lambda: shown in worker.text(), report=worker.text)
 
     bad = ended(store, submitted(store, publisher, "fail=decode_failed delay=0.05"))
@@ -360,13 +361,14 @@ def test_events_tell_flower_the_prompt_and_the_result(
                     own.drain_events(timeout=5)
 
             drain_until({"worker-heartbeat"})  # now the subscription stands
-            submitted(store, publisher, "What is this? tokens=7 steps=4 delay=0.1")
+            submitted(store, publisher, f"What is this? {SCRIPT}")
             submitted(store, publisher, "fail=decode_failed")
             drain_until({"task-succeeded", "task-failed"})
     assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
-    assert seen["task-received"]["args"] == repr("What is this? tokens=7 steps=4 delay=0.1")
+    assert seen["task-received"]["args"] == repr(f"What is this? {SCRIPT}")
     assert re.fullmatch(
-        r"'7 tokens, [\d.]+ tok/s, 1\.75 tokens/step, stop'", str(seen["task-succeeded"]["result"])
+        r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop'",
+        str(seen["task-succeeded"]["result"]),
     )
     assert seen["task-failed"]["exception"] == "decode_failed: as the script says"
     app.close()
