@@ -337,18 +337,20 @@ class Engine:
     def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
         now = time.monotonic()
         for v in verified:
-            v.sequence.count_step((node.source, i in v.accepted) for i, node in enumerate(v.draft.tree))
-            report.verified += len(v.draft.tree)
-            report.accepted += len(v.accepted)
-            if v.error is not None:
-                report.ended.append(self._end(v.sequence, v.error))
-                continue
-            v.sequence.first_token = v.sequence.first_token or now
+            emitted, ended = 0, v.error is not None
             for choice in v.choices:
-                report.emitted += 1
-                if v.sequence.emit(choice, self.model):
-                    report.ended.append(self._end(v.sequence))
+                ended = v.sequence.emit(choice, self.model)
+                emitted += 1
+                if ended:
                     break
+            v.sequence.first_token = v.sequence.first_token or (now if emitted else None)
+            accepted = v.accepted[:emitted]  # what would have stood after the end, does not
+            v.sequence.count_step((node.source, i in accepted) for i, node in enumerate(v.draft.tree))
+            report.verified += len(v.draft.tree)
+            report.accepted += len(accepted)
+            report.emitted += emitted
+            if ended:
+                report.ended.append(self._end(v.sequence, v.error))
         return report
 
     def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:

@@ -27,7 +27,7 @@ SURE = 0.5  # survival from which a candidate of an earlier source makes a later
 class ForcedSource(Protocol):
     """Drafts whether or not it pays. Needs hidden states."""
 
-    def force(self, sequences: Many[Sequence], profile: LatencyProfile) -> list[Tree]:
+    def force(self, sequences: Many[Sequence], profile: LatencyProfile, limit: int) -> list[Tree]:
         """For each sequence the tree that is best on average; none without a hidden state."""
         ...
 
@@ -138,9 +138,8 @@ class Speculation(DraftSource):
         forced = [i for i, kind in enumerate(kinds) if kind is Decoding.MEDUSA]
         auto = [i for i, kind in enumerate(kinds) if kind is Decoding.AUTO]
         if forced and self._forced and limit > 0:
-            for i, tree in zip(
-                forced, self._forced.force([sequences[i] for i in forced], self.profile), strict=True
-            ):
+            forced_trees = self._forced.force([sequences[i] for i in forced], self.profile, limit)
+            for i, tree in zip(forced, forced_trees, strict=True):
                 trees[i] = tree
                 limit -= len(tree)
         rows = len(sequences) + sum(map(len, trees))

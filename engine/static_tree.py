@@ -24,12 +24,14 @@ class StaticTrees:
         self._source = source
         self._ranked = best_places(source.mean_chances, MAX_NODES)
 
-    def force(self, sequences: Many[Sequence], profile: LatencyProfile) -> list[Tree]:
+    def force(self, sequences: Many[Sequence], profile: LatencyProfile, limit: int) -> list[Tree]:
         known = [i for i, sequence in enumerate(sequences) if sequence.hidden is not None]
         trees: list[Tree] = [[] for _ in sequences]
-        if not known:
+        most = min(MAX_NODES, limit // len(known)) if known else 0
+        if not most:
             return trees
-        places = self._ranked[: best_size([chance for _, chance in self._ranked], len(sequences), profile)]
+        chances = [chance for _, chance in self._ranked[:most]]
+        places = self._ranked[: best_size(chances, len(sequences), profile)]
         heads = 1 + max(head for (_, head, _), _ in places)
         top = 1 + max(rank for (_, _, rank), _ in places)
         hidden = np.stack([h for i in known if (h := sequences[i].hidden) is not None])

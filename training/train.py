@@ -37,7 +37,10 @@ def check(model: str, output: Path, device: str) -> None:
     """
     heads_file.check_writable(output)
     find_device(device)
-    Model(model, gpu_layers=0)
+    if not Model(model, gpu_layers=0).can_share_prefixes:
+        raise TrainingError(
+            f"{model}: a recurrent model cannot take back a refused draft, so heads are no use"
+        )
     fingerprint(model)
     lm_head_rows(model, np.zeros(1, np.int32))
 

@@ -251,6 +251,8 @@ def test_ends_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) ->
         result = completions(run(fresh(tiny_gguf, drafts), [r]))["r"]
         close(result, alone(tiny_gguf, [r])["r"])
         assert result.steps < result.completion_tokens or result.completion_tokens == 1
+        stood = sum(drafted.accepted for drafted in result.drafted.values())
+        assert stood <= result.completion_tokens - result.steps + 1, "none beyond the end"
 
 
 def test_the_models_own_end_at_every_offset_of_an_accepted_run(tiny_gguf: str) -> None:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Sequence as Many
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine import Decoding, EngineConfig, Request, RequestRefused
+from engine.context import Hidden
 from engine.draft import DraftSource, Tree, chain
 from engine.engine import Engine
 from engine.latency import LatencyProfile
@@ -43,7 +45,7 @@ class Known(DraftSource):
         tokens = self._outputs[s.request.id][done : done + 4]
         return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, 0.9)
 
-    def force(self, sequences: Many[Sequence], profile: LatencyProfile) -> list[Tree]:
+    def force(self, sequences: Many[Sequence], profile: LatencyProfile, limit: int) -> list[Tree]:
         return [self._one(s) if s.hidden is not None else [] for s in sequences]
 
 
@@ -118,6 +120,33 @@ def test_medusa_drafts_every_step_however_little_it_pays(
         assert c.steps == c.completion_tokens
         assert c.drafted["medusa"].verified >= c.steps - 5
     assert not speculation.debt.paused, "what is asked for is no debt"
+
+
+class Watching(Known):
+    """Notes the hidden state of each length it is asked at."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]], *, drafts: bool) -> None:
+        super().__init__("watching", outputs, right=True, needs_hidden=True)
+        self.states: dict[tuple[str, int], Hidden] = {}
+        self._drafts = drafts
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        for s in sequences:
+            if s.hidden is not None:
+                self.states[s.request.id, s.length] = s.hidden
+        return [self._one(s)[:limit] if self._drafts and s.hidden is not None else [] for s in sequences]
+
+
+def test_the_hidden_state_is_that_of_the_last_accepted_token(
+    tiny_gguf: str, reference: dict[str, tuple[int, ...]]
+) -> None:
+    plain, drafting = (Watching(reference, drafts=on) for on in (False, True))
+    for source in (plain, drafting):
+        engine = fresh(tiny_gguf, source)
+        completions(run(engine, requests()))
+    assert len(drafting.states) < len(plain.states) / 3, "most tokens came in runs of accepted ones"
+    for place, state in drafting.states.items():
+        np.testing.assert_allclose(state, plain.states[place], atol=1e-3)
 
 
 def test_medusa_without_heads_is_refused(tiny_gguf: str) -> None:

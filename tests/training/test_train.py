@@ -22,7 +22,7 @@ from engine.calibration import Calibration  # noqa: E402
 from engine.head_layouts import HeadsLoadError  # noqa: E402
 from engine.heads import MedusaHeads  # noqa: E402
 from engine.lm_head import lm_head_rows  # noqa: E402
-from tests.engine.tiny import VOCAB, WIDTH, write_tiny_gguf  # noqa: E402
+from tests.engine.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_mamba  # noqa: E402
 from tests.training.conftest import said  # noqa: E402
 from training.dataset import Answer, Dataset, batch  # noqa: E402
 from training.errors import TrainingError  # noqa: E402
@@ -260,6 +260,9 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
         check(tiny_gguf, tmp_path / ("h" * 252), "cpu")
     with pytest.raises(ModelLoadError, match="no such file"):
         check(str(tmp_path / "none.gguf"), output, "cpu")
+    mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
+    with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
+        check(mamba, output, "cpu")
     monkeypatch.setattr("engine.lm_head.FINAL_NORM", "none.weight")
     with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
         check(tiny_gguf, output, "cpu")
