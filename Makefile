@@ -19,7 +19,7 @@ check: install ## formatting, lint, types
 	@$(BIN)/mypy
 
 bench: install ## the figures of the README
-	@$(BIN)/python -m tests.benchmarks
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -98,7 +98,8 @@ async def get_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONRes
 
 @router.post("/{job_id}/cancel", responses={200: {"model": JobRecord}})
 async def cancel_job(job_id: str, gateway: GatewayDep) -> JSONResponse:
-    """A queued job is cancelled at once, a running one within two steps; an ended one stays as it is."""
+    """A queued job is cancelled at once, a running one two steps after its worker's next heartbeat, which
+    comes every second; an ended one stays as it is."""
     job = await run_in_threadpool(gateway.store.cancel, job_id)
     return JSONResponse(job.to_json())
 

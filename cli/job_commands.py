@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
-from tasks.job import TERMINAL, Acceptance, Decoding, Priority, Status, result_line
+from tasks.job import TERMINAL, Acceptance, Decoding, Priority, Status, preview, result_line
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 DEFAULT_URL = "http://127.0.0.1:7860"
 WAIT_S = 30  # of one long poll
-PREVIEW_CHARS = 48
 
 SUBMIT_EPILOG = """[bold]Examples[/]
 
@@ -103,7 +102,7 @@ def status(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption
 
 
 def cancel(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Cancel a job: at once while it is queued, within two steps of the model while it runs."""
+    """Cancel a job: at once while it is queued, within about a second while it runs."""
     record = _call(url, "POST", f"{_path(job_id)}/cancel")
     said = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
     _show(record, as_json, said.get(record["status"], f"has ended already: {record['status']}"))
@@ -179,7 +178,7 @@ def _details(record: Mapping[str, Any]) -> str:
         ("status", _end(record)),
         ("priority", record["priority"]),
         ("model", record["model"] or "any"),
-        ("prompt", _preview(record)),
+        ("prompt", preview(record["request"])),
         ("created", _clock(record["created_at"])),
         ("started", _clock(record["started_at"])),
         ("finished", _clock(record["finished_at"])),
@@ -221,16 +220,9 @@ def _table(records: list[dict[str, Any]]) -> Table:
             _age(record["created_at"]),
             _took(record),
             _tokens(record),
-            Text(_preview(record), no_wrap=True, overflow="ellipsis"),
+            Text(preview(record["request"]), no_wrap=True, overflow="ellipsis"),
         )
     return table
-
-
-def _preview(record: Mapping[str, Any]) -> str:
-    request = record["request"]
-    text = request["prompt"] if request.get("prompt") is not None else request["messages"][-1]["content"]
-    line = " ".join(str(text[: 4 * PREVIEW_CHARS]).split())
-    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
 
 
 def _tokens(record: Mapping[str, Any]) -> str:

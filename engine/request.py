@@ -93,7 +93,8 @@ class Request:
 
     Exactly one of prompt and messages. A prompt is one user turn through the model's chat template,
     or the text as it stands with raw=True. Lower priority values run first. deadline is in Unix
-    seconds. The result of a request depends on its own fields alone, not on what shares its batch.
+    seconds. The result of a request depends on its own fields alone, not on what shares its batch, but
+    for near-ties that rounding tips where the engine is not batch_invariant.
     """
 
     id: str

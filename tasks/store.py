@@ -107,10 +107,6 @@ class JobStore:
     def close(self) -> None:
         self.redis.close()
 
-    def ping(self) -> None:
-        with answering():
-            self.redis.ping()
-
     def create(self, new: NewJob) -> tuple[Job, bool]:
         """Store a queued job; the flag is False when the idempotency key gave an earlier one.
 

@@ -18,6 +18,7 @@ from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, def
 from tests.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
+NEED_PROMPTS = {"throughput", "ceiling", "invariance"}
 EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
@@ -27,7 +28,10 @@ def main() -> None:
     for name, run in BENCHMARKS.items():
         if name in options.only:
             print(f"== {name}", flush=True)
-            run(options)
+            if name in NEED_PROMPTS and not options.prompts.is_file():
+                print(f"left out: there is no file {options.prompts}; give --prompts FILE", flush=True)
+            else:
+                run(options)
             print(flush=True)
 
 
