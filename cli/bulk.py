@@ -129,7 +129,7 @@ class BulkRun:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(FLEET_POLL_S)
-            with contextlib.suppress(CliError):
+            with contextlib.suppress(Exception):  # a statistic, which no run may fail for
                 self._fleet.update(await self._models())
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE
+from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, BadInput
 from cli.job_commands import AcceptanceOption, DecodingOption
 from cli.lines import Format
 
@@ -130,7 +130,10 @@ def validate(
 
     suffix = "" if prompts == STDIN else Path(prompts).suffix
     with opened(prompts) as stream:
-        found = survey(stream, suffix, options, show)
+        try:
+            found = survey(stream, suffix, options, show)
+        except OSError as error:
+            raise BadInput(f"cannot read {prompts}: {error.strerror}") from None
     typer.echo(f"{found.good} good, {found.bad} bad; format: {found.form()}")
     if found.bad:
         raise typer.Exit(EXIT_BAD_INPUT)

@@ -58,4 +58,4 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
+        raise CliError(f"cannot write {path}: {error.strerror or error}") from None

@@ -135,7 +135,7 @@ def jobs(
 
 def _read_stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"standard input is not UTF-8, at byte {error.start}") from None
 

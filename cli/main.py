@@ -84,7 +84,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that is not ours
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"error: {where}{error.strerror or error}", EXIT_FAILURE)
+        _fail(f"error: {where}{error.strerror or str(error) or type(error).__name__}", EXIT_FAILURE)
     except Exception as error:
         from tasks.errors import SettingsError
 

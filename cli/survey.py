@@ -65,25 +65,28 @@ def read_lines(path: Path, suffix: str, options: ReadOptions) -> Generator[Promp
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[io.BufferedReader]:
     """A file, or standard input for "-"; raises BadInput with the reason."""
-    try:
-        if source == STDIN:
-            stdin = sys.stdin.buffer
-            assert isinstance(stdin, io.BufferedReader)
-            yield stdin
-            return
-        with Path(source).open("rb") as stream:
-            yield stream
-    except BrokenPipeError:  # of what is printed meanwhile
-        raise
-    except OSError as error:
-        raise BadInput(f"cannot read {source}: {error.strerror}") from None
+    if source == STDIN:
+        stdin = sys.stdin.buffer
+        assert isinstance(stdin, io.BufferedReader)
+        yield stdin
+        return
+    with contextlib.ExitStack() as exits:
+        try:
+            stream = exits.enter_context(Path(source).open("rb"))
+        except OSError as error:
+            raise BadInput(f"cannot read {source}: {error.strerror}") from None
+        yield stream
 
 
 def spool(source: str, target: Path) -> None:
     """Copy a pipe to a file, so that it can be read twice."""
-    with opened(source) as stream, writing(target), target.open("wb") as file:
+    with opened(source) as stream, contextlib.ExitStack() as exits:
+        with writing(target):
+            file = exits.enter_context(target.open("wb"))
         while chunk := stream.read(CHUNK):
-            file.write(chunk)
+            with writing(target):
+                file.write(chunk)
+                file.flush()
 
 
 def sha256(path: Path) -> str:

@@ -27,7 +27,7 @@ from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
 from engine.tree import NO_DRAFT, Draft, fit, paths
 
-MAX_FAILURES = 3  # failed decodes after which a request runs alone to its end
+MAX_FAILURES = 3  # failed decodes, with none in company that went well, until a request runs alone to its end
 TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
@@ -316,6 +316,8 @@ class Engine:
         ready, first = plan.ready, 0
         for span in plan.spans:
             span.sequence.computed += span.count
+            if len(plan.spans) > 1:
+                span.sequence.failures = 0  # its company does it no harm
         verified = []
         for sequence, draft in zip(ready, drafts, strict=True):
             sequence.suspect = sequence.failures >= MAX_FAILURES

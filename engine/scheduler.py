@@ -106,7 +106,8 @@ class Scheduler:
         """Admit what fits, and choose the rows of this step.
 
         Decoding sequences get their row first; prefill follows, oldest first: up to one chunk in calls of
-        its own, and what room is left in the call of the others. No running request waits for more.
+        its own, and what room is left in the call of the others. No running request waits for more, but
+        while one that is suspect after a failed decode runs alone.
         """
         self._admit(now)
         suspect = next((s for s in self.running if s.suspect), None)

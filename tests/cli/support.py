@@ -88,7 +88,8 @@ class Cli:
         """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
         command = [sys.executable, *COMMAND, *arguments]
         if file_kb is not None:
-            command = ["prlimit", f"--fsize={file_kb * 1024}", *command]
+            # -B: a .pyc that is cut short would be kept, and break every later import
+            command = ["prlimit", f"--fsize={file_kb * 1024}", sys.executable, "-B", *COMMAND, *arguments]
         ended = subprocess.run(
             command,
             cwd=self.folder,

@@ -163,8 +163,9 @@ def test_services_without_redis_say_so_and_serve_once_it_is_there(cli: Cli) -> N
         service.wait_for("Trying again in 4.00 seconds", 15)
     redis.start()
     try:
+        running[2].wait_for("Uvicorn running")
         url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: httpx.get(f"{url}/readyz").is_success, 20)
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=20).is_success, 20)
         ended = cli("submit", "at last", "--wait", "--url", url)
         assert (ended.returncode, ended.stdout) == (0, "at last\n")
         assert not any("Traceback" in service.text() for service in running)

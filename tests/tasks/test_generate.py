@@ -23,7 +23,7 @@ from tasks.generate import to_request, to_result
 from tasks.settings import Settings
 from tasks.store import Claim
 
-NOW = time.time()
+NOW = time.time()  # of the import, which may lie minutes before a test
 FIELDS: dict[str, Any] = {  # of a job, none at its default
     "prompt": "Once",
     "raw": True,
@@ -45,7 +45,7 @@ FIELDS: dict[str, Any] = {  # of a job, none at its default
     "decoding": "medusa",
     "acceptance": "typical",
     "priority": "bulk",
-    "deadline": NOW + 60,
+    "deadline": NOW + 86_400,
     "metadata": {"team": "x"},
 }
 
@@ -74,7 +74,7 @@ def test_every_field_of_a_job_reaches_the_engine() -> None:
         prompt="Once",
         raw=True,
         priority=1,
-        deadline=NOW + 60,
+        deadline=NOW + 86_400,
         decoding=Decoding.MEDUSA,
         sampling=SamplingParams(
             max_tokens=7,
