@@ -48,6 +48,9 @@ def throughput(options: argparse.Namespace) -> None:
         if options.server:
             theirs = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
             server.append(_show("(c) llama-server", theirs))
+    if options.server:  # with one cache for all requests, as ours is
+        shared = llama_server.measure(options.server, model, prompts, tokens, SLOTS, ["--kv-unified"])
+        _show("llama-server, one cache", shared)
     ours = fmean(whole)
     print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
     print(f", / (c) {ours / fmean(server):.2f}" if server else "")

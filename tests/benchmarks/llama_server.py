@@ -38,10 +38,11 @@ def measure(
     prompts: list[str],
     max_tokens: int = common.OUTPUT_TOKENS,
     slots: int = common.SLOTS,
+    options: Iterable[str] = (),
 ) -> Throughput:
     """Starting and one warm-up request are not counted. The server is stopped whatever happens."""
     context = common.context_needed(model, prompts, max_tokens)
-    with running(server, model, slots, context) as url:
+    with running(server, model, slots, context, options) as url:
         return asyncio.run(_drive(url, prompts, max_tokens, slots))
 
 
