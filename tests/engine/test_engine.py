@@ -185,6 +185,25 @@ def test_requests_that_fail_in_company_alone_are_run_apart_to_their_ends(tiny_gg
     assert failing.calls < 1.5 * calls, "they do not try each other's company for ever"
 
 
+def test_faults_now_and_then_keep_no_request_apart_for_good(tiny_gguf: str) -> None:
+    requests = [request(f"r{i}", p, max_tokens=90) for i, p in enumerate(prompts(3))]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf)
+    failing = FailingContext(engine.context)
+    together: list[bool] = []
+
+    def disturb(step: int) -> None:
+        if step in (10, 25, 40, 55):
+            failing.fail_on_call = failing.calls + 1
+        if 70 <= step < 80:
+            together.append(not any(s.suspect for s in engine.scheduler.running))
+
+    results = completions(run(engine, requests, disturb))
+    assert together == [True] * 10
+    for name, result in results.items():
+        same(result, reference[name])
+
+
 def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
     decode = engine.context.decode
