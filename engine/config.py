@@ -10,6 +10,7 @@ DEFAULT_BATCH_WINDOW_MS = (
     10.0  # wait for company when idle: unnoticed by a person, fills a burst's first step
 )
 DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: two long instructions
+AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which weights are computed
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
@@ -24,7 +25,9 @@ GPU_PREFILL_CHUNK = 512  # tokens: a GPU is far from busy below this
 class EngineConfig:
     """Settings of one engine.
 
-    model: path of a GGUF; None is the packaged default model.
+    model: path of a GGUF; None is the packaged default model. weights: computed as_shipped in the file,
+    unpacked to bf16, or auto: unpacked where that is measured to be faster (see engine/weights.py), but
+    as shipped with batch_invariant.
     slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
     prefill_chunk: prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
     On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
@@ -38,6 +41,7 @@ class EngineConfig:
     """
 
     model: str | None = None
+    weights: str = AUTO
     slots: int = DEFAULT_SLOTS
     kv_cells: int = DEFAULT_KV_CELLS
     batch_window_ms: float = DEFAULT_BATCH_WINDOW_MS
@@ -54,6 +58,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         checks = (
+            ("weights", self.weights in (AUTO, AS_SHIPPED, BF16), "must be auto, as_shipped or bf16"),
             ("slots", 1 <= self.slots <= 64, "must be between 1 and 64"),
             ("kv_cells", self.kv_cells >= 64, "must be at least 64"),
             ("batch_window_ms", 0 <= self.batch_window_ms <= 1000, "must be between 0 and 1000"),

@@ -18,7 +18,7 @@ from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.kv import KVCache
 from engine.latency import RowTimer
-from engine.model import Model, Tokens, default_model_path, on_gpu
+from engine.model import Model, Tokens, on_gpu
 from engine.prefill import PrefillContext
 from engine.request import Decoding, FinishReason, Request
 from engine.rows import RowsBuilder
@@ -26,6 +26,7 @@ from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
 from engine.tree import NO_DRAFT, Draft, fit, paths
+from engine.weights import open_model
 
 MAX_FAILURES = 3  # failed decodes, with none in company that went well, until a request runs alone to its end
 TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
@@ -89,7 +90,7 @@ class Engine:
         """model: one that another engine has loaded already. Raises ModelLoadError."""
         gpu = on_gpu(config.gpu_layers)
         max_rows, chunk_rows = config.rows(gpu)
-        self.model = model or Model(config.model or default_model_path(), config.gpu_layers)
+        self.model = model or open_model(config)
         self.context = Context(
             self.model,
             cells=config.kv_cells,

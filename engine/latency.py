@@ -6,17 +6,14 @@ apart: in long contexts more rows pay less.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
-import platform
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+
+from engine.measured import keep, recall
 
 log = logging.getLogger(__name__)
 
@@ -174,64 +171,26 @@ def _attention(timer: RowTimer, rows: int) -> float:
 def measure_once(
     key: str, timer: AbstractContextManager[RowTimer], rows: Iterable[int] = ROWS
 ) -> LatencyProfile:
-    """The profile kept under this key, or a new one, which is kept. A cache that fails costs time only.
+    """The profile kept under this key, or a new one, which is kept.
 
     timer is entered only when there is something to measure.
     """
-    path = cache_folder() / f"latency-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     wanted = tuple(rows)
-    try:
-        data = json.loads(path.read_text())
-        kept = {int(n): float(s) for n, s in data["seconds"].items()}
-        if data["sizes"] == list(wanted):
-            return LatencyProfile(kept, float(data["switch"]), float(data["row_cell"]))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s: measured again, since it cannot be read: %s", path, error)
+    kept = recall("latency", key)
+    if kept is not None:
+        try:
+            points = {int(n): float(s) for n, s in kept["seconds"].items()}
+            if kept["sizes"] == list(wanted):
+                return LatencyProfile(points, float(kept["switch"]), float(kept["row_cell"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("T(n) is measured again, since what was kept is damaged: %s", error)
     with timer as entered:
         profile = measure(entered, wanted)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        content = {
-            "key": key,
-            "sizes": wanted,
-            "seconds": profile.points,
-            "switch": profile.switch_s,
-            "row_cell": profile.row_cell_s,
-        }
-        part.write_text(json.dumps(content))
-        part.replace(path)
-    except OSError as error:
-        log.warning("%s: cannot be kept: %s", path, error)
+    content = {
+        "sizes": wanted,
+        "seconds": profile.points,
+        "switch": profile.switch_s,
+        "row_cell": profile.row_cell_s,
+    }
+    keep("latency", key, content)
     return profile
-
-
-def cache_folder() -> Path:
-    """Where measurements are kept: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "medusaq"
-
-
-def machine() -> str:
-    """What T(n) depends on beside the model: processor, cores of this process, GPUs."""
-    names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
-    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores{_gpus()}"
-
-
-def _gpus() -> str:
-    """Of NVIDIA, and which of them this process may use."""
-    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    names = [line.partition(":")[2].strip() for file in found for line in _lines(file) if "Model:" in line]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "".join(f", {name}" for name in names) + (f", of these {visible}" if visible else "")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

@@ -52,12 +52,16 @@ def build() -> str:
 class Model:
     """The weights and the vocabulary of a GGUF. Contexts run it: see engine/context.py."""
 
-    def __init__(self, path: str, gpu_layers: int = -1) -> None:
-        """Load the file. Raises ModelLoadError with the cause."""
+    def __init__(self, path: str, gpu_layers: int = -1, weights: str | None = None) -> None:
+        """Load the file. weights: take them from this one, which holds the same in another number format.
+
+        Raises ModelLoadError with the cause.
+        """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
-        self.handle = self._load(path, gpu_layers)
+        self._unpacked = weights is not None
+        self.handle = self._load(weights or path, gpu_layers)
         # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
         # exit, where a decode call may be under way.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -69,7 +73,7 @@ class Model:
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     def _load(self, path: str, gpu_layers: int) -> Any:
-        _check_file(path)
+        check_file(path)
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         model = llama_cpp.llama_model_load_from_file(path.encode(), params)
@@ -86,10 +90,19 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantisation, as llama.cpp words them."""
+        """Architecture, size and quantisation as llama.cpp words them; whether it was unpacked to that."""
         buffer = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
+        return buffer.value.decode("utf-8", "replace") + (", unpacked" if self._unpacked else "")
+
+    @property
+    def parameters(self) -> int:
+        return int(llama_cpp.llama_model_n_params(self.handle))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights, as they are computed."""
+        return int(llama_cpp.llama_model_size(self.handle))
 
     @property
     def trained_context(self) -> int:
@@ -147,7 +160,7 @@ class Model:
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
 
 
-def _check_file(path: str) -> None:
+def check_file(path: str) -> None:
     file = Path(path)
     try:
         if not file.is_file():

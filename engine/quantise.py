@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import llama_cpp
 
 from engine.errors import ModelLoadError
-from engine.model import _check_file, _collect_log, _log_lines, first_log_line
+from engine.model import _collect_log, _log_lines, check_file, first_log_line
 
 FORMATS = {
     "f16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
@@ -23,10 +24,10 @@ def requantise(path: str, target: str, format: str, threads: int = 0) -> None:
 
     From a coarse format to a finer one nothing is gained but speed, and next to nothing is lost.
     """
-    _check_file(path)
+    check_file(path)
     llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
     _log_lines.clear()
-    part = f"{target}.part"
+    part = f"{target}.{os.getpid()}.part"
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FORMATS[format]
     params.nthread = threads

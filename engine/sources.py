@@ -15,6 +15,7 @@ from engine.head_layouts import HeadsLoadError
 from engine.head_source import HeadSource
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.lookup import LookupSource
+from engine.measured import machine
 from engine.model import build
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
@@ -101,5 +102,5 @@ def _key(engine: Engine, config: EngineConfig) -> str:
     """All that T(n) depends on."""
     file = Path(engine.model.path)
     stat = file.stat()
-    parts = (file.name, stat.st_size, stat.st_mtime_ns, build(), latency.machine())
+    parts = (file.name, stat.st_size, stat.st_mtime_ns, engine.model.description, build(), machine())
     return repr((*parts, config.threads, config.gpu_layers, config.kv_type, config.batch_invariant))

@@ -9,10 +9,14 @@ import argparse
 import json
 import platform
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 from engine import EngineConfig, SamplingParams
+from engine.config import AS_SHIPPED, BF16
+from engine.weights import unpacked
 from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued
 from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
 from tests.workers import ROOT
@@ -48,9 +52,15 @@ def throughput(options: argparse.Namespace) -> None:
         if options.server:
             theirs = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
             server.append(_show("(c) llama-server", theirs))
-    if options.server:  # with one cache for all requests, as ours is
-        shared = llama_server.measure(options.server, model, prompts, tokens, SLOTS, ["--kv-unified"])
-        _show("llama-server, one cache", shared)
+    _show("(b) weights as shipped", engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens))
+    _show("run, weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))
+    if options.server:
+        bf16 = Path(unpacked(str(model)))
+        _show("(c) given BF16", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS))
+        shared = ["--kv-unified"]  # one cache for all requests, as ours is
+        _show(
+            "the same, one cache", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS, shared)
+        )
     ours = fmean(whole)
     print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
     print(f", / (c) {ours / fmean(server):.2f}" if server else "")
@@ -60,11 +70,17 @@ def ceiling(options: argparse.Namespace) -> None:
     """How much faster than one after the other any batching can be here, with the same prefill."""
     prompts = load_spec_bench(options.prompts, options.limit)
     prompt_tokens = engine.mean_prompt_tokens(options.model, prompts)
-    measured = engine.ceiling(options.model, round(prompt_tokens))
-    print(f"prefill {measured.prefill_ms:.2f} ms a row, {prompt_tokens:.0f} rows a prompt")
-    print(f"decode alone {measured.alone_ms:.2f} ms, with {SLOTS} rows {measured.together_ms:.2f} ms a token")
-    for generated in (96, options.max_tokens):
-        print(f"at {generated} tokens a reply: at most {measured.ratio(prompt_tokens, generated):.2f} times")
+    print(f"{prompt_tokens:.0f} rows a prompt")
+    for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
+        measured = engine.ceiling(path, round(prompt_tokens))
+        print(
+            f"{name}: prefill {measured.prefill_ms:.2f} ms a row, decode alone {measured.alone_ms:.2f} ms, ",
+            end="",
+        )
+        print(f"with {SLOTS} rows {measured.together_ms:.2f} ms a token")
+        for generated in (96, options.max_tokens):
+            most = measured.ratio(prompt_tokens, generated)
+            print(f"  at {generated} tokens a reply: at most {most:.2f} times", flush=True)
 
 
 def sharing(options: argparse.Namespace) -> None:
@@ -76,13 +92,13 @@ def sharing(options: argparse.Namespace) -> None:
 def invariance(options: argparse.Namespace) -> None:
     """The price of bit-identical results: many requests at once, and one alone."""
     prompts = load_spec_bench(options.prompts, min(options.limit or 48, 48))
-    for slots, chosen in ((SLOTS, prompts), (1, prompts[::6])):
+    for weights, slots in product((AS_SHIPPED, BF16), (SLOTS, 1)):
         plain, exact = (
             _show(
-                f"{slots} slots, {'exact' if on else 'plain'}",
+                f"{weights}, {slots} slots, {'exact' if on else 'plain'}",
                 engine.measure(
-                    EngineConfig(model=str(options.model), slots=slots, batch_invariant=on),
-                    chosen,
+                    EngineConfig(model=str(options.model), weights=weights, slots=slots, batch_invariant=on),
+                    prompts if slots > 1 else prompts[::6],
                     options.max_tokens,
                 ),
             )
@@ -108,8 +124,9 @@ def python(options: argparse.Namespace) -> None:
 
 def attention(options: argparse.Namespace) -> None:
     """What the cells of other requests cost a decode step."""
-    for count, ms in engine.foreign_cells(options.model, (0, 3000, 6000)).items():
-        print(f"{SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
+    for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
+        for count, ms in engine.foreign_cells(path, (0, 3000, 6000)).items():
+            print(f"{name}: {SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
 
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {

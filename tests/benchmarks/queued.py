@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from engine.config import AUTO
 from tests.benchmarks.common import Throughput
 from tests.benchmarks.queue_overhead import BenchmarkFailed, running_stack
 from tests.workers import ROOT
@@ -17,11 +18,11 @@ ENGINE = "engine:load"
 WARM_UP = 1  # a request before the clock starts, as the other runs have
 
 
-def measure(model: Path, prompts: list[str], max_tokens: int, slots: int) -> Throughput:
+def measure(model: Path, prompts: list[str], max_tokens: int, slots: int, weights: str = AUTO) -> Throughput:
     """From starting the command to its results file. Raises BenchmarkFailed."""
     with (
         tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder,
-        running_stack(ENGINE, model=str(model), slots=slots) as url,
+        running_stack(ENGINE, model=str(model), slots=slots, weights=weights) as url,
     ):
         _run(url, ["Say hello."], 8, Path(folder) / "warm")
         started = time.perf_counter()

@@ -11,6 +11,7 @@ from engine.config import CPU_PREFILL_CHUNK, GPU_PREFILL_CHUNK, TILE_ROWS
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("weights", "q8_0"),
         ("slots", 0),
         ("slots", 65),
         ("kv_cells", 63),
@@ -31,6 +32,8 @@ def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("weights", "as_shipped"),
+        ("weights", "bf16"),
         ("slots", 1),
         ("slots", 64),
         ("kv_cells", 64),

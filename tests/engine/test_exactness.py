@@ -41,6 +41,9 @@ SAMPLERS: dict[str, dict[str, object]] = {
 }
 
 
+WEIGHTS = pytest.mark.parametrize("weights", ["as_shipped", "bf16"])
+
+
 def prompts(count: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(count)]
@@ -58,12 +61,14 @@ def test_batched_equals_single_on_f32(tiny_gguf: str, slots: int) -> None:
         assert batched[name].tokens == reference.tokens
 
 
+@WEIGHTS
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_batched_equals_single_to_the_bit_on_the_default_model(sampler: str) -> None:
+def test_batched_equals_single_to_the_bit_on_the_default_model(sampler: str, weights: str) -> None:
     requests = questions(**SAMPLERS[sampler])
-    reference = alone(None, requests, batch_invariant=True)
-    shared = completions(run(fresh(None, slots=8, batch_invariant=True), requests))
-    unshared = completions(run(fresh(None, slots=8, batch_invariant=True, prefix_sharing=False), requests))
+    config = {"batch_invariant": True, "weights": weights}
+    reference = alone(None, requests, **config)
+    shared = completions(run(fresh(None, slots=8, **config), requests))
+    unshared = completions(run(fresh(None, slots=8, prefix_sharing=False, **config), requests))
     assert sum(c.cached_tokens for c in shared.values()) > 40
     assert sum(c.cached_tokens for c in unshared.values()) == 0
     for name in reference:
@@ -199,12 +204,14 @@ def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
     assert drafts.branched > 50
 
 
+@WEIGHTS
 @pytest.mark.parametrize("sampler", ["greedy", "penalised"])
-def test_trees_equal_undrafted_to_the_bit(sampler: str) -> None:
+def test_trees_equal_undrafted_to_the_bit(sampler: str, weights: str) -> None:
     requests = questions(**SAMPLERS[sampler])
-    reference = alone(None, requests, batch_invariant=True)
+    config = {"batch_invariant": True, "weights": weights}
+    reference = alone(None, requests, **config)
     drafts = Bushy({n: c.tokens for n, c in reference.items()}, 49000, 5, nodes=5)
-    results = completions(run(fresh(None, drafts, slots=8, batch_invariant=True), requests))
+    results = completions(run(fresh(None, drafts, slots=8, **config), requests))
     for name in reference:
         same(results[name], reference[name])
     assert drafts.accepted > 50

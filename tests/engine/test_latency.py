@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import latency
+from engine import measured
 from engine.latency import BUDGET_S, LatencyProfile, RowTimer, measure, measure_once
 
 
@@ -189,5 +189,5 @@ def test_without_a_setting_the_cache_is_in_the_home_folder(
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert latency.cache_folder() == tmp_path / ".cache" / "medusaq"
-    assert "cores" in latency.machine()
+    assert measured.cache_folder() == tmp_path / ".cache" / "medusaq"
+    assert "cores" in measured.machine()
