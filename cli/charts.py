@@ -13,6 +13,7 @@ from tasks.job import Decoding
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {Decoding.NORMAL: "#8c8c8c", Decoding.MEDUSA: "#d55e00", Decoding.AUTO: "#0072b2"}
 SIZE = (10.0, 7.5)  # inches
@@ -29,22 +30,27 @@ def check_installed() -> None:
 
 
 def draw(compared: Sequence[Compared], title: str) -> bytes:
-    """PNG of the prompts that did not fail: bars are of all together, dots of single ones."""
+    """PNG of the prompts that did not fail."""
+    out = io.BytesIO()
+    figure(compared, title).savefig(out, format="png")
+    return out.getvalue()
+
+
+def figure(compared: Sequence[Compared], title: str) -> Figure:
+    """Bars are of all together, dots of single ones."""
     from matplotlib.figure import Figure
 
     good = [one for one in compared if one.failure is None]
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
-    figure.suptitle(title, parse_math=False)
-    speed, seconds, tokens, gain = figure.subplots(2, 2).flat
+    drawn = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    drawn.suptitle(title, parse_math=False)
+    speed, seconds, tokens, gain = drawn.subplots(2, 2).flat
     whole = together(good).answers
     each = "" if len(good) == 1 else ", mean of a prompt"
     _bars(speed, "Tokens a second", [whole[way].tokens_per_s for way in WAYS], good, _speed, "{:.1f}")
     _bars(seconds, f"Seconds{each}", _means(good, _seconds), good, _seconds, "{:.2f}")
     _bars(tokens, f"Tokens{each}", _means(good, _tokens), good, _tokens, "{:.0f}")
     _gain(gain, good)
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+    return drawn
 
 
 def _speed(answer: Answer) -> float:

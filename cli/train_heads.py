@@ -66,6 +66,9 @@ def train_heads(
         int, typer.Option(min=1, help="Rounds over the data; fewer when nothing improves.")
     ] = 4,
     learning_rate: Annotated[float, typer.Option(help="Of Muon, at its highest.")] = 0.05,
+    soft: Annotated[
+        float, typer.Option(help="Share of the loss against the model's own probabilities, 0 to 1.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the order of training.")] = 0,
     device: Annotated[str, typer.Option(help="Of torch: auto, cpu, cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
@@ -96,6 +99,7 @@ def train_heads(
             vocabulary=vocabulary,
             epochs=epochs,
             learning_rate=learning_rate,
+            soft=soft,
             seed=seed,
         )
         check(path, output, device)

@@ -79,9 +79,10 @@ class MedusaHeads:
         self.heads, self.layers, self.width = len(layers[0][0]), len(layers), lm_heads.shape[-1]
         self.draft_vocabulary = draft_vocabulary
         self.metadata = metadata or {}
-        self._layers, self._lm_heads, self._scale = layers, lm_heads, logit_scale
-        shared = len(lm_heads) == 1 and lm_heads.dtype is torch.bfloat16
-        self._int8 = _to_int8(lm_heads[0]) if shared and self.width % INT8_LANES == 0 else None
+        self._layers, self._dtype, self._scale = layers, lm_heads.dtype, logit_scale
+        int8 = lm_heads.dtype is torch.bfloat16 and self.width % INT8_LANES == 0
+        self._int8 = [_to_int8(rows) for rows in lm_heads] if int8 else []
+        self._lm_heads = lm_heads[:0].clone() if int8 else lm_heads  # the full ones need not stay
 
     def propose(self, hidden: Floats, heads: int, top: int, first: int = 0) -> tuple[Ids, Floats]:
         """The `top` likeliest tokens of heads first..heads-1 for states [R, width], best first.
@@ -104,13 +105,16 @@ class MedusaHeads:
         for weights, biases in self._layers:
             rows = states.to(weights.dtype)
             states = states + F.silu(torch.baddbmm(biases[heads], rows, weights[heads].mT)).float()
-        return states.to(self._lm_heads.dtype)
+        return states.to(self._dtype)
 
     def _logits(self, states: Tensor, heads: slice) -> Tensor:
         """Float32 logits [heads, R, V]."""
-        if self._int8 is not None:
-            rows = torch._weight_int8pack_mm(states.reshape(-1, self.width), *self._int8)
+        if len(self._int8) == 1:
+            rows = torch._weight_int8pack_mm(states.reshape(-1, self.width), *self._int8[0])
             logits = rows.view(*states.shape[:-1], -1)
+        elif self._int8:
+            each = zip(states, self._int8[heads], strict=True)
+            logits = torch.stack([torch._weight_int8pack_mm(rows, *lm_head) for rows, lm_head in each])
         elif len(self._lm_heads) == 1:
             logits = F.linear(states, self._lm_heads[0])
         else:

@@ -1,4 +1,6 @@
-"""Varied training prompts, composed from topics, tasks and forms; nothing is taken from a benchmark.
+"""Varied training prompts, composed from topics, tasks and forms.
+
+The kinds of tasks are those that Spec-Bench names, asked for in the usual words; its texts are not in here.
 
 python -m training.prompts --count 12000 --out prompts.jsonl
 """

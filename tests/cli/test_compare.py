@@ -291,6 +291,31 @@ def test_an_instant_answer_has_no_speed_up() -> None:
     assert together([nothing, nothing]).speed_up(Decoding.AUTO) is None
 
 
+def test_what_the_charts_show() -> None:
+    """As the table has it: bars of all together, a dot for each prompt, gains over acceptance."""
+    drawn = charts.figure([compared(), Compared("bad", {}, "why"), compared(faster=4.0)], "two prompts")
+    assert drawn.get_suptitle() == "two prompts"
+    speed, seconds, tokens, gain = drawn.axes
+    heights = {
+        axes.get_title(): [bar.get_height() for bar in axes.patches] for axes in (speed, seconds, tokens)
+    }
+    assert heights == {
+        "Tokens a second": pytest.approx([10.0, 20 / 0.75, 12.5]),
+        "Seconds, mean of a prompt": pytest.approx([1.0, 0.375, 0.8]),
+        "Tokens, mean of a prompt": pytest.approx([10, 10, 10]),
+    }
+    assert [label.get_text() for label in speed.get_xticklabels()] == ["normal", "medusa", "auto"]
+    assert [[y for _, y in dots.get_offsets()] for dots in speed.collections] == [
+        pytest.approx([10.0, 10.0]),
+        pytest.approx([20.0, 40.0]),
+        pytest.approx([12.5, 12.5]),
+    ]
+    medusa, whole = (sorted(map(tuple, dots.get_offsets())) for dots in gain.collections[:2])
+    assert medusa == [pytest.approx((50.0, 2.0)), pytest.approx((50.0, 4.0))]
+    assert whole == [pytest.approx((50.0, 2 / 0.75))]
+    assert gain.get_legend().get_texts()[0].get_text() == "medusa: 2.67x"
+
+
 @pytest.mark.parametrize("count", [1, 2, 100])
 def test_charts_of_any_number(count: int) -> None:
     many = [compared(f"p{n}", faster=0.5 + n / 50) for n in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from engine import EngineConfig
@@ -36,6 +37,15 @@ def test_rows_hold_ratios_of_sums() -> None:
 def test_equal_pairs_leave_no_doubt() -> None:
     row = Pairs(1, ALL, [(made(100, 10.0), made(100, 8.0))] * 5, {"a"}).row()
     assert row.ratio_low == pytest.approx(row.ratio) == pytest.approx(1.25)
+
+
+def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty() -> None:
+    rng, truth, below = np.random.default_rng(5), 1.2, 0
+    for _ in range(200):
+        noise = rng.lognormal(0.0, 0.1, size=(40, 2))
+        passes = [(made(100, 10.0 * a), made(100, 10.0 / truth * b)) for a, b in noise]
+        below += Pairs(1, ALL, passes, {"a"}).row().ratio_low < truth
+    assert 0.89 < below / 200 < 0.99
 
 
 def test_what_is_outside_is_counted_on_drafted_steps_alone() -> None:

@@ -24,7 +24,7 @@ from engine.sources import shipped_heads
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 from tests.engine.drive import alone, completions, fresh, request, run, same
-from tests.engine.test_exactness import QUESTIONS, SHARED, prompts
+from tests.engine.test_exactness import QUESTIONS, SHARED, Scripted, prompts
 from tests.profiles import flat
 
 SAMPLERS: dict[str, dict[str, object]] = {
@@ -125,6 +125,25 @@ def test_trained_heads_change_nothing_to_the_bit(trained: Path, sampler: str, li
     verified, accepted = drafted(results.values(), "medusa")
     assert verified > 20
     assert accepted > 0 or sampler == "hot", "at such a temperature hardly any guess comes true"
+
+
+@LIVE
+@pytest.mark.parametrize("sampler", ["greedy", "hot"])
+@pytest.mark.parametrize(("right", "wrong"), [(4, 0), (0, 4)])
+def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(
+    sampler: str, live: int, right: int, wrong: int
+) -> None:
+    """At any temperature: the oracle knows what will be drawn, so all that it says stands."""
+    requests, reference = by_the_default_model(sampler)
+    requests = requests[:8] if live == 1 else requests
+    drafts = Scripted({name: c.tokens for name, c in reference.items()}, right, wrong, 49000)
+    steps: list[int] = []
+    engine = fresh(None, drafts, slots=live, kv_cells=8192, batch_invariant=True)
+    results = completions(run(engine, requests, steps.append))
+    for name, result in results.items():
+        same(result, reference[name])
+    accepted = drafted(results.values(), "scripted")[1]
+    assert (accepted > 50) == (right > 0)
 
 
 def test_sure_and_wrong_heads_change_nothing_to_the_bit(tmp_path: Path) -> None:

@@ -116,6 +116,16 @@ def check_drafts(url: str) -> None:
             assert speculation["sources"]["medusa"]["accepted"] > 0
             assert speculation["steps"] < job["result"]["usage"]["completion_tokens"]
         texts.add(job["result"]["text"])
+    asked = {"prompt": "Count from one to twenty in words.", "max_length": 48}
+    one = httpx.post(f"{url}/generate/medusa", json=asked, timeout=90).json()
+    both = httpx.post(f"{url}/compare", json=asked, timeout=90).json()
+    for answer in (one, both["normal"], both["medusa"]):
+        texts.add(answer["text"])
+        assert answer["tokens_generated"] == 48
+        assert answer["tokens_per_second"] > 0
+    assert both["normal"]["acceptance_rate"] is None
+    assert min(one["acceptance_rate"], both["medusa"]["acceptance_rate"]) > 0
+    assert both["speedup"] > 0
     assert len(texts) == 1, "typical acceptance is greedy too where the temperature is 0"
 
 

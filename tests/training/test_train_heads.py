@@ -82,6 +82,7 @@ def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Pat
         (["{model}", "-o", "{folder}/h", "--prompts", "{folder}/p"], 2, "{folder}/p cannot be read"),
         (["{folder}/none.gguf", "-o", "{folder}/h"], 3, "{folder}/none.gguf: no such file"),
         (["{model}", "-o", "{folder}/h", "--learning-rate", "7"], 1, "learning_rate must be"),
+        (["{model}", "-o", "{folder}/h", "--soft", "2"], 1, "soft must be"),
         (["{model}", "-o", "{folder}/h", "--format", "q1_0"], 2, "Invalid value for '--format'"),
         (["{model}", "-o", "{folder}/h", "--processes", "999"], 1, "999 processes need as many cores"),
         (["{model}"], 2, "Missing option '--output' / '-o'"),
