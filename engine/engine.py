@@ -167,7 +167,7 @@ class Engine:
             for position in range(length, length + count):
                 rows.add(seq_id, [0], position, NO_DRAFT)
             began = time.perf_counter()
-            self.context.decode(rows.build(), hidden=True)
+            self.context.decode(rows.build())
             length += count
             return time.perf_counter() - began
 

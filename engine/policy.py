@@ -14,8 +14,10 @@ from engine.draft import ROOT, Tree
 
 MARGIN = 0.04  # G must beat plain decoding by so much: below it, the estimate is as likely wrong as right
 LOSS_BOUND = 0.01  # of the time, at most lost to speculation that did not pay
-CREDIT = 2.0  # plain steps' time: most that past gains may be set against later losses
-ALLOWANCE = 2.0  # and the loss allowed before the first gain
+# Plain steps' time: most that past gains may be set against later losses. With little of it, some wrong
+# guesses in one text would forbid the right ones in the next.
+CREDIT = 20.0
+ALLOWANCE = 8.0  # and the loss allowed before the first gain
 GRACE = 6.0  # debt in which drafts that cost nothing to make are still verified
 
 

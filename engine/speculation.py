@@ -21,6 +21,7 @@ WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
 OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
 PROBE_SHARE = 0.002  # of all time, spent on asking a source that has not paid lately
+HIDDEN_STEPS = 4  # hidden states are given for so many steps more, since starting and ending that takes time
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
 
@@ -107,8 +108,6 @@ class Speculation(DraftSource):
         self.profile = profile
         self.debt = TimeDebt()
         self._sources, self._forced = tuple(sources), forced
-        # In every call or in none: changing it back and forth costs more than hidden states do.
-        self.needs_hidden = forced is not None or any(source.needs_hidden for source in sources)
         self._worth: defaultdict[tuple[str, int, int], Worth] = defaultdict(Worth)
         self._own: WeakKeyDictionary[Sequence, dict[str, OwnWorth]] = WeakKeyDictionary()
         self._floors: dict[int, float] = {}
@@ -117,6 +116,12 @@ class Speculation(DraftSource):
         self._clock = 0.0  # seconds of decode calls, by the profile
         self._due = dict.fromkeys(self.names, 0.0)  # when to ask a source that does not pay
         self._rest: _Rest | None = None
+        self._hidden_until = 0.0
+
+    @property
+    def needs_hidden(self) -> bool:  # type: ignore[override]
+        """While a source that needs them is asked, or soon will be."""
+        return self._clock < self._hidden_until
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,6 +142,8 @@ class Speculation(DraftSource):
         kinds = [s.request.decoding for s in sequences]
         forced = [i for i, kind in enumerate(kinds) if kind is Decoding.MEDUSA]
         auto = [i for i, kind in enumerate(kinds) if kind is Decoding.AUTO]
+        if forced and self._forced:
+            self._keep_hidden(len(sequences))
         if forced and self._forced and limit > 0:
             forced_trees = self._forced.force([sequences[i] for i in forced], self.profile, limit)
             for i, tree in zip(forced, forced_trees, strict=True):
@@ -191,15 +198,19 @@ class Speculation(DraftSource):
         paying = False
         least = self._least_survival(rows)
         for source in sources:
-            chosen = [i for i, s in enumerate(sequences) if not source.needs_hidden or s.hidden is not None]
-            owns = {
-                i: self._own.setdefault(sequences[i], {}).setdefault(source.name, OwnWorth()) for i in chosen
-            }
-            worths = {i: self._worth[source.name, size, _need(trees[i])] for i in chosen}
+            chosen = list(range(len(sequences)))
+            owns = [self._own.setdefault(s, {}).setdefault(source.name, OwnWorth()) for s in sequences]
+            worths = [self._worth[source.name, size, _need(tree)] for tree in trees]
             paying_here = [i for i in chosen if owns[i].pays(worths[i])]
             paying |= bool(paying_here)
             if self._clock < self._due[source.name]:  # else all at once, which costs hardly more than one
                 chosen = paying_here
+            if source.needs_hidden and chosen:
+                self._keep_hidden(rows)
+                paying |= any(
+                    sequences[i].hidden is None for i in chosen
+                )  # then it is asked at the next step
+                chosen = [i for i in chosen if sequences[i].hidden is not None]
             if not chosen:
                 continue
             source.min_survival = least
@@ -215,7 +226,7 @@ class Speculation(DraftSource):
         if not any(trees):
             for one in asked:
                 one.note(0.0)
-            if not paying and (not self.needs_hidden or all(s.hidden is not None for s in sequences)):
+            if not paying:
                 until = min((self._due[source.name] for source in sources), default=0.0)
                 self._rest = _Rest(list(sequences), until, self.profile.seconds(rows))
             return trees
@@ -228,6 +239,10 @@ class Speculation(DraftSource):
         taken = take(trees, ranked[:nodes])
         self._note_worth(asked, taken, nodes, rows, spent)
         return taken
+
+    def _keep_hidden(self, rows: int) -> None:
+        """From this call on."""
+        self._hidden_until = self._clock + HIDDEN_STEPS * self.profile.seconds(rows)
 
     def _seconds(self, rows: int, plain_rows: int) -> float:
         """Of the next call, and of the way back to plain ones: of two shapes, both are paid for."""

@@ -17,7 +17,7 @@ from engine.latency import LatencyProfile
 from engine.lookup import LookupSource
 from engine.sequence import Sequence
 from engine.sources import speculate
-from engine.speculation import PROBE_SHARE, Speculation
+from engine.speculation import HIDDEN_STEPS, PROBE_SHARE, Speculation
 from tests.engine.drive import alone, completions, fresh, request, run
 from tests.profiles import FixedProfile, flat
 
@@ -184,15 +184,20 @@ class Costly(DraftSource):
         return [chain([5], self.name, self.survival) for _ in sequences]
 
 
-def steps(speculation: Speculation, running: list[Sequence], count: int, *, right: bool = False) -> None:
-    """Steps as the engine makes them, in a clock that goes by the profile."""
+def steps(speculation: Speculation, running: list[Sequence], count: int, *, right: bool = False) -> int:
+    """Steps as the engine makes them, in a clock that goes by the profile; how many gave hidden states."""
+    gave_hidden = 0
     for _ in range(count):
         trees = speculation.draft(running, 64)
+        gave_hidden += speculation.needs_hidden
+        for s in running:
+            s.hidden = np.zeros(4, dtype=np.float32) if speculation.needs_hidden else None
         rows = len(running) + sum(map(len, trees))
         speculation.timed(rows, speculation.profile.seconds(rows))
         for s, tree in zip(running, trees, strict=True):
             if tree:
                 speculation.observe(s, tree, [0] if right else [])
+    return gave_hidden
 
 
 def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
@@ -203,6 +208,19 @@ def test_a_source_that_does_not_pay_is_asked_now_and_then() -> None:
     before = source.calls
     steps(speculation, running, 1000)
     assert 2 <= source.calls - before <= PROBE_SHARE * 1000 * 0.010 / source.cost_s + 1
+
+
+def test_hidden_states_are_given_while_somebody_looks_at_them() -> None:
+    source = Costly(0.05, cost_s=0.0005)
+    speculation = Speculation(FixedProfile(STEEP), [source])
+    running = sequences(1)
+    steps(speculation, running, 200)
+    calls = source.calls
+    given = steps(speculation, running, 1000)
+    assert source.calls > calls, "they are there when it is asked again"
+    assert given <= (source.calls - calls + 1) * (HIDDEN_STEPS + 1)
+    paying = Speculation(FixedProfile({1: 0.010, 2: 0.013, 4: 0.02}), [Costly(0.9)])
+    assert steps(paying, sequences(1), 50, right=True) == 50
 
 
 def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
