@@ -14,7 +14,7 @@ AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which 
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
-CPU_BUSY_CELLS = 2048  # from here on another request slows the others by more than it shares with them: on a
+CPU_BUSY_CELLS = 4096  # from here on another request slows the others by more than it shares with them: on a
 CPU_BUSY_RUNNING = (
     8  # CPU a row skips other requests' cells one by one, and weights are shared well by 8 rows
 )

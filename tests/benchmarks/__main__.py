@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -16,9 +17,12 @@ from statistics import fmean
 
 from engine import EngineConfig, SamplingParams
 from engine.config import AS_SHIPPED, BF16
-from engine.weights import unpacked
+from engine.model import Model
+from engine.quantise import requantise
+from engine.weights import time_formats, unpacked
 from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued
 from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
+from tests.fidelity import agreement, divergence, log_probabilities
 from tests.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
@@ -84,6 +88,29 @@ def ceiling(options: argparse.Namespace) -> None:
             print(f"  at {generated} tokens a reply: at most {most:.2f} times", flush=True)
 
 
+def weights(options: argparse.Namespace) -> None:
+    """The number formats: how long calls take in each, and how far its outputs are from the exact ones."""
+    model = str(options.model)
+    models = [Model(model), Model(model, weights=unpacked(model))]
+    names = ("as shipped", "in BF16")
+    for name, timing in zip(names, time_formats(models, EngineConfig(model=model, slots=SLOTS)), strict=True):
+        alone, together, prompt = (s * 1e3 for s in (timing.alone, timing.together, timing.prompt_token))
+        print(
+            f"{name}: one row {alone:.1f} ms, {SLOTS} rows {together:.1f} ms, a prompt token {prompt:.2f} ms"
+        )
+    texts = EXAMPLES.read_text(encoding="utf-8").splitlines()[::3]
+    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
+        exact_path = f"{folder}/exact.gguf"
+        requantise(model, exact_path, "f16")  # which holds any value of a coarser format to 11 bits
+        exact = log_probabilities(exact_path, *texts)
+    for name, path in zip(names, (model, unpacked(model)), strict=True):
+        found = log_probabilities(path, *texts)
+        print(
+            f"{name}: {divergence(exact, found):.1e} nats a token from F16, "
+            f"the same likeliest token after {agreement(exact, found):.1%} of {len(exact)}"
+        )
+
+
 def sharing(options: argparse.Namespace) -> None:
     """A long instruction over many short inputs, with and without sharing its cells."""
     for name, on in (("prefix sharing on", True), ("prefix sharing off", False)):
@@ -132,6 +159,7 @@ def attention(options: argparse.Namespace) -> None:
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
+    "weights": weights,
     "ceiling": ceiling,
     "sharing": sharing,
     "invariance": invariance,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from engine import EngineConfig, ModelLoadError, weights
-from engine.context import Context, Rows
 from engine.engine import Engine
 from engine.model import Model, default_model_path
 from engine.quantise import requantise
 from engine.weights import Timing, open_model, pays, time_formats, unpacked
+from tests.fidelity import divergence, log_probabilities
 
 TEXT = "The harbour lay quiet under the first snow, and nobody on the pier had seen the boat come in. " * 4
 
@@ -28,26 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def timing(alone: float = 1.0, together: float = 8.0, prompt_token: float = 0.5) -> Timing:
     return Timing(alone, together, prompt_token, slots=16)
-
-
-def log_probabilities(path: str) -> NDArray[np.float64]:
-    """[tokens, vocab] after each token of TEXT, sixteen rows a call as in decoding."""
-    model = Model(path)
-    context = Context(model, cells=512, seq_ids=1, max_rows=16)
-    tokens = model.tokenize(TEXT, add_bos=False, special=False)
-    found = []
-    for first in range(0, len(tokens), 16):
-        part = tokens[first : first + 16]
-        positions = np.arange(first, first + len(part), dtype=np.int32)
-        rows = Rows(part, positions, np.zeros(len(part), np.int32), np.ones(len(part), np.int8))
-        found.append(context.decode(rows).logits.astype(np.float64))
-    logits = np.concatenate(found)
-    logits -= logits.max(axis=1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
-
-
-def divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 
 # When it pays
@@ -135,8 +113,8 @@ def test_unpacked_weights_come_nearer_to_what_the_file_says(tmp_path: Path) -> N
     """F16 holds what a Q4_1 file says to a part in 2,048, and its kernels round no activations."""
     path, exact = default_model_path(), str(tmp_path / "exact.gguf")
     requantise(path, exact, "f16")
-    truth = log_probabilities(exact)
-    shipped, bf16 = (divergence(truth, log_probabilities(p)) for p in (path, unpacked(path)))
+    truth = log_probabilities(exact, TEXT)
+    shipped, bf16 = (divergence(truth, log_probabilities(p, TEXT)) for p in (path, unpacked(path)))
     assert 0 < bf16 < shipped / 4
 
 
