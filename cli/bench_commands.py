@@ -78,7 +78,7 @@ def decode(
         raise ModelNotLoadable(error.message) from None
     except EngineError as error:
         raise CliError(error.message) from None
-    _print(pairs, ", ".join(benchmark.engine.info.draft_sources))
+    _print(pairs, ", ".join(benchmark.sources))
     if json_path is not None:
         write(json_path, (json.dumps([p.row().json() for p in pairs], indent=1) + "\n").encode())
 

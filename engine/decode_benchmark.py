@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from engine.config import EngineConfig
+from engine.draft import NoDraft
 from engine.engine import Engine, StepReport
 from engine.errors import EngineError
 from engine.request import Request, SamplingParams
@@ -124,19 +126,21 @@ def _lower_bound(pairs: Many[tuple[Pass, Pass]]) -> float:
 
 
 class DecodeBenchmark:
-    """Two engines over one model, one of them plain, which decode the same prompts in turns.
+    """Two engines over one model, one plain and one with drafts, which decode the same prompts in turns.
 
-    The turns change from step to step, so that a slow moment of the machine meets both. Prefill is left
-    out of both sides, and so are steps with fewer requests than the row says.
+    The turns change from step to step, so that a slow moment of the machine meets both. From pair to pair
+    the engines change parts: of two equal ones, one may be 1% slower, by where its memory lies. Prefill is
+    left out of both sides, and so are steps with fewer requests than the row says.
     """
 
     def __init__(self, config: EngineConfig, max_tokens: int) -> None:
         """Raises ModelLoadError or HeadsLoadError, and EngineError for a model that cannot take drafts."""
-        self.engine = Engine(config)
-        if not self.engine.model.can_share_prefixes:
+        first = Engine(config)
+        if not first.model.can_share_prefixes:
             raise EngineError("a recurrent model cannot forget refused drafts: nothing to compare")
-        speculate(self.engine, config)
-        self._plain = Engine(config, model=self.engine.model)
+        speculate(first, config)
+        self.sources, self._speculation = first.info.draft_sources, first.draft_source
+        self.engines = first, Engine(config, model=first.model)
         self._max_tokens = max_tokens
 
     def measure(
@@ -149,14 +153,16 @@ class DecodeBenchmark:
         total = Pairs(requests, ALL)
         categories: dict[str, Pairs] = {}
         blocks = _blocks(prompts, requests)
+        turns: Counter[str] = Counter()
         for done, block in enumerate(blocks, 1):
-            pair = self._pair([prompt.text for prompt in block], requests)
+            kind = block[0].category if requests == 1 else ALL
+            pair = self._pair([prompt.text for prompt in block], requests, turns[kind] % 2)
+            turns[kind] += 1
             on_pair(done, len(blocks))
             if not all(one.tokens for one in pair):  # answered by a single token: nothing was decoded
                 continue
             if requests == 1:
-                category = block[0].category
-                categories.setdefault(category, Pairs(requests, category)).add(block, pair)
+                categories.setdefault(kind, Pairs(requests, kind)).add(block, pair)
                 if block[0].text in total.prompts:  # again, for its category's sake
                     continue
             total.add(block, pair)
@@ -164,14 +170,17 @@ class DecodeBenchmark:
 
     def warm_up(self, prompt: Prompt) -> None:
         """Run a pair that nobody counts."""
-        self._pair([prompt.text], 1)
+        self._pair([prompt.text], 1, 0)
 
-    def _pair(self, prompts: Many[str], requests: int) -> tuple[Pass, Pass]:
-        """Each side gets the next step when it has had less time than the other."""
+    def _pair(self, prompts: Many[str], requests: int, drafting: int) -> tuple[Pass, Pass]:
+        """drafting: which engine. Each side gets the next step when it has had less time than the other."""
         plain, auto = Pass(), Pass()
+        self.engines[1 - drafting].draft_with(NoDraft())
+        self.engines[drafting].draft_with(self._speculation, self.sources)
+        passes = (auto, plain) if drafting == 0 else (plain, auto)
         sides = [
-            (plain, self._run(self._plain, plain, prompts, requests)),
-            (auto, self._run(self.engine, auto, prompts, requests)),
+            (noted, self._run(engine, noted, prompts, requests))
+            for engine, noted in zip(self.engines, passes, strict=True)
         ]
         while sides:
             side = min(sides, key=lambda s: s[0].seconds)

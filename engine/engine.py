@@ -149,6 +149,10 @@ class Engine:
     def _timed_after(self) -> int:
         return min(TIMED_AFTER, self._max_rows, self.info.kv_cells // 2)
 
+    @property
+    def draft_source(self) -> DraftSource:
+        return self._draft_source
+
     def draft_with(self, source: DraftSource, names: tuple[str, ...] = ()) -> None:
         """Take another draft source, while nothing runs. names: of those that it draws from."""
         assert self.idle, "trees under way belong to the source that drafted them"

@@ -6,7 +6,6 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,6 @@ class HeadSource(DraftSource):
         if counts := heads.metadata.get("calibration"):
             for calibration in self._calibrations.values():
                 calibration.start_from(counts)
-        self._unscored: WeakKeyDictionary[Sequence, list[_Proposal]] = WeakKeyDictionary()
 
     @property
     def mean_chances(self) -> list[list[float]]:
@@ -129,16 +127,20 @@ class HeadSource(DraftSource):
     # Learning from what was emitted, whether or not it was verified
 
     def _remember(self, sequence: Sequence, proposal: _Proposal) -> None:
-        waiting = self._unscored.get(sequence, [])
+        waiting: list[_Proposal] = sequence.memory.get(self, [])
         waiting = [p for p in waiting if p.start != proposal.start]  # a failed step is run again
-        self._unscored[sequence] = [*waiting, proposal]
+        sequence.memory[self] = [*waiting, proposal]
 
     def _score(self, sequence: Sequence) -> None:
         """Count the proposals for places that all have their tokens now."""
-        calibration = self._calibrations[sequence.params.temperature > 0]
-        for p in self._unscored.pop(sequence, []):
+        proposals: list[_Proposal] | None = sequence.memory.get(self)
+        if not proposals:
+            return
+        calibration, waiting = self._calibrations[sequence.params.temperature > 0], []
+        for p in proposals:
             end = p.start + len(p.tokens)
             if end <= sequence.length:
                 calibration.score(p.tokens, p.probabilities, sequence.tokens[p.start : end].tolist())
             else:
-                self._unscored.setdefault(sequence, []).append(p)
+                waiting.append(p)
+        sequence.memory[self] = waiting

@@ -79,10 +79,12 @@ class MedusaHeads:
         self.heads, self.layers, self.width = len(layers[0][0]), len(layers), lm_heads.shape[-1]
         self.draft_vocabulary = draft_vocabulary
         self.metadata = metadata or {}
-        self._layers, self._dtype, self._scale = layers, lm_heads.dtype, logit_scale
+        self._dtype, self._scale = lm_heads.dtype, logit_scale
         int8 = lm_heads.dtype is torch.bfloat16 and self.width % INT8_LANES == 0
         self._int8 = [_to_int8(rows) for rows in lm_heads] if int8 else []
         self._lm_heads = lm_heads[:0].clone() if int8 else lm_heads  # the full ones need not stay
+        self._int8_layers = [([_to_int8(w) for w in weights], b) for weights, b in layers] if int8 else []
+        self._layers = [] if int8 else layers
 
     def propose(self, hidden: Floats, heads: int, top: int, first: int = 0) -> tuple[Ids, Floats]:
         """The `top` likeliest tokens of heads first..heads-1 for states [R, width], best first.
@@ -91,21 +93,33 @@ class MedusaHeads:
         """
         with torch.inference_mode():
             states = self._states(torch.from_numpy(hidden), slice(first, heads))
-            logits = self._logits(states, slice(first, heads))
-            best, rows = logits.topk(top)
-            probabilities = (best - logits.logsumexp(-1, keepdim=True)).exp()
-        tokens = rows.transpose(0, 1).numpy()
+            scores = self._logits(states, slice(first, heads))
+            best, rows = scores.topk(top)
+        # numpy from here on: for so few numbers, each call of torch takes longer than the sums.
+        logits, ranked = scores.numpy(), best.numpy()
+        most = ranked[..., :1]
+        probabilities = np.exp(ranked - most) / np.exp(logits - most).sum(axis=-1, keepdims=True)
+        tokens = rows.numpy().transpose(1, 0, 2)
         if self.draft_vocabulary is not None:
             tokens = self.draft_vocabulary[tokens]
-        return tokens.astype(np.int32, copy=False), probabilities.transpose(0, 1).numpy()
+        return tokens.astype(np.int32, copy=False), probabilities.transpose(1, 0, 2)
 
     def _states(self, hidden: Tensor, heads: slice) -> Tensor:
         """States [R, width] through the layers of these heads: [heads, R, width]."""
+        if self._int8_layers:
+            rows = hidden.to(self._dtype)
+            return torch.stack([self._state(rows, head) for head in range(self.heads)[heads]])
         states = hidden.expand(len(range(self.heads)[heads]), *hidden.shape)
         for weights, biases in self._layers:
             rows = states.to(weights.dtype)
             states = states + F.silu(torch.baddbmm(biases[heads], rows, weights[heads].mT)).float()
         return states.to(self._dtype)
+
+    def _state(self, rows: Tensor, head: int) -> Tensor:
+        """The same of one head, by int8 weights."""
+        for weights, biases in self._int8_layers:
+            rows = rows + F.silu(torch._weight_int8pack_mm(rows, *weights[head]).add_(biases[head]))
+        return rows
 
     def _logits(self, states: Tensor, heads: slice) -> Tensor:
         """Float32 logits [heads, R, V]."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from engine.draft import DraftSource, Node, Tree
 from engine.sequence import Sequence
@@ -95,42 +94,50 @@ class _Guess:
     tokens: list[int]
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What is kept of one request."""
+
+    index: _Index = field(default_factory=_Index)
+    record: _Record = field(default_factory=_Record)
+    pending: list[_Guess] = field(default_factory=list)
+
+
 class LookupSource(DraftSource):
     """A chain from the longest suffix match, priced by what such matches have been worth."""
 
     name = "lookup"
 
     def __init__(self) -> None:
-        self._indices: WeakKeyDictionary[Sequence, _Index] = WeakKeyDictionary()
-        self._records: WeakKeyDictionary[Sequence, _Record] = WeakKeyDictionary()
-        self._pending: WeakKeyDictionary[Sequence, list[_Guess]] = WeakKeyDictionary()
         # Counts by whether the request is sampled, and match length; further drafts have one cell a depth.
         self._first = {sampled: [_Rate(p) for p in PRIOR_FIRST] for sampled in (False, True)}
         self._next = {sampled: [_Rate(PRIOR_NEXT) for _ in range(MAX_DRAFTS)] for sampled in (False, True)}
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
-        return [self._draft(sequence, min(limit, MAX_DRAFTS)) for sequence in sequences]
+        limit = min(limit, MAX_DRAFTS)
+        return [self._draft(sequence, limit) for sequence in sequences]
 
     def _draft(self, sequence: Sequence, limit: int) -> Tree:
-        index = self._indices.get(sequence)
-        if index is None:
-            index = self._indices[sequence] = _Index()
-            self._records[sequence] = _Record()
-        index.extend(sequence.tokens[len(index.tokens) : sequence.length].tolist())
-        self._score(sequence, index)
+        memory: _Memory | None = sequence.memory.get(self)
+        if memory is None:
+            memory = sequence.memory[self] = _Memory()
+        index, length = memory.index, sequence.length
+        index.extend(sequence.tokens[len(index.tokens) : length].tolist())
+        sampled = sequence.params.temperature > 0
+        if memory.pending:
+            self._score(memory, sampled)
         match, place = index.longest_match()
         if not match or limit < 1:
             return []
-        sampled = sequence.params.temperature > 0
-        record = self._records[sequence]
+        record = memory.record
         survival, tree = record.adjust(self._first[sampled][match].value), []
         if match == 1 and survival < self.min_survival:  # the commonest case; counting it would cost most
             return []
         # The copied text may run into the very tokens it was found by: it then repeats from there.
         copied: list[int] = []
         for at in range(place, place + limit):
-            copied.append(index.tokens[at] if at < sequence.length else copied[at - sequence.length])
-        self._pending.setdefault(sequence, []).append(_Guess(sequence.length, match, copied))
+            copied.append(index.tokens[at] if at < length else copied[at - length])
+        memory.pending.append(_Guess(length, match, copied))
         for depth, token in enumerate(copied, 1):
             if survival < self.min_survival:
                 break
@@ -138,24 +145,22 @@ class LookupSource(DraftSource):
             survival *= record.adjust(self._next[sampled][depth - 1].value)
         return tree
 
-    def _score(self, sequence: Sequence, index: _Index) -> None:
+    def _score(self, memory: _Memory, sampled: bool) -> None:
         """Count each guess once all its tokens have been emitted, verified or not, or one is known wrong."""
         waiting = []
-        for guess in self._pending.pop(sequence, ()):
-            emitted = index.tokens[guess.start : guess.start + len(guess.tokens)]
+        for guess in memory.pending:
+            emitted = memory.index.tokens[guess.start : guess.start + len(guess.tokens)]
             right = _common(guess.tokens, emitted)
             if right == len(emitted) < len(guess.tokens):
                 waiting.append(guess)
             else:
-                self._count(guess, right, sequence)
-        if waiting:
-            self._pending[sequence] = waiting
+                self._count(guess, right, memory.record, sampled)
+        memory.pending = waiting
 
-    def _count(self, guess: _Guess, right: int, sequence: Sequence) -> None:
-        sampled = sequence.params.temperature > 0
+    def _count(self, guess: _Guess, right: int, record: _Record, sampled: bool) -> None:
         rates = [self._first[sampled][guess.match], *self._next[sampled]]
         for depth, rate in enumerate(rates[: min(right + 1, len(guess.tokens))]):
-            self._records[sequence].count(depth < right, rate.value)
+            record.count(depth < right, rate.value)
             rate.count(depth < right)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class Sequence:
         self.first_token: float | None = None
         self._logprobs: list[TokenLogprob] = []
         self.steps = 0  # verified calls
+        self.memory: dict[object, Any] = {}  # what draft sources keep of it, by source
         self._drafted: dict[str, Drafted] = {}
 
     @property

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from engine.draft import DraftSource, Tree
 from engine.latency import LatencyProfile
@@ -58,7 +57,22 @@ class OwnWorth:
         self._sum = self._sum * (1 - 1 / WORTH_WINDOW) + net
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
+class _Account:
+    """A source, and what asking it has been worth: by number of requests and by what they had already."""
+
+    source: DraftSource
+    due: float = 0.0  # when to ask it though it does not pay, on the clock of Speculation
+    worth: defaultdict[tuple[int, int], Worth] = field(default_factory=lambda: defaultdict(Worth))
+
+    def own(self, sequence: Sequence) -> OwnWorth:
+        own: OwnWorth | None = sequence.memory.get(self)
+        if own is None:
+            own = sequence.memory[self] = OwnWorth()
+        return own
+
+
+@dataclass(slots=True)
 class _Asked:
     """A source was asked for a request, and took so many seconds."""
 
@@ -107,14 +121,11 @@ class Speculation(DraftSource):
         """sources: the cheapest first, since a later one is asked in the light of what earlier ones gave."""
         self.profile = profile
         self.debt = TimeDebt()
-        self._sources, self._forced = tuple(sources), forced
-        self._worth: defaultdict[tuple[str, int, int], Worth] = defaultdict(Worth)
-        self._own: WeakKeyDictionary[Sequence, dict[str, OwnWorth]] = WeakKeyDictionary()
+        self._accounts, self._forced = [_Account(source) for source in sources], forced
         self._floors: dict[int, float] = {}
         self._steps = 0
         self._step: _Step | None = None
         self._clock = 0.0  # seconds of decode calls, by the profile
-        self._due = dict.fromkeys(self.names, 0.0)  # when to ask a source that does not pay
         self._rest: _Rest | None = None
         self._hidden_until = 0.0
 
@@ -125,7 +136,7 @@ class Speculation(DraftSource):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(source.name for source in self._sources)
+        return tuple(account.source.name for account in self._accounts)
 
     # One step: draft, then the engine's decode call, then what it learned
 
@@ -137,28 +148,31 @@ class Speculation(DraftSource):
             self.debt.step(1.0, 1.0)
             return [[] for _ in sequences]
         self._rest = None
-        self.profile.context = sum(s.length for s in sequences) / len(sequences) if sequences else 0.0
-        trees: list[Tree] = [[] for _ in sequences]
-        kinds = [s.request.decoding for s in sequences]
-        forced = [i for i, kind in enumerate(kinds) if kind is Decoding.MEDUSA]
-        auto = [i for i, kind in enumerate(kinds) if kind is Decoding.AUTO]
+        trees: list[Tree] = []
+        auto, forced, cells = [], [], 0
+        for i, sequence in enumerate(sequences):
+            trees.append([])
+            cells += sequence.length
+            if sequence.request.decoding is Decoding.AUTO:
+                auto.append(i)
+            elif sequence.request.decoding is Decoding.MEDUSA:
+                forced.append(i)
+        self.profile.context = cells / len(sequences) if sequences else 0.0
+        rows = len(sequences)
         if forced and self._forced:
-            self._keep_hidden(len(sequences))
-        if forced and self._forced and limit > 0:
-            forced_trees = self._forced.force([sequences[i] for i in forced], self.profile, limit)
-            for i, tree in zip(forced, forced_trees, strict=True):
-                trees[i] = tree
-                limit -= len(tree)
-        rows = len(sequences) + sum(map(len, trees))
+            self._keep_hidden(rows)
+            if limit > 0:
+                forced_trees = self._forced.force([sequences[i] for i in forced], self.profile, limit)
+                for i, tree in zip(forced, forced_trees, strict=True):
+                    trees[i] = tree
+                    limit -= len(tree)
+                    rows += len(tree)
         if auto and limit > 0 and not self.debt.paused:
             chosen = self._draft_auto([sequences[i] for i in auto], rows, limit)
             for i, tree in zip(auto, chosen, strict=True):
                 trees[i] = tree
-        self._step = _Step(
-            requests=len(sequences),
-            counted=bool(auto) and not forced,
-            spent=time.perf_counter() - began,
-        )
+        spent = time.perf_counter() - began
+        self._step = _Step(len(sequences), counted=bool(auto) and not forced, spent=spent)
         return trees
 
     def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:  # noqa: ARG002
@@ -194,23 +208,29 @@ class Speculation(DraftSource):
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
         asked: list[_Asked] = []
-        sources = [s for s in self._sources if not (s.needs_hidden and self.debt.strained)]
         paying = False
         least = self._least_survival(rows)
-        for source in sources:
-            chosen = list(range(len(sequences)))
-            owns = [self._own.setdefault(s, {}).setdefault(source.name, OwnWorth()) for s in sequences]
-            worths = [self._worth[source.name, size, _need(tree)] for tree in trees]
-            paying_here = [i for i in chosen if owns[i].pays(worths[i])]
-            paying |= bool(paying_here)
-            if self._clock < self._due[source.name]:  # else all at once, which costs hardly more than one
-                chosen = paying_here
-            if source.needs_hidden and chosen:
+        for account in self._accounts:
+            source = account.source
+            if source.needs_hidden and self.debt.strained:
+                continue
+            due = self._clock >= account.due  # then all at once, which costs hardly more than one
+            chosen, worths, owns, hidden = [], [], [], False
+            for i, sequence in enumerate(sequences):
+                worth, own = account.worth[size, _need(trees[i])], account.own(sequence)
+                pays = own.pays(worth)
+                paying |= pays
+                if not (pays or due):
+                    continue
+                hidden = source.needs_hidden
+                if hidden and sequence.hidden is None:  # then it is asked at the next step
+                    paying = True
+                    continue
+                chosen.append(i)
+                worths.append(worth)
+                owns.append(own)
+            if hidden:
                 self._keep_hidden(rows)
-                paying |= any(
-                    sequences[i].hidden is None for i in chosen
-                )  # then it is asked at the next step
-                chosen = [i for i in chosen if sequences[i].hidden is not None]
             if not chosen:
                 continue
             source.min_survival = least
@@ -218,16 +238,17 @@ class Speculation(DraftSource):
             before, now = now, time.perf_counter()
             took = now - before
             # One that was interrupted seems dear: no more than a step counts, so at most 500 steps pass.
-            self._due[source.name] = self._clock + min(took, self.profile.seconds(rows)) / PROBE_SHARE
+            account.due = self._clock + min(took, self.profile.seconds(rows)) / PROBE_SHARE
             cost = took / len(chosen)
-            for i, tree in zip(chosen, drafted, strict=True):
-                trees[i] = merge([trees[i], tree]) if trees[i] else tree
-                asked.append(_Asked(source.name, i, cost, worths[i], owns[i]))
+            for i, tree, worth, own in zip(chosen, drafted, worths, owns, strict=True):
+                if tree:
+                    trees[i] = merge([trees[i], tree]) if trees[i] else tree
+                asked.append(_Asked(source.name, i, cost, worth, own))
         if not any(trees):
             for one in asked:
                 one.note(0.0)
             if not paying:
-                until = min((self._due[source.name] for source in sources), default=0.0)
+                until = min((account.due for account in self._accounts), default=0.0)
                 self._rest = _Rest(list(sequences), until, self.profile.seconds(rows))
             return trees
         ranked = pool(trees)[:limit]

@@ -31,7 +31,6 @@ PROMPT, OUTPUT = 256, 128  # tokens of the request that the formats are weighed 
 PROMPT_ROWS = 128  # of the call that is timed for it
 REPEATS = 3
 GAIN = 1.1  # below this, memory is worth more than time
-SLOWER_ALONE = 1.5  # a request that runs alone shall not take longer than this for the others' sake
 log = logging.getLogger(__name__)
 
 
@@ -51,8 +50,9 @@ class Timing:
 
 
 def pays(shipped: Timing, bf16: Timing) -> bool:
-    """Whether unpacking is worth its memory."""
-    return shipped.request >= GAIN * bf16.request and bf16.alone <= SLOWER_ALONE * shipped.alone
+    """Whether it is worth the memory, and slows a lone request less than it speeds one among others."""
+    gain, loss = shipped.request / bf16.request, bf16.alone / shipped.alone
+    return gain >= GAIN and gain >= loss
 
 
 def open_model(config: EngineConfig) -> Model:

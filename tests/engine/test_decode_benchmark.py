@@ -15,7 +15,7 @@ from engine.decode_benchmark import (
     Prompt,
     _blocks,
 )
-from engine.engine import StepReport
+from engine.engine import Engine, StepReport
 
 PROMPTS = [Prompt(f"kind {i % 3}", f"abcabcabcabc {i} abcabc") for i in range(7)]
 
@@ -92,7 +92,7 @@ def test_both_sides_are_measured_on_a_real_model(
         for plain, _ in pairs.passes:
             assert plain.verified == 0
             assert plain.steps == plain.tokens
-    assert benchmark.engine.idle
+    assert all(engine.idle for engine in benchmark.engines)
     assert set(next(iter(measured)).row().json()) == {
         "requests",
         "category",
@@ -104,3 +104,30 @@ def test_both_sides_are_measured_on_a_real_model(
         "acceptance",
         "n_prompts",
     }
+
+
+def test_both_engines_take_both_parts(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One may be slower by where its memory lies, which must not count for or against drafts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    config = EngineConfig(model=tiny_gguf, slots=2, kv_cells=2048, prefix_sharing=False)
+    benchmark = DecodeBenchmark(config, 8)
+    drafting: list[int] = []
+    step = Engine.step
+
+    def watched(engine: Engine) -> StepReport:
+        if engine.draft_source.name:
+            drafting.append(benchmark.engines.index(engine))
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", watched)
+    parts: list[int] = []
+
+    def after(done: int, of: int) -> None:  # noqa: ARG001
+        parts.append(drafting[0])
+        assert set(drafting) == {drafting[0]}, "within a pair they do not change"
+        drafting.clear()
+
+    [*_] = benchmark.measure(PROMPTS[:1], 1, after)
+    assert parts == [0, 1] * (LEAST_PAIRS // 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_as_the_sequence_grows_it_finds_what_a_search_from_scratch_finds(seed: i
     s = sequence(tokens)
     for _ in range(80):
         drafted(source, s)
-        length, place = source._indices[s].longest_match()
+        length, place = s.memory[source].index.longest_match()
         assert length <= brute_force(tokens)
         assert tokens[max(0, place - length) : place] == tokens[len(tokens) - length :]
         assert (length > 0) == (brute_force(tokens) > 0)
@@ -163,7 +164,7 @@ def test_sampled_and_greedy_requests_have_their_own_prices() -> None:
 def test_ended_sequences_are_forgotten() -> None:
     source, s = LookupSource(), sequence([1, 2, 3, 1])
     drafted(source, s)
-    assert len(source._indices) == 1
+    kept = weakref.ref(s)
     del s
     gc.collect()
-    assert len(source._indices) == len(source._pending) == 0
+    assert kept() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,9 @@ def test_it_pays_by_the_time_of_a_request_among_others() -> None:
     assert pays(timing(), timing(prompt_token=0.2)), "prompts alone may be worth it"
     assert not pays(timing(), timing())
     assert not pays(timing(), timing(together=7.5)), "a gain too small for the memory"
-    assert not pays(timing(), timing(alone=1.6, together=2.0, prompt_token=0.1)), "a lone request suffers"
+    halved = timing(alone=1.9, together=4.0, prompt_token=0.25)
+    assert pays(timing(), halved)
+    assert not pays(timing(), replace(halved, alone=2.1)), "a lone request loses more than others gain"
 
 
 def test_both_formats_are_timed(tiny_gguf: str) -> None:
