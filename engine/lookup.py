@@ -6,22 +6,31 @@ lookup decoding, A. Saxena 2023; LLMA, arXiv:2304.04487).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from engine.draft import DraftSource, Node, Tree
 from engine.sequence import Sequence
 
-MAX_DRAFTS = 7
-MAX_MATCH = 8  # longer matches are no more telling
-CANDIDATES = 4  # earlier places looked at, the most recent first
-OWN_PRIOR = 2.0  # trials that a request's own record counts as even before it has any
+MAX_DRAFTS = 23
+CANDIDATES = 8  # earlier places looked at, the most recent first
+OWN_PRIOR = 8.0  # trials that a request's own record counts as even before it has any
 OWN_WINDOW = 30.0
 WINDOW = 200.0  # trials after which an old one counts 1/e
 PRIOR_TRIALS = 20.0
-# Chance of the first draft by length of the match, measured on greedy answers of a small model.
-PRIOR_FIRST = (0.0, 0.20, 0.56, 0.65, 0.74, 0.77, 0.90, 0.94, 0.96)
-PRIOR_NEXT = 0.85  # chance of a further draft when the one before it held
+# Chances that the next token follows as it did before, measured on greedy answers of a small model, by the
+# length of the match (lengths between share the shorter one's; a draft that holds makes the match longer),
+# and by what other places with the same last two tokens say: none or of two minds, all the same, all others.
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 20, 30, 40)
+ALONE, AGREED, DISPUTED = range(3)
+PRIOR = (
+    (0.25, 0.57, 0.68, 0.74, 0.78, 0.82, 0.85, 0.87, 0.89, 0.91, 0.93, 0.95, 0.97, 0.98),
+    (0.25, 0.78, 0.87, 0.90, 0.94, 0.95, 0.95, 0.97, 0.98, 0.98, 0.99, 0.99, 0.99, 0.99),
+    (0.25, 0.29, 0.35, 0.47, 0.53, 0.60, 0.60, 0.60, 0.70, 0.78, 0.78, 0.80, 0.85, 0.92),
+)
+MAX_MATCH = LENGTHS[-1]
+CELL = [bisect_right(LENGTHS, length) - 1 for length in range(MAX_MATCH + MAX_DRAFTS + 1)]  # of a length
 
 
 @dataclass(slots=True)
@@ -45,21 +54,27 @@ class _Index:
                 del places[:-CANDIDATES]
         self.done = len(known)
 
-    def longest_match(self) -> tuple[int, int]:
-        """(length, place of the follower) of the longest earlier occurrence of the last tokens."""
+    def longest_match(self) -> tuple[int, int, list[int]]:
+        """The longest earlier occurrence of the last tokens: its length, the place of its follower, and those
+        of the followers of other occurrences of the last two.
+        """
         known = self.tokens
         if len(known) < 2:
-            return 0, 0
+            return 0, 0, []
+        places = self.pairs.get((known[-2], known[-1]))
+        if not places:
+            at = self.singles.get(known[-1], 0)
+            return (1, at, []) if at else (0, 0, [])
         best, at = 0, 0
-        for place in reversed(self.pairs.get((known[-2], known[-1]), ())):
+        for place in reversed(places):
             length = 2
             while length < MAX_MATCH and place > length and known[place - 1 - length] == known[-1 - length]:
                 length += 1
             if length > best:
                 best, at = length, place
-        if not best and known[-1] in self.singles:
-            best, at = 1, self.singles[known[-1]]
-        return best, at
+                if best == MAX_MATCH:
+                    break
+        return best, at, [place for place in places if place != at]
 
 
 @dataclass(slots=True)
@@ -87,11 +102,14 @@ class _Record:
 
 @dataclass(slots=True)
 class _Guess:
-    """A guess whose tokens have not all been emitted yet."""
+    """That from `start` on a sequence repeats what it says from `place` on, whether or not it was drafted.
 
-    start: int  # place of the first guessed token in the sequence
-    match: int
-    tokens: list[int]
+    rates: of each token.
+    """
+
+    start: int
+    place: int
+    rates: list[_Rate]
 
 
 @dataclass(slots=True)
@@ -100,7 +118,7 @@ class _Memory:
 
     index: _Index = field(default_factory=_Index)
     record: _Record = field(default_factory=_Record)
-    pending: list[_Guess] = field(default_factory=list)
+    guess: _Guess | None = None  # the last one
 
 
 class LookupSource(DraftSource):
@@ -109,9 +127,7 @@ class LookupSource(DraftSource):
     name = "lookup"
 
     def __init__(self) -> None:
-        # Counts by whether the request is sampled, and match length; further drafts have one cell a depth.
-        self._first = {sampled: [_Rate(p) for p in PRIOR_FIRST] for sampled in (False, True)}
-        self._next = {sampled: [_Rate(PRIOR_NEXT) for _ in range(MAX_DRAFTS)] for sampled in (False, True)}
+        self._rates = {sampled: [[_Rate(p) for p in kind] for kind in PRIOR] for sampled in (False, True)}
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         limit = min(limit, MAX_DRAFTS)
@@ -123,52 +139,44 @@ class LookupSource(DraftSource):
             memory = sequence.memory[self] = _Memory()
         index, length = memory.index, sequence.length
         index.extend(sequence.tokens[len(index.tokens) : length].tolist())
-        sampled = sequence.params.temperature > 0
-        if memory.pending:
-            self._score(memory, sampled)
-        match, place = index.longest_match()
+        if memory.guess:
+            self._score(memory.guess, memory)
+            memory.guess = None
+        match, place, others = index.longest_match()
         if not match or limit < 1:
             return []
-        record = memory.record
-        survival, tree = record.adjust(self._first[sampled][match].value), []
-        if match == 1 and survival < self.min_survival:  # the commonest case; counting it would cost most
+        tokens, rates = index.tokens, self._rates[sequence.params.temperature > 0]
+        # The commonest case is a match of one token; counting those would cost most.
+        if match == 1 and rates[ALONE][0].value < self.min_survival:
             return []
-        # The copied text may run into the very tokens it was found by: it then repeats from there.
-        copied: list[int] = []
-        for at in range(place, place + limit):
-            copied.append(index.tokens[at] if at < length else copied[at - length])
-        memory.pending.append(_Guess(length, match, copied))
-        for depth, token in enumerate(copied, 1):
+        guess = memory.guess = _Guess(length, place, [])
+        survival, tree = 1.0, []
+        for depth in range(limit):
+            # The copied text may run into the very tokens it was found by: it then repeats from there.
+            at = place + depth
+            token = tokens[at] if at < length else tree[at - length].token
+            kind = ALONE
+            if others:
+                same = [other + 1 for other in others if other < length and tokens[other] == token]
+                kind = DISPUTED if not same else AGREED if len(same) == len(others) else ALONE
+                others = same
+            rate = rates[kind][CELL[match + depth]]
+            guess.rates.append(rate)
+            survival *= memory.record.adjust(rate.value)
             if survival < self.min_survival:
                 break
-            tree.append(Node(token, depth - 2, survival, self.name, depth))
-            survival *= record.adjust(self._next[sampled][depth - 1].value)
+            tree.append(Node(token, depth - 1, survival, self.name, depth + 1))
         return tree
 
-    def _score(self, memory: _Memory, sampled: bool) -> None:
-        """Count each guess once all its tokens have been emitted, verified or not, or one is known wrong."""
-        waiting = []
-        for guess in memory.pending:
-            emitted = memory.index.tokens[guess.start : guess.start + len(guess.tokens)]
-            right = _common(guess.tokens, emitted)
-            if right == len(emitted) < len(guess.tokens):
-                waiting.append(guess)
-            else:
-                self._count(guess, right, memory.record, sampled)
-        memory.pending = waiting
-
-    def _count(self, guess: _Guess, right: int, record: _Record, sampled: bool) -> None:
-        rates = [self._first[sampled][guess.match], *self._next[sampled]]
-        for depth, rate in enumerate(rates[: min(right + 1, len(guess.tokens))]):
-            record.count(depth < right, rate.value)
-            rate.count(depth < right)
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))
+    def _score(self, guess: _Guess, memory: _Memory) -> None:
+        """Count what has been emitted since, verified or not, up to the first that was wrong."""
+        tokens = memory.index.tokens
+        for depth, rate in enumerate(guess.rates[: len(tokens) - guess.start]):
+            hit = tokens[guess.place + depth] == tokens[guess.start + depth]
+            memory.record.count(hit, rate.value)
+            rate.count(hit)
+            if not hit:
+                return
 
 
 class _Rate:

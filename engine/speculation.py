@@ -19,7 +19,7 @@ FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
 OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
-PROBE_SHARE = 0.002  # of all time, spent on asking a source that has not paid lately
+PROBE_SHARE = 0.005  # of all time, spent on asking a source that has not paid lately
 HIDDEN_STEPS = 4  # hidden states are given for so many steps more, since starting and ending that takes time
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 

@@ -11,7 +11,20 @@ import pytest
 
 from engine import Request, SamplingParams
 from engine.draft import ROOT
-from engine.lookup import MAX_DRAFTS, MAX_MATCH, LookupSource, _Rate
+from engine.lookup import (
+    AGREED,
+    ALONE,
+    CELL,
+    DISPUTED,
+    LENGTHS,
+    MAX_DRAFTS,
+    MAX_MATCH,
+    PRIOR,
+    PRIOR_TRIALS,
+    WINDOW,
+    LookupSource,
+    _Rate,
+)
 from engine.sequence import Sequence
 
 
@@ -90,40 +103,95 @@ def test_as_the_sequence_grows_it_finds_what_a_search_from_scratch_finds(seed: i
     s = sequence(tokens)
     for _ in range(80):
         drafted(source, s)
-        length, place = s.memory[source].index.longest_match()
+        length, place, others = s.memory[source].index.longest_match()
         assert length <= brute_force(tokens)
         assert tokens[max(0, place - length) : place] == tokens[len(tokens) - length :]
         assert (length > 0) == (brute_force(tokens) > 0)
+        assert place not in others
+        assert all(tokens[other - 2 : other] == tokens[-2:] for other in others)
         new = [rng.randrange(6) for _ in range(rng.randint(1, 4))]
         emit(s, *new)
         tokens += new
 
 
-def rate(source: LookupSource, match: int) -> float:
-    return source._first[False][match].value
+def rate(source: LookupSource, match: int, kind: int = ALONE, sampled: bool = False) -> float:
+    return source._rates[sampled][kind][CELL[match]].value
+
+
+def trials(source: LookupSource) -> dict[tuple[int, int], float]:
+    """By kind and length of match, where any were counted."""
+    start = LookupSource()
+    return {
+        (kind, length): own._trials - first._trials
+        for kind, (owns, firsts) in enumerate(zip(source._rates[False], start._rates[False], strict=True))
+        for length, own, first in zip(LENGTHS, owns, firsts, strict=True)
+        if own._trials != first._trials
+    }
+
+
+def test_prices_rise_with_the_match_and_with_agreement() -> None:
+    assert all(len(kind) == len(LENGTHS) and list(kind) == sorted(kind) for kind in PRIOR)
+    for length in range(2, MAX_MATCH):
+        source = LookupSource()
+        assert rate(source, length, DISPUTED) < rate(source, length, ALONE) < rate(source, length, AGREED)
+
+
+def test_a_draft_that_holds_makes_the_match_longer() -> None:
+    """So its followers are priced as those of a longer match."""
+    source = LookupSource()
+    [tree] = source.draft([sequence([*range(100), *range(5)])], 12)
+    chances = [
+        node.survival / before for node, before in zip(tree[1:], [n.survival for n in tree], strict=False)
+    ]
+    assert tree[0].survival == pytest.approx(rate(source, 5))
+    assert chances == pytest.approx([rate(source, 5 + depth) for depth in range(1, 12)])
+
+
+@pytest.mark.parametrize(
+    ("earlier", "kind"),
+    [
+        ([1, 2, 3], ALONE),
+        ([1, 2, 3, 8, 1, 2, 3], AGREED),
+        ([1, 2, 4, 8, 1, 2, 3], DISPUTED),
+        ([1, 2, 4, 8, 1, 2, 3, 8, 1, 2, 3], ALONE),
+    ],
+)
+def test_other_places_raise_or_lower_the_price(earlier: list[int], kind: int) -> None:
+    source = LookupSource()
+    [tree] = source.draft([sequence([*earlier, 9, 1, 2])], 1)
+    assert tree[0].token == 3
+    assert tree[0].survival == rate(source, 2, kind)
+
+
+def test_only_places_that_went_along_so_far_are_heard_further_on() -> None:
+    source = LookupSource()
+    tokens = [7, 1, 2, 3, 4, 50, 8, 1, 2, 3, 4, 60, 9, 1, 2]
+    [tree] = source.draft([sequence(tokens)], 3)
+    assert [node.token for node in tree] == [3, 4, 60]
+    kinds = [AGREED, AGREED, DISPUTED]
+    wanted = np.cumprod([rate(source, 2 + depth, kind) for depth, kind in enumerate(kinds)])
+    assert [node.survival for node in tree] == pytest.approx(wanted.tolist())
 
 
 def test_wrong_guesses_lower_the_price_of_such_matches_alone() -> None:
     source = LookupSource()
-    before = [rate(source, match) for match in range(MAX_MATCH + 1)]
     for i in range(60):
         s = sequence([1, 2, 3 + i, 2])  # a match of one token
         drafted(source, s)
         emit(s, 1000 + i)
         drafted(source, s)
-    assert rate(source, 1) < before[1] / 2
-    assert [rate(source, match) for match in range(2, MAX_MATCH + 1)] == before[2:]
+    assert rate(source, 1) < PRIOR[ALONE][0] / 2
+    assert set(trials(source)) == {(ALONE, 1)}
 
 
 def test_guesses_are_scored_by_what_was_emitted_though_never_verified() -> None:
     source = LookupSource()
-    before = source._next[False][0].value
     s = sequence([*range(300), *range(3)])
     for token in range(3, 200):
         drafted(source, s)
         emit(s, token)  # one at a time, as in plain decoding
-    assert rate(source, MAX_MATCH) > 0.97
-    assert source._next[False][0].value > before
+    assert rate(source, MAX_MATCH) > PRIOR[ALONE][-1]
+    assert sum(trials(source).values()) > 100, "each token once"
 
 
 def test_a_guess_counts_up_to_its_first_wrong_token_and_no_further() -> None:
@@ -131,18 +199,20 @@ def test_a_guess_counts_up_to_its_first_wrong_token_and_no_further() -> None:
     s = sequence([1, 2, 3, 4, 5, 6, 1, 2])
     drafted(source, s, 4)
     emit(s, 3, 4, 99)
-    first, deeper = rate(source, 2), [r._trials for r in source._next[False]]
     drafted(source, s, 4)
-    after = [r._trials for r in source._next[False]]
-    assert rate(source, 2) > first
-    assert [a > b for a, b in zip(after, deeper, strict=True)] == [True, True, *[False] * (MAX_DRAFTS - 2)]
+    assert trials(source) == pytest.approx(
+        {(ALONE, length): 1 - PRIOR_TRIALS / WINDOW for length in (2, 3, 4)}
+    )
+    assert rate(source, 2) > PRIOR[ALONE][1]
+    assert rate(source, 3) > PRIOR[ALONE][2]
+    assert rate(source, 4) < PRIOR[ALONE][3]
 
 
 def test_a_request_that_does_not_repeat_itself_soon_gets_dearer_guesses() -> None:
     source = LookupSource()
-    source._first[False][1] = _Rate(0.7)
+    source._rates[False][ALONE][0] = _Rate(0.7)
     repeating, rambling = sequence([1, 2, 9, 2]), sequence([1, 2, 9, 2])
-    for i in range(12):
+    for i in range(24):
         for s, token in ((repeating, None), (rambling, 1000 + i)):
             [tree] = source.draft([s], 1)
             emit(s, tree[0].token if token is None and tree else token or 5, 7, 2)
@@ -157,8 +227,8 @@ def test_sampled_and_greedy_requests_have_their_own_prices() -> None:
         drafted(source, s)
         emit(s, 1000 + i)
         drafted(source, s)
-    assert rate(source, 1) == LookupSource()._first[False][1].value
-    assert source._first[True][1].value < rate(source, 1)
+    assert rate(source, 1) == PRIOR[ALONE][0]
+    assert rate(source, 1, sampled=True) < rate(source, 1)
 
 
 def test_ended_sequences_are_forgotten() -> None:

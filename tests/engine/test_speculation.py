@@ -15,6 +15,7 @@ from engine.draft import DraftSource, Tree, chain
 from engine.engine import Engine
 from engine.latency import LatencyProfile
 from engine.lookup import LookupSource
+from engine.policy import bucket
 from engine.sequence import Sequence
 from engine.sources import speculate
 from engine.speculation import HIDDEN_STEPS, PROBE_SHARE, Speculation
@@ -303,7 +304,7 @@ def test_never_more_nodes_than_there_is_room_for() -> None:
     for limit in (0, 1, 5, 64):
         trees = speculation.draft(running, limit)
         assert sum(map(len, trees)) <= limit
-    assert sum(map(len, trees)) == 21
+    assert bucket(3 + sum(map(len, trees))) == 3 + sum(map(len, trees)) == 64
 
 
 def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
