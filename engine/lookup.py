@@ -150,7 +150,7 @@ class LookupSource(DraftSource):
         if match == 1 and rates[ALONE][0].value < self.min_survival:
             return []
         guess = memory.guess = _Guess(length, place, [])
-        survival, tree = 1.0, []
+        survival, tree = 1.0, list[Node]()
         for depth in range(limit):
             # The copied text may run into the very tokens it was found by: it then repeats from there.
             at = place + depth

@@ -18,8 +18,9 @@ FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
-OWN_PRIOR = 8.0  # times asked, as which the mean of all counts beside a request's own
-PROBE_SHARE = 0.005  # of all time, spent on asking a source that has not paid lately
+OWN_PRIOR = 2.0  # times asked, as which the mean of all counts beside a request's own
+PROBE_SHARE = 0.005  # of all time, spent on asking a source that has not paid lately: copies begin anywhere
+HIDDEN_PROBE_SHARE = 0.001  # the same of one that needs hidden states: it pays by the kind of text, if at all
 HIDDEN_STEPS = 4  # hidden states are given for so many steps more, since starting and ending that takes time
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
@@ -237,8 +238,9 @@ class Speculation(DraftSource):
             drafted = source.draft([sequences[i] for i in chosen], limit)
             before, now = now, time.perf_counter()
             took = now - before
-            # One that was interrupted seems dear: no more than a step counts, so at most 500 steps pass.
-            account.due = self._clock + min(took, self.profile.seconds(rows)) / PROBE_SHARE
+            # One that was interrupted seems dear: no more than a step counts, so at most 1,000 steps pass.
+            share = HIDDEN_PROBE_SHARE if source.needs_hidden else PROBE_SHARE
+            account.due = self._clock + min(took, self.profile.seconds(rows)) / share
             cost = took / len(chosen)
             for i, tree, worth, own in zip(chosen, drafted, worths, owns, strict=True):
                 if tree:
