@@ -34,7 +34,7 @@ CELL = [bisect_right(LENGTHS, length) - 1 for length in range(MAX_MATCH + MAX_DR
 
 
 @dataclass(slots=True)
-class _Index:
+class LookupIndex:
     """Where each token, and each pair of tokens, of a sequence was last followed by another."""
 
     done: int = 0  # tokens whose followers are indexed
@@ -116,7 +116,7 @@ class _Guess:
 class _Memory:
     """What is kept of one request."""
 
-    index: _Index = field(default_factory=_Index)
+    index: LookupIndex = field(default_factory=LookupIndex)
     record: _Record = field(default_factory=_Record)
     guess: _Guess | None = None  # the last one
 

@@ -4,6 +4,7 @@
 
 Plain greedy answers are decoded once. Then the policy decides over them again, one request at a time and
 without the model, in a clock that goes by T(n) as measured here: with all terms, and without each in turn.
+The last line is what no policy can pass: it knows at each step how many of the copied tokens are right.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from engine import Completion, EngineConfig, Request, SamplingParams, latency
 from engine.draft import Tree
 from engine.engine import Engine
 from engine.latency import LatencyProfile
-from engine.lookup import LookupSource
+from engine.lookup import MAX_DRAFTS, LookupIndex, LookupSource
 from engine.sequence import Sequence
 from engine.speculation import Speculation
 from tests.benchmarks import common
 from tests.profiles import FixedProfile
 
 ORDERS = 4  # what is learned from one request counts for the next, so their order matters
-RESTING_S, ASKED_S, DRAFTED_S = 10e-6, 110e-6, 210e-6  # Python of a step, by what is done; on two slow cores
-FEW_ROWS = (1, 2, 3, 4, 5, 6, 7, 8)
+RESTING_S, ASKED_S, DRAFTED_S = 12e-6, 90e-6, 200e-6  # Python of a step, by what is done; on two slow cores
+FEW_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24)
 Tokens = NDArray[np.int32]
 
 
@@ -102,6 +103,43 @@ def _replay(speculation: Speculation, source: Lookup, reply: Answer, python: boo
     return took, plain
 
 
+def ceiling(profile: LatencyProfile, replies: Iterable[Answer]) -> float:
+    """The ratio of a policy that knows how many of the tokens after the longest match are right."""
+    took = plain = 0.0
+    for reply in replies:
+        copies, length = _right_copies(reply), len(reply.output)
+        profile.context = len(reply.prompt) + length / 2
+        calls = [profile.seconds(rows) for rows in range(1, MAX_DRAFTS + 2)]
+        # least[emitted][drafts of the last call]: seconds; prefill gives the first token
+        least: list[dict[int, float]] = [{} for _ in range(length + 1)]
+        least[1][0] = 0.0
+        for emitted in range(1, length):
+            for last, seconds in least[emitted].items():
+                for drafts in range(min(copies[emitted], length - emitted - 1) + 1):
+                    python = DRAFTED_S if drafts else RESTING_S
+                    spent = seconds + calls[drafts] + python + (profile.switch if drafts != last else 0.0)
+                    after = least[emitted + 1 + drafts]
+                    after[drafts] = min(after.get(drafts, spent), spent)
+        took += min(least[length].values())
+        plain += (length - 1) * calls[0]
+    return plain / took
+
+
+def _right_copies(reply: Answer) -> list[int]:
+    """How many tokens after the longest match come again, at each place of the output."""
+    tokens, index, copies = [*reply.prompt.tolist(), *reply.output.tolist()], LookupIndex(), []
+    for place in range(len(reply.prompt), len(tokens)):
+        index.extend(tokens[len(index.tokens) : place])
+        match, copied, _ = index.longest_match()
+        right = 0
+        while match and right < MAX_DRAFTS and place + right < len(tokens):
+            if tokens[copied + right] != tokens[place + right]:
+                break
+            right += 1
+        copies.append(right)
+    return copies
+
+
 def main() -> None:
     options = common.parser(__doc__).parse_args()
     prompts = common.load_spec_bench(options.prompts, options.limit)
@@ -124,6 +162,8 @@ def main() -> None:
         ("if more rows took no longer", ratio(FixedProfile(free), replies, python=False)),
     ):
         print(f"{name:<32} {value:.2f}", flush=True)
+    known = ceiling(FixedProfile(points, switch, attention), replies)
+    print(f"{'if it knew which copies are right':<32} {known:.2f}")
 
 
 if __name__ == "__main__":

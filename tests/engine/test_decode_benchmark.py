@@ -24,8 +24,13 @@ def made(tokens: int, seconds: float, steps: int = 10) -> Pass:
     return Pass(seconds=seconds, tokens=tokens, steps=steps)
 
 
+def pairs_of(passes: list[tuple[Pass, Pass]], requests: int = 1) -> Pairs:
+    """All of them with drafts from the same engine."""
+    return Pairs(requests, ALL, passes, [0] * len(passes), {"a", "b"})
+
+
 def test_rows_hold_ratios_of_sums() -> None:
-    pairs = Pairs(2, ALL, [(made(100, 10.0), made(100, 5.0)), (made(300, 10.0), made(330, 10.0))], {"a", "b"})
+    pairs = pairs_of([(made(100, 10.0), made(100, 5.0)), (made(300, 10.0), made(330, 10.0))], requests=2)
     row = pairs.row()
     assert (row.plain_tokens_per_s, row.tokens_per_s) == (pytest.approx(20.0), pytest.approx(430 / 15))
     assert row.ratio == pytest.approx(430 / 15 / 20)
@@ -35,8 +40,15 @@ def test_rows_hold_ratios_of_sums() -> None:
 
 
 def test_equal_pairs_leave_no_doubt() -> None:
-    row = Pairs(1, ALL, [(made(100, 10.0), made(100, 8.0))] * 5, {"a"}).row()
+    row = pairs_of([(made(100, 10.0), made(100, 8.0))] * 5).row()
     assert row.ratio_low == pytest.approx(row.ratio) == pytest.approx(1.25)
+
+
+def test_a_slower_engine_is_no_uncertainty_when_both_drafted_as_often() -> None:
+    slower, faster = (made(100, 10.0), made(100, 9.0)), (made(100, 9.0), made(100, 10.0))
+    both = Pairs(1, ALL, [slower, faster] * 4, [0, 1] * 4, {"a"}).row()
+    assert both.ratio_low == pytest.approx(both.ratio) == pytest.approx(1.0)
+    assert pairs_of([slower, faster] * 4).row().ratio_low < 0.97, "were it not known which engine drafted"
 
 
 def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty() -> None:
@@ -44,7 +56,7 @@ def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty() -> None:
     for _ in range(200):
         noise = rng.lognormal(0.0, 0.1, size=(40, 2))
         passes = [(made(100, 10.0 * a), made(100, 10.0 / truth * b)) for a, b in noise]
-        below += Pairs(1, ALL, passes, {"a"}).row().ratio_low < truth
+        below += pairs_of(passes).row().ratio_low < truth
     assert 0.89 < below / 200 < 0.99
 
 
@@ -52,7 +64,7 @@ def test_what_is_outside_is_counted_on_drafted_steps_alone() -> None:
     auto = Pass()
     auto.note(StepReport(ready=1, emitted=1, decode_s=0.5), 1.0)
     auto.note(StepReport(ready=1, emitted=3, verified=4, accepted=2, decode_s=0.9), 1.0)
-    assert Pairs(1, ALL, [(made(1, 1.0), auto)], {"a"}).outside() == pytest.approx(0.1)
+    assert pairs_of([(made(1, 1.0), auto)]).outside() == pytest.approx(0.1)
     assert (auto.tokens, auto.steps, auto.verified, auto.accepted) == (4, 2, 4, 2)
 
 
