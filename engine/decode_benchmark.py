@@ -126,9 +126,14 @@ def _lower_bound(pairs: Many[tuple[Pass, Pass]], drafting: Many[int]) -> float:
     """
     values = np.array([(p.tokens, p.seconds, a.tokens, a.seconds) for p, a in pairs])
     rng, sums = np.random.default_rng(SEED), np.zeros((RESAMPLES, 4))
-    for engine in set(drafting):
-        part = values[np.array(drafting) == engine]
-        sums += part[rng.integers(len(part), size=(RESAMPLES, len(part)))].sum(axis=1)
+    strata = [values[np.array(drafting) == engine] for engine in set(drafting)]
+    if min(map(len, strata)) < 2:
+        strata = [values]
+    for part in strata:
+        count, total = len(part), part.sum(axis=0)
+        drawn = part[rng.integers(count, size=(RESAMPLES, count))].sum(axis=1)
+        widen = np.sqrt(count / max(1, count - 1))  # few, drawn again, vary less than few
+        sums += total + (drawn - total) * widen
     ratios = sums[:, 2] / sums[:, 3] * sums[:, 1] / sums[:, 0]
     return float(np.quantile(ratios, 1 - CONFIDENCE))
 
@@ -161,25 +166,27 @@ class DecodeBenchmark:
         total = Pairs(requests, ALL)
         categories: dict[str, Pairs] = {}
         blocks = _blocks(prompts, requests)
-        turns: Counter[str] = Counter()
+        used: Counter[tuple[str, int]] = Counter()  # how often which engine drafted
         for done, block in enumerate(blocks, 1):
             kind = block[0].category if requests == 1 else ALL
-            drafting = turns[kind] % 2
-            turns[kind] += 1
+            drafting = min((used[kind, e], used[ALL, e], e) for e in (0, 1))[2]
             pair = self._pair([prompt.text for prompt in block], requests, drafting)
             on_pair(done, len(blocks))
             if not all(one.tokens for one in pair):  # answered by a single token: nothing was decoded
                 continue
             if requests == 1:
+                used[kind, drafting] += 1
                 categories.setdefault(kind, Pairs(requests, kind)).add(block, pair, drafting)
                 if block[0].text in total.prompts:  # again, for its category's sake
                     continue
+            used[ALL, drafting] += 1
             total.add(block, pair, drafting)
         return [pairs for pairs in (total, *categories.values()) if pairs.passes]
 
     def warm_up(self, prompt: Prompt) -> None:
         """Run a pair that nobody counts."""
-        self._pair([prompt.text], 1, 0)
+        for drafting in (0, 1):
+            self._pair([prompt.text], 1, drafting)
 
     def _pair(self, prompts: Many[str], requests: int, drafting: int) -> tuple[Pass, Pass]:
         """drafting: which engine. Each side gets the next step when it has had less time than the other."""

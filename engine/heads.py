@@ -95,7 +95,7 @@ class MedusaHeads:
             states = self._states(torch.from_numpy(hidden), slice(first, heads))
             scores = self._logits(states, slice(first, heads))
             best, rows = scores.topk(top)
-        # numpy from here on: for so few numbers, each call of torch takes longer than the sums.
+        # numpy from here on: for one row of a draft vocabulary, a call of torch takes longer than the sums.
         logits, ranked = scores.numpy(), best.numpy()
         most = ranked[..., :1]
         probabilities = np.exp(ranked - most) / np.exp(logits - most).sum(axis=-1, keepdims=True)
@@ -107,19 +107,19 @@ class MedusaHeads:
     def _states(self, hidden: Tensor, heads: slice) -> Tensor:
         """States [R, width] through the layers of these heads: [heads, R, width]."""
         if self._int8_layers:
-            rows = hidden.to(self._dtype)
-            return torch.stack([self._state(rows, head) for head in range(self.heads)[heads]])
+            return torch.stack([self._state(hidden, head) for head in range(self.heads)[heads]])
         states = hidden.expand(len(range(self.heads)[heads]), *hidden.shape)
         for weights, biases in self._layers:
             rows = states.to(weights.dtype)
             states = states + F.silu(torch.baddbmm(biases[heads], rows, weights[heads].mT)).float()
         return states.to(self._dtype)
 
-    def _state(self, rows: Tensor, head: int) -> Tensor:
+    def _state(self, states: Tensor, head: int) -> Tensor:
         """The same of one head, by int8 weights."""
         for weights, biases in self._int8_layers:
-            rows = rows + F.silu(torch._weight_int8pack_mm(rows, *weights[head]).add_(biases[head]))
-        return rows
+            rows = torch._weight_int8pack_mm(states.to(self._dtype), *weights[head])
+            states = states + F.silu(rows.add_(biases[head]))
+        return states.to(self._dtype)
 
     def _logits(self, states: Tensor, heads: slice) -> Tensor:
         """Float32 logits [heads, R, V]."""
@@ -137,9 +137,9 @@ class MedusaHeads:
 
 
 def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [V, width] as int8 with a scale each: half the memory to read, which is what takes time."""
-    scales = rows.float().abs().amax(dim=1).clamp(min=1e-12) / 127
-    return (rows.float() / scales[:, None]).round().to(torch.int8), scales.to(rows.dtype)
+    """Rows of weights as int8 with a scale each: half the memory to read, which is what takes time."""
+    scales = (rows.float().abs().amax(dim=1).clamp(min=1e-12) / 127).to(rows.dtype)
+    return (rows.float() / scales.float()[:, None]).round().clamp(-127, 127).to(torch.int8), scales
 
 
 class _File:

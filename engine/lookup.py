@@ -21,7 +21,8 @@ WINDOW = 200.0  # trials after which an old one counts 1/e
 PRIOR_TRIALS = 20.0
 # Chances that the next token follows as it did before, measured on greedy answers of a small model, by the
 # length of the match (lengths between share the shorter one's; a draft that holds makes the match longer),
-# and by what other places with the same last two tokens say: none or of two minds, all the same, all others.
+# and by what other places with the same last two tokens, as far as they went along, say: there are none or
+# they are of two minds, all say the same, none does.
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 20, 30, 40)
 ALONE, AGREED, DISPUTED = range(3)
 PRIOR = (
@@ -35,7 +36,7 @@ CELL = [bisect_right(LENGTHS, length) - 1 for length in range(MAX_MATCH + MAX_DR
 
 @dataclass(slots=True)
 class LookupIndex:
-    """Where each token, and each pair of tokens, of a sequence was last followed by another."""
+    """Where each token of a sequence was last followed by another, and each pair the last few times."""
 
     done: int = 0  # tokens whose followers are indexed
     pairs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -131,7 +132,7 @@ class LookupSource(DraftSource):
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         limit = min(limit, MAX_DRAFTS)
-        return [self._draft(sequence, limit) for sequence in sequences]
+        return [self._draft(sequence, min(limit, sequence.remaining - 1)) for sequence in sequences]
 
     def _draft(self, sequence: Sequence, limit: int) -> Tree:
         memory: _Memory | None = sequence.memory.get(self)
@@ -147,7 +148,7 @@ class LookupSource(DraftSource):
             return []
         tokens, rates = index.tokens, self._rates[sequence.params.temperature > 0]
         # The commonest case is a match of one token; counting those would cost most.
-        if match == 1 and rates[ALONE][0].value < self.min_survival:
+        if match == 1 and memory.record.adjust(rates[ALONE][0].value) < self.min_survival:
             return []
         guess = memory.guess = _Guess(length, place, [])
         survival, tree = 1.0, list[Node]()
@@ -157,9 +158,9 @@ class LookupSource(DraftSource):
             token = tokens[at] if at < length else tree[at - length].token
             kind = ALONE
             if others:
-                same = [other + 1 for other in others if other < length and tokens[other] == token]
+                same = [o for o in others if (tokens[o] if o < length else tree[o - length].token) == token]
                 kind = DISPUTED if not same else AGREED if len(same) == len(others) else ALONE
-                others = same
+                others = [o + 1 for o in same]
             rate = rates[kind][CELL[match + depth]]
             guess.rates.append(rate)
             survival *= memory.record.adjust(rate.value)

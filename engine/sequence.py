@@ -50,7 +50,7 @@ class Sequence:
         self.first_token: float | None = None
         self._logprobs: list[TokenLogprob] = []
         self.steps = 0  # verified calls
-        self.memory: dict[object, Any] = {}  # what draft sources keep of it, by source
+        self.memory: dict[object, Any] = {}  # what draft sources keep of it, by whoever keeps it
         self._drafted: dict[str, Drafted] = {}
 
     @property

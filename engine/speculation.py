@@ -14,7 +14,7 @@ from engine.policy import TimeDebt, choose_nodes, floor, merge, pool, take
 from engine.request import Decoding
 from engine.sequence import Sequence
 
-FLOOR_NODES = 16  # rows looked ahead for the cheapest way to add some
+FLOOR_NODES = 24  # rows looked ahead for the cheapest way to add some
 FLOOR_STEPS = 64  # steps for which that answer holds
 WORTH_WINDOW = 50.0  # times a source was asked, after which an old one counts 1/e
 HOPE = 0.2  # of its cost, as which a new source's gain counts: it is asked some times before it must pay
@@ -211,10 +211,9 @@ class Speculation(DraftSource):
         asked: list[_Asked] = []
         paying = False
         least = self._least_survival(rows)
-        for account in self._accounts:
+        accounts = [a for a in self._accounts if not (self.debt.strained and a.source.needs_hidden)]
+        for account in accounts:
             source = account.source
-            if source.needs_hidden and self.debt.strained:
-                continue
             due = self._clock >= account.due  # then all at once, which costs hardly more than one
             chosen, worths, owns, hidden = [], [], [], False
             for i, sequence in enumerate(sequences):
@@ -238,9 +237,10 @@ class Speculation(DraftSource):
             drafted = source.draft([sequences[i] for i in chosen], limit)
             before, now = now, time.perf_counter()
             took = now - before
-            # One that was interrupted seems dear: no more than a step counts, so at most 1,000 steps pass.
-            share = HIDDEN_PROBE_SHARE if source.needs_hidden else PROBE_SHARE
-            account.due = self._clock + min(took, self.profile.seconds(rows)) / share
+            if due:
+                # One that was interrupted seems dear: no more than a step counts, so that its turn comes.
+                share = HIDDEN_PROBE_SHARE if source.needs_hidden else PROBE_SHARE
+                account.due = self._clock + min(took, self.profile.seconds(rows)) / share
             cost = took / len(chosen)
             for i, tree, worth, own in zip(chosen, drafted, worths, owns, strict=True):
                 if tree:
@@ -250,7 +250,7 @@ class Speculation(DraftSource):
             for one in asked:
                 one.note(0.0)
             if not paying:
-                until = min((account.due for account in self._accounts), default=0.0)
+                until = min((account.due for account in accounts), default=0.0)
                 self._rest = _Rest(list(sequences), until, self.profile.seconds(rows))
             return trees
         ranked = pool(trees)[:limit]

@@ -50,7 +50,7 @@ class Timing:
 
 
 def pays(shipped: Timing, bf16: Timing) -> bool:
-    """Whether it is worth the memory, and slows a lone request less than it speeds one among others."""
+    """Whether it is worth the memory, and slows a lone request no more than it speeds one among others."""
     gain, loss = shipped.request / bf16.request, bf16.alone / shipped.alone
     return gain >= GAIN and gain >= loss
 
@@ -101,11 +101,11 @@ def _free_disk() -> int:
 
 def _faster(model: Model, config: EngineConfig) -> Model:
     key = repr((_identity(model.path), build(), machine(), config.threads, config.slots, config.kv_type))
-    kept = recall("formats", key) or {}
-    if kept.get("faster") == AS_SHIPPED:
+    known = _known_faster(key)
+    if known == AS_SHIPPED:
         return model
     other = Model(model.path, config.gpu_layers, unpacked(model.path))
-    if kept.get("faster") == BF16:
+    if known == BF16:
         return other
     shipped, bf16 = time_formats([model, other], config)
     faster = BF16 if pays(shipped, bf16) else AS_SHIPPED
@@ -117,8 +117,17 @@ def _faster(model: Model, config: EngineConfig) -> Model:
         *(s * 1e3 for s in (bf16.together, shipped.together, bf16.prompt_token, shipped.prompt_token)),
         *(s * 1e3 for s in (bf16.alone, shipped.alone)),
     )
-    keep("formats", key, {"faster": faster, AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
+    keep("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
     return other if faster == BF16 else model
+
+
+def _known_faster(key: str) -> str | None:
+    """By what was measured before; None when nothing was, or cannot be read."""
+    kept = recall("formats", key)
+    try:
+        return kept and (BF16 if pays(Timing(**kept[AS_SHIPPED]), Timing(**kept[BF16])) else AS_SHIPPED)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def time_formats(models: list[Model], config: EngineConfig) -> list[Timing]:

@@ -16,6 +16,7 @@ from engine.decode_benchmark import (
     _blocks,
 )
 from engine.engine import Engine, StepReport
+from engine.lookup import MAX_DRAFTS
 
 PROMPTS = [Prompt(f"kind {i % 3}", f"abcabcabcabc {i} abcabc") for i in range(7)]
 
@@ -34,7 +35,7 @@ def test_rows_hold_ratios_of_sums() -> None:
     row = pairs.row()
     assert (row.plain_tokens_per_s, row.tokens_per_s) == (pytest.approx(20.0), pytest.approx(430 / 15))
     assert row.ratio == pytest.approx(430 / 15 / 20)
-    assert row.ratio_low == pytest.approx(1.1), "the worse pair, drawn twice"
+    assert row.ratio_low < 1.1, "what the worse pair says, and two pairs say little"
     assert (row.n_prompts, row.requests, row.category) == (2, 2, "all")
     assert row.tokens_per_step == pytest.approx(430 / 20)
 
@@ -51,12 +52,13 @@ def test_a_slower_engine_is_no_uncertainty_when_both_drafted_as_often() -> None:
     assert pairs_of([slower, faster] * 4).row().ratio_low < 0.97, "were it not known which engine drafted"
 
 
-def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty() -> None:
+@pytest.mark.parametrize("drafting", [[0] * 40, [0, 1] * 20, [0, 1] * 4])
+def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty(drafting: list[int]) -> None:
     rng, truth, below = np.random.default_rng(5), 1.2, 0
     for _ in range(200):
-        noise = rng.lognormal(0.0, 0.1, size=(40, 2))
+        noise = rng.lognormal(0.0, 0.1, size=(len(drafting), 2))
         passes = [(made(100, 10.0 * a), made(100, 10.0 / truth * b)) for a, b in noise]
-        below += pairs_of(passes).row().ratio_low < truth
+        below += Pairs(1, ALL, passes, drafting, {"a"}).row().ratio_low < truth
     assert 0.89 < below / 200 < 0.99
 
 
@@ -99,7 +101,7 @@ def test_both_sides_are_measured_on_a_real_model(
         assert row.plain_tokens_per_s > 0
         assert row.tokens_per_s > 0
         assert row.ratio_low > 0
-        assert 1 <= row.tokens_per_step <= 8
+        assert 1 <= row.tokens_per_step <= 1 + MAX_DRAFTS
         assert 0 <= row.acceptance <= 1
         for plain, _ in pairs.passes:
             assert plain.verified == 0
@@ -142,4 +144,4 @@ def test_both_engines_take_both_parts(
         drafting.clear()
 
     [*_] = benchmark.measure(PROMPTS[:1], 1, after)
-    assert parts == [0, 1] * (LEAST_PAIRS // 2)
+    assert parts.count(0) == parts.count(1) == LEAST_PAIRS // 2

@@ -459,14 +459,20 @@ def test_the_command_in_it_is_a_live_one(tmp_path: Path) -> None:
 def test_heads_in_int8_guess_like_those_in_full(vocabulary: int, width: int, lm_heads: int) -> None:
     """Whatever its shape: a kernel that reads past a row would give nonsense, or crash."""
     generator = torch.Generator().manual_seed(5)
-    layers = [(torch.randn(2, width, width, generator=generator) * 0.05, torch.zeros(2, 1, width))]
-    rows = torch.randn(lm_heads, vocabulary, width, generator=generator)
+    layers = [
+        (
+            torch.randn(2, width, width, generator=generator) * 0.05,
+            torch.randn(2, 1, width, generator=generator),
+        )
+        for _ in range(2)
+    ]
+    rows = torch.randn(lm_heads, vocabulary, width, generator=generator) * 4 / width**0.5
     hidden = torch.randn(3, width, generator=generator).numpy()
     full = MedusaHeads(layers, rows)
     small = MedusaHeads([(w.bfloat16(), b.bfloat16()) for w, b in layers], rows.bfloat16())
     (tokens, chances), (ours, own) = full.propose(hidden, 2, 3), small.propose(hidden, 2, 3)
-    assert np.abs(chances - own).max() < 0.12
-    sure = chances[:, :, 0] - chances[:, :, 1] > 0.1
+    assert np.abs(chances - own).max() < 0.08
+    sure = chances[:, :, 0] - chances[:, :, 1] > 0.17
     assert sure.any()
     assert np.array_equal(tokens[sure][:, 0], ours[sure][:, 0])
     later, chances_later = small.propose(hidden, 2, 3, first=1)

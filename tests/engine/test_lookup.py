@@ -163,6 +163,40 @@ def test_other_places_raise_or_lower_the_price(earlier: list[int], kind: int) ->
     assert tree[0].survival == rate(source, 2, kind)
 
 
+@pytest.mark.parametrize("period", range(1, 6))
+def test_a_loop_is_priced_as_agreed_however_far(period: int) -> None:
+    """Places that run into the end of the text go on as the copy does."""
+    source = LookupSource()
+    tokens = [*range(1, period + 1)] * 4
+    [tree] = source.draft([sequence([90, 91, *tokens])], MAX_DRAFTS)
+    longest = len(tokens) - period
+    wanted = [rate(source, min(longest + depth, MAX_MATCH), AGREED) for depth in range(MAX_DRAFTS)]
+    assert [node.survival for node in tree] == pytest.approx(np.cumprod(wanted).tolist())
+
+
+def test_a_copy_that_runs_into_itself_is_scored_by_what_came() -> None:
+    source, s = LookupSource(), sequence([8, 4, 5, 4, 5])
+    assert drafted(source, s, 6) == [4, 5, 4, 5, 4, 5]
+    emit(s, 4, 5, 4, 9)
+    drafted(source, s, 6)
+    hit, miss = trials(source)[ALONE, 2], 1 - PRIOR_TRIALS / WINDOW
+    assert hit == pytest.approx(miss)
+    assert sorted(trials(source)) == [(ALONE, length) for length in (2, 3, 4, 5)]
+    assert rate(source, 4) > PRIOR[ALONE][3]
+    assert rate(source, 5) < PRIOR[ALONE][4]
+
+
+def test_a_failed_step_that_is_run_again_counts_nothing() -> None:
+    source, s = LookupSource(), sequence([1, 2, 3, 4, 1, 2])
+    assert drafted(source, s) == drafted(source, s)
+    assert not trials(source)
+
+
+def test_never_more_than_may_be_emitted_beside_the_models_own() -> None:
+    assert len(drafted(LookupSource(), sequence([1, 2, 3, 4, 1, 2], max_tokens=4))) == 3
+    assert drafted(LookupSource(), sequence([1, 2, 3, 4, 1, 2], max_tokens=1)) == []
+
+
 def test_only_places_that_went_along_so_far_are_heard_further_on() -> None:
     source = LookupSource()
     tokens = [7, 1, 2, 3, 4, 50, 8, 1, 2, 3, 4, 60, 9, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence as Many
 from pathlib import Path
 
@@ -234,6 +235,41 @@ def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
     assert calls < 12
     steps(speculation, running, round(1.2 / PROBE_SHARE))
     assert source.calls > calls
+
+
+def test_in_debt_it_rests_though_heads_wait_to_be_asked() -> None:
+    source, cheap = Costly(0.05, cost_s=0.0005), Costly(0.05, cost_s=0.0001)
+    cheap.needs_hidden = False
+    speculation = Speculation(FixedProfile(STEEP), [cheap, source])
+    running = sequences(1)
+    steps(speculation, running, 400)
+    speculation.debt._balance = -3.0
+    calls, asked = source.calls, cheap.calls
+    steps(speculation, running, 200)
+    assert speculation.debt.strained
+    assert source.calls == calls
+    assert cheap.calls - asked <= PROBE_SHARE * 200 * 0.010 / cheap.cost_s + 2
+
+
+def test_beside_a_request_that_pays_others_are_asked_now_and_then() -> None:
+    class Picky(Costly):
+        """Right for the first alone."""
+
+        def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+            asked.update(s.request.id for s in sequences)
+            time.sleep(self.cost_s)
+            return [chain([5], self.name, 0.95 if s.request.id == "0" else 0.01) for s in sequences]
+
+    asked: Counter[str] = Counter()
+    source = Picky(0.0, cost_s=0.0005)
+    source.needs_hidden = False
+    speculation = Speculation(FixedProfile({1: 0.010, 2: 0.0101, 3: 0.0102, 4: 0.02}), [source])
+    running = sequences(2)
+    steps(speculation, running, 300, right=True)
+    assert asked["0"] > 250
+    before = asked["1"]
+    steps(speculation, running, 300, right=True)
+    assert 3 <= asked["1"] - before < 150
 
 
 def test_other_requests_end_the_rest() -> None:
