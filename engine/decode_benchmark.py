@@ -75,30 +75,37 @@ class Row:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same prompts, plain and drafted; drafting: by which engine."""
+
+    plain: Pass
+    auto: Pass
+    drafting: int
+
+
 @dataclass(slots=True)
 class Pairs:
-    """Pairs of passes over the same prompts, plain and drafted; drafting: by which engine each."""
+    """All pairs of one row."""
 
     requests: int
     category: str
-    passes: list[tuple[Pass, Pass]] = field(default_factory=list)
-    drafting: list[int] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
     prompts: set[str] = field(default_factory=set)
 
-    def add(self, block: Many[Prompt], pair: tuple[Pass, Pass], drafting: int) -> None:
-        self.passes.append(pair)
-        self.drafting.append(drafting)
+    def add(self, block: Many[Prompt], pair: Pair) -> None:
+        self.pairs.append(pair)
         self.prompts.update(prompt.text for prompt in block)
 
     def row(self) -> Row:
-        plain, auto = (_total(side) for side in zip(*self.passes, strict=True))
+        plain, auto = _total(pair.plain for pair in self.pairs), _total(pair.auto for pair in self.pairs)
         return Row(
             requests=self.requests,
             category=self.category,
             plain_tokens_per_s=plain.tokens / plain.seconds,
             tokens_per_s=auto.tokens / auto.seconds,
             ratio=auto.tokens / auto.seconds * plain.seconds / plain.tokens,
-            ratio_low=_lower_bound(self.passes, self.drafting),
+            ratio_low=_lower_bound(self.pairs),
             tokens_per_step=auto.tokens / auto.steps,
             acceptance=auto.accepted / auto.verified if auto.verified else 0.0,
             n_prompts=len(self.prompts),
@@ -106,7 +113,7 @@ class Pairs:
 
     def outside(self) -> float:
         """Share of the time of steps with drafts that is spent outside llama.cpp."""
-        auto = _total(auto for _, auto in self.passes)
+        auto = _total(pair.auto for pair in self.pairs)
         return auto.outside_s / auto.speculative_s if auto.speculative_s else 0.0
 
 
@@ -118,15 +125,16 @@ def _total(passes: Iterable[Pass]) -> Pass:
     return total
 
 
-def _lower_bound(pairs: Many[tuple[Pass, Pass]], drafting: Many[int]) -> float:
+def _lower_bound(pairs: Many[Pair]) -> float:
     """Of the ratio of sums, when the pairs are drawn again with replacement.
 
     Those in which one engine drafts are drawn apart from the others: what one engine is slower by cancels
     out in the ratio, so it is no uncertainty of it.
     """
-    values = np.array([(p.tokens, p.seconds, a.tokens, a.seconds) for p, a in pairs])
+    values = np.array([(p.plain.tokens, p.plain.seconds, p.auto.tokens, p.auto.seconds) for p in pairs])
+    drafting = np.array([pair.drafting for pair in pairs])
     rng, sums = np.random.default_rng(SEED), np.zeros((RESAMPLES, 4))
-    strata = [values[np.array(drafting) == engine] for engine in set(drafting)]
+    strata = [values[drafting == engine] for engine in np.unique(drafting)]
     if min(map(len, strata)) < 2:
         strata = [values]
     for part in strata:
@@ -172,23 +180,25 @@ class DecodeBenchmark:
             drafting = min((used[kind, e], used[ALL, e], e) for e in (0, 1))[2]
             pair = self._pair([prompt.text for prompt in block], requests, drafting)
             on_pair(done, len(blocks))
-            if not all(one.tokens for one in pair):  # answered by a single token: nothing was decoded
+            if not (
+                pair.plain.tokens and pair.auto.tokens
+            ):  # answered by a single token: nothing was decoded
                 continue
             if requests == 1:
                 used[kind, drafting] += 1
-                categories.setdefault(kind, Pairs(requests, kind)).add(block, pair, drafting)
+                categories.setdefault(kind, Pairs(requests, kind)).add(block, pair)
                 if block[0].text in total.prompts:  # again, for its category's sake
                     continue
             used[ALL, drafting] += 1
-            total.add(block, pair, drafting)
-        return [pairs for pairs in (total, *categories.values()) if pairs.passes]
+            total.add(block, pair)
+        return [pairs for pairs in (total, *categories.values()) if pairs.pairs]
 
     def warm_up(self, prompt: Prompt) -> None:
         """Run a pair that nobody counts."""
         for drafting in (0, 1):
             self._pair([prompt.text], 1, drafting)
 
-    def _pair(self, prompts: Many[str], requests: int, drafting: int) -> tuple[Pass, Pass]:
+    def _pair(self, prompts: Many[str], requests: int, drafting: int) -> Pair:
         """drafting: which engine. Each side gets the next step when it has had less time than the other."""
         plain, auto = Pass(), Pass()
         self.engines[1 - drafting].draft_with(NoDraft())
@@ -202,7 +212,7 @@ class DecodeBenchmark:
             side = min(sides, key=lambda s: s[0].seconds)
             if next(side[1], None) is None:
                 sides.remove(side)
-        return plain, auto
+        return Pair(plain, auto, drafting)
 
     def _run(self, engine: Engine, noted: Pass, prompts: Many[str], requests: int) -> Iterator[StepReport]:
         """Step by step, with so many requests running until every prompt is answered.

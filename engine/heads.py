@@ -32,6 +32,7 @@ from engine.head_layouts import (
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
+_Int8 = tuple[Tensor, Tensor]  # rows of weights, and the scale of each
 INT8_LANES = 32  # torch's int8 product reads past rows whose width is no multiple of its vectors
 
 
@@ -81,10 +82,15 @@ class MedusaHeads:
         self.metadata = metadata or {}
         self._dtype, self._scale = lm_heads.dtype, logit_scale
         int8 = lm_heads.dtype is torch.bfloat16 and self.width % INT8_LANES == 0
-        self._int8 = [_to_int8(rows) for rows in lm_heads] if int8 else []
-        self._lm_heads = lm_heads[:0].clone() if int8 else lm_heads  # the full ones need not stay
-        self._int8_layers = [([_to_int8(w) for w in weights], b) for weights, b in layers] if int8 else []
-        self._layers = [] if int8 else layers
+        # Either these or those: the full ones need not stay.
+        self._int8_lm_heads: list[_Int8] = []
+        self._int8_layers: list[tuple[list[_Int8], Tensor]] = []
+        if int8:
+            self._int8_lm_heads = [_to_int8(rows) for rows in lm_heads]
+            self._int8_layers = [([_to_int8(w) for w in weights], b) for weights, b in layers]
+            self._layers, self._lm_heads = [], lm_heads[:0].clone()
+        else:
+            self._layers, self._lm_heads = layers, lm_heads
 
     def propose(self, hidden: Floats, heads: int, top: int, first: int = 0) -> tuple[Ids, Floats]:
         """The `top` likeliest tokens of heads first..heads-1 for states [R, width], best first.
@@ -123,11 +129,11 @@ class MedusaHeads:
 
     def _logits(self, states: Tensor, heads: slice) -> Tensor:
         """Float32 logits [heads, R, V]."""
-        if len(self._int8) == 1:
-            rows = torch._weight_int8pack_mm(states.reshape(-1, self.width), *self._int8[0])
+        if len(self._int8_lm_heads) == 1:
+            rows = torch._weight_int8pack_mm(states.reshape(-1, self.width), *self._int8_lm_heads[0])
             logits = rows.view(*states.shape[:-1], -1)
-        elif self._int8:
-            each = zip(states, self._int8[heads], strict=True)
+        elif self._int8_lm_heads:
+            each = zip(states, self._int8_lm_heads[heads], strict=True)
             logits = torch.stack([torch._weight_int8pack_mm(rows, *lm_head) for rows, lm_head in each])
         elif len(self._lm_heads) == 1:
             logits = F.linear(states, self._lm_heads[0])
@@ -136,7 +142,7 @@ class MedusaHeads:
         return logits.float() * self._scale
 
 
-def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _to_int8(rows: Tensor) -> _Int8:
     """Rows of weights as int8 with a scale each: half the memory to read, which is what takes time."""
     scales = (rows.float().abs().amax(dim=1).clamp(min=1e-12) / 127).to(rows.dtype)
     return (rows.float() / scales.float()[:, None]).round().clamp(-127, 127).to(torch.int8), scales

@@ -38,22 +38,20 @@ CELL = [bisect_right(LENGTHS, length) - 1 for length in range(MAX_MATCH + MAX_DR
 class LookupIndex:
     """Where each token of a sequence was last followed by another, and each pair the last few times."""
 
-    done: int = 0  # tokens whose followers are indexed
     pairs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     singles: dict[int, int] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
 
     def extend(self, tokens: list[int]) -> None:
         """tokens: those after the ones known already."""
-        self.tokens += tokens
-        known = self.tokens
-        for end in range(max(1, self.done), len(known)):
+        known, done = self.tokens, len(self.tokens)
+        known += tokens
+        for end in range(max(1, done), len(known)):
             self.singles[known[end - 1]] = end
             if end > 1:
                 places = self.pairs.setdefault((known[end - 2], known[end - 1]), [])
                 places.append(end)
                 del places[:-CANDIDATES]
-        self.done = len(known)
 
     def longest_match(self) -> tuple[int, int, list[int]]:
         """The longest earlier occurrence of the last tokens: its length, the place of its follower, and those
@@ -121,6 +119,19 @@ class _Memory:
     record: _Record = field(default_factory=_Record)
     guess: _Guess | None = None  # the last one
 
+    def score(self) -> None:
+        """Count what has come since the last guess, verified or not, up to the first that was wrong."""
+        guess, self.guess = self.guess, None
+        if guess is None:
+            return
+        tokens = self.index.tokens
+        for depth, rate in enumerate(guess.rates[: len(tokens) - guess.start]):
+            hit = tokens[guess.place + depth] == tokens[guess.start + depth]
+            self.record.count(hit, rate.value)
+            rate.count(hit)
+            if not hit:
+                return
+
 
 class LookupSource(DraftSource):
     """A chain from the longest suffix match, priced by what such matches have been worth."""
@@ -140,9 +151,7 @@ class LookupSource(DraftSource):
             memory = sequence.memory[self] = _Memory()
         index, length = memory.index, sequence.length
         index.extend(sequence.tokens[len(index.tokens) : length].tolist())
-        if memory.guess:
-            self._score(memory.guess, memory)
-            memory.guess = None
+        memory.score()
         match, place, others = index.longest_match()
         if not match or limit < 1:
             return []
@@ -168,16 +177,6 @@ class LookupSource(DraftSource):
                 break
             tree.append(Node(token, depth - 1, survival, self.name, depth + 1))
         return tree
-
-    def _score(self, guess: _Guess, memory: _Memory) -> None:
-        """Count what has been emitted since, verified or not, up to the first that was wrong."""
-        tokens = memory.index.tokens
-        for depth, rate in enumerate(guess.rates[: len(tokens) - guess.start]):
-            hit = tokens[guess.place + depth] == tokens[guess.start + depth]
-            memory.record.count(hit, rate.value)
-            rate.count(hit)
-            if not hit:
-                return
 
 
 class _Rate:

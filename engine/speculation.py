@@ -79,9 +79,9 @@ class _Asked:
 
     source: str
     request: int
-    cost: float
     worth: Worth
     own: OwnWorth
+    cost: float = 0.0
 
     def note(self, gained: float) -> None:
         self.worth.note(gained - self.cost, self.cost)
@@ -215,7 +215,8 @@ class Speculation(DraftSource):
         for account in accounts:
             source = account.source
             due = self._clock >= account.due  # then all at once, which costs hardly more than one
-            chosen, worths, owns, hidden = [], [], [], False
+            chosen: list[_Asked] = []
+            hidden = False
             for i, sequence in enumerate(sequences):
                 worth, own = account.worth[size, _need(trees[i])], account.own(sequence)
                 pays = own.pays(worth)
@@ -226,26 +227,25 @@ class Speculation(DraftSource):
                 if hidden and sequence.hidden is None:  # then it is asked at the next step
                     paying = True
                     continue
-                chosen.append(i)
-                worths.append(worth)
-                owns.append(own)
+                chosen.append(_Asked(source.name, i, worth, own))
             if hidden:
                 self._keep_hidden(rows)
             if not chosen:
                 continue
             source.min_survival = least
-            drafted = source.draft([sequences[i] for i in chosen], limit)
+            drafted = source.draft([sequences[one.request] for one in chosen], limit)
             before, now = now, time.perf_counter()
             took = now - before
             if due:
                 # One that was interrupted seems dear: no more than a step counts, so that its turn comes.
                 share = HIDDEN_PROBE_SHARE if source.needs_hidden else PROBE_SHARE
                 account.due = self._clock + min(took, self.profile.seconds(rows)) / share
-            cost = took / len(chosen)
-            for i, tree, worth, own in zip(chosen, drafted, worths, owns, strict=True):
+            asked += chosen
+            for one, tree in zip(chosen, drafted, strict=True):
+                one.cost = took / len(chosen)
                 if tree:
-                    trees[i] = merge([trees[i], tree]) if trees[i] else tree
-                asked.append(_Asked(source.name, i, cost, worth, own))
+                    before_it = trees[one.request]
+                    trees[one.request] = merge([before_it, tree]) if before_it else tree
         if not any(trees):
             for one in asked:
                 one.note(0.0)
