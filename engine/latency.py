@@ -29,7 +29,14 @@ REPEATS = 4
 MAX_ROUNDS = 9
 WARM_UP = 2  # calls whose time is not kept: the first one builds graphs and touches all weights
 SPEED_WINDOW = 32  # calls over which the machine's present speed is averaged
-SHAPE_WINDOW = 256  # calls of one size over which its place on the curve is
+SHAPE_WINDOW = (
+    64  # calls of one size over which its place on the curve is; the first ones count for more, once
+)
+# the speed is known
+PRIOR_CALLS = 3  # as which what was measured at the start counts
+TOLERANCE = 1.1  # a size may take so many times a larger one: kernels take rows by fours. More is noise
+RETIMED_S = 1.0  # for sizes that took longer than that
+KEPT = "row_times"  # kind of file in the cache
 OUTLIER = 3.0  # a call that took so many times the expected was interrupted, and says nothing of T
 
 
@@ -49,12 +56,9 @@ class LatencyProfile:
         if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
             raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
         self._rows = sorted(measured)
-        longest, seconds = 0.0, []
-        for rows in self._rows:  # noise must not make more rows cheaper than fewer
-            longest = max(longest, measured[rows])
-            seconds.append(longest)
-        self._seconds = seconds
-        self._speed = 1.0
+        self._seconds = _without_noise([measured[rows] for rows in self._rows])
+        self._calls = [PRIOR_CALLS] * len(self._rows)
+        self._speed, self._heard = 1.0, PRIOR_CALLS
         self.switch_s, self.row_cell_s = switch_s, row_cell_s
         self.context = 0.0  # tokens that a row of the present calls attends to
         self.last_rows = 0  # of the call before
@@ -99,11 +103,23 @@ class LatencyProfile:
             ratio = min(OUTLIER, max(1 / OUTLIER, ratio))
             self._speed *= ratio ** (0.25 / SPEED_WINDOW)
             return expected
-        self._speed *= ratio ** (1 / SPEED_WINDOW)
+        self._heard = min(self._heard + 1, SPEED_WINDOW)
+        self._speed *= ratio ** (1 / self._heard)
         at = bisect_left(self._rows, rows)
         if at < len(self._rows) and self._rows[at] == rows:
-            self._seconds[at] *= ratio ** (1 / SHAPE_WINDOW)
+            if self._heard == SPEED_WINDOW:
+                self._calls[at] = min(self._calls[at] + 1, SHAPE_WINDOW)
+                self._seconds[at] *= ratio ** (1 / self._calls[at])
         return expected
+
+
+def _without_noise(seconds: list[float]) -> list[float]:
+    """Of rising sizes. Noise only adds: where a size took longer than larger ones, those are right."""
+    least, kept = float("inf"), []
+    for one in reversed(seconds):
+        kept.append(min(one, TOLERANCE * least))
+        least = min(least, one)
+    return kept[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +134,10 @@ class RowTimer:
 
 
 def measure(timer: RowTimer, rows: Iterable[int] = ROWS) -> LatencyProfile:
-    """Time all sizes once within FIRST_ROUND_S, then in more rounds within BUDGET_S; then attention.
+    """Time all sizes once within FIRST_ROUND_S, those that noise hit again, all in more rounds within
+    BUDGET_S; then attention.
 
-    Each size twice in a row: the second call gives T(n), what the first took more is the switch. Medians.
+    Each size twice in a row: the second call gives T(n), what the first took more is the switch.
     """
     decode = timer.decode
     times: dict[int, list[float]] = {}
@@ -140,16 +157,32 @@ def measure(timer: RowTimer, rows: Iterable[int] = ROWS) -> LatencyProfile:
         if spent < FIRST_ROUND_S or len(times) < LEAST_SIZES:
             spent += twice(n)
     spent = 0.0
+    while spent < RETIMED_S and (noisy := _noisy(times)):
+        spent += sum(map(twice, noisy))
+    spent = 0.0
     for _ in range(MAX_ROUNDS - 1):
         for n in times:  # the small sizes come first, so they get what is left
             if spent + 2 * statistics.median(times[n]) > BUDGET_S:
                 break
             spent += twice(n)
     return LatencyProfile(
-        {n: statistics.median(measured) for n, measured in times.items()},
+        {n: _typical(measured) for n, measured in times.items()},
         max(0.0, statistics.median(switches)),
         _attention(timer, min(ATTENTION_ROWS, sizes[-1])),
     )
+
+
+def _typical(times: list[float]) -> float:
+    """Of a few calls: the lower third, since noise only adds."""
+    return sorted(times)[(len(times) - 1) // 3]
+
+
+def _noisy(times: Mapping[int, list[float]]) -> list[int]:
+    """Sizes that seem to take longer than larger ones."""
+    sizes = sorted(times)
+    measured = [_typical(times[n]) for n in sizes]
+    right = _without_noise(measured)
+    return [n for n, one, other in zip(sizes, measured, right, strict=True) if one > other]
 
 
 def _attention(timer: RowTimer, rows: int) -> float:
@@ -176,7 +209,7 @@ def measure_once(
     timer is entered only when there is something to measure.
     """
     wanted = tuple(rows)
-    kept = recall("latency", key)
+    kept = recall(KEPT, key)
     if kept is not None:
         try:
             points = {int(n): float(s) for n, s in kept["seconds"].items()}
@@ -192,5 +225,5 @@ def measure_once(
         "switch": profile.switch_s,
         "row_cell": profile.row_cell_s,
     }
-    keep("latency", key, content)
+    keep(KEPT, key, content)
     return profile

@@ -22,6 +22,8 @@ OWN_PRIOR = 2.0  # times asked, as which the mean of all counts beside a request
 PROBE_SHARE = 0.005  # of all time, spent on asking a source that has not paid lately: copies begin anywhere
 HIDDEN_PROBE_SHARE = 0.001  # the same of one that needs hidden states: it pays by the kind of text, if at all
 HIDDEN_STEPS = 4  # hidden states are given for so many steps more, since starting and ending that takes time
+FIRST_PLAIN, MOST_PLAIN = 8, 128  # steps with drafts until one without, doubled each time: what pays is a
+# matter of T(n) and T of plain calls, and the latter is seen only then
 SURE = 0.5  # survival from which a candidate of an earlier source makes a later one less needed
 
 
@@ -99,6 +101,23 @@ class _Step:
     expected: float = 0.0  # seconds of the call, by the profile
 
 
+@dataclass(slots=True)
+class _Plain:
+    """How long ago a call without drafts was timed."""
+
+    steps: int = 0
+    most: int = FIRST_PLAIN
+
+    @property
+    def due(self) -> bool:
+        return self.steps >= self.most
+
+    def note(self, plain: bool) -> None:
+        if plain and self.due:
+            self.most = min(2 * self.most, MOST_PLAIN)
+        self.steps = 0 if plain else self.steps + 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """While the same requests run, no source pays: until the first is due to be asked again."""
@@ -129,6 +148,7 @@ class Speculation(DraftSource):
         self._clock = 0.0  # seconds of decode calls, by the profile
         self._rest: _Rest | None = None
         self._hidden_until = 0.0
+        self._plain: defaultdict[int, _Plain] = defaultdict(_Plain)  # by rows
 
     @property
     def needs_hidden(self) -> bool:  # type: ignore[override]
@@ -168,7 +188,7 @@ class Speculation(DraftSource):
                     trees[i] = tree
                     limit -= len(tree)
                     rows += len(tree)
-        if auto and limit > 0 and not self.debt.paused:
+        if auto and limit > 0 and not self.debt.paused and not self._plain[rows].due:
             chosen = self._draft_auto([sequences[i] for i in auto], rows, limit)
             for i, tree in zip(auto, chosen, strict=True):
                 trees[i] = tree
@@ -183,6 +203,7 @@ class Speculation(DraftSource):
     def timed(self, rows: int, seconds: float) -> None:
         if self._step:
             self._step.expected = self.profile.observe(rows, seconds)
+            self._plain[self._step.requests].note(rows == self._step.requests)
         else:  # at rest
             self.profile.last_rows = rows
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine import measured
-from engine.latency import BUDGET_S, LatencyProfile, RowTimer, measure, measure_once
+from engine.latency import BUDGET_S, TOLERANCE, LatencyProfile, RowTimer, measure, measure_once
 
 
 def timer(decode: Callable[[int], float]) -> RowTimer:
@@ -26,9 +26,23 @@ def test_between_points_it_is_linear_and_beyond_it_goes_on() -> None:
     assert LatencyProfile({2: 3.0, 4: 5.0}).seconds(1) == 3.0
 
 
-def test_noise_never_makes_more_rows_cheaper() -> None:
-    profile = LatencyProfile({1: 1.0, 2: 0.9, 3: 2.0})
-    assert profile.seconds(1) == profile.seconds(2) == 1.0
+def test_noise_only_adds() -> None:
+    """One size that was interrupted must not make larger ones seem free."""
+    profile = LatencyProfile({1: 1.0, 4: 1.6, 5: 6.0, 8: 2.4, 16: 4.0})
+    assert profile.seconds(5) == pytest.approx(TOLERANCE * 2.4)
+    assert [profile.seconds(n) for n in (1, 4, 8, 16)] == [1.0, 1.6, 2.4, 4.0]
+    assert LatencyProfile({4: 1.0, 5: 1.05, 8: 1.0}).seconds(5) == 1.05, "kernels take rows by fours"
+
+
+def test_sizes_that_noise_hit_are_timed_again() -> None:
+    calls: list[int] = []
+
+    def decode(rows: int) -> float:
+        calls.append(rows)
+        return 0.01 * rows * (6 if rows == 5 and calls.count(5) <= 2 else 1)
+
+    assert measure(timer(decode), (1, 2, 4, 5, 8, 16)).points[5] == pytest.approx(0.05)
+    assert calls.count(5) > calls.count(4)
 
 
 @pytest.mark.parametrize("points", [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {1: float("nan")}, {1: float("inf")}])
@@ -62,7 +76,7 @@ def test_an_interrupted_call_hardly_counts_and_a_lasting_change_gets_through() -
     assert profile.seconds(1) == pytest.approx(100.0, rel=0.1)
 
 
-def test_measuring_takes_medians_and_keeps_to_its_budget() -> None:
+def test_measuring_is_not_misled_by_interrupts_and_keeps_to_its_budget() -> None:
     calls: list[int] = []
 
     def decode(rows: int) -> float:

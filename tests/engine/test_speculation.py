@@ -19,7 +19,7 @@ from engine.lookup import LookupSource
 from engine.policy import ALLOWANCE, GRACE, LOSS_BOUND, bucket
 from engine.sequence import Sequence
 from engine.sources import speculate
-from engine.speculation import HIDDEN_PROBE_SHARE, HIDDEN_STEPS, PROBE_SHARE, Speculation
+from engine.speculation import FIRST_PLAIN, HIDDEN_PROBE_SHARE, HIDDEN_STEPS, PROBE_SHARE, Speculation
 from tests.engine.drive import alone, completions, fresh, request, run
 from tests.profiles import FixedProfile, flat
 
@@ -294,8 +294,27 @@ def test_other_requests_end_the_rest() -> None:
 def test_a_source_that_pays_is_asked_always() -> None:
     source = Costly(0.9)
     speculation = Speculation(LatencyProfile({1: 0.010, 2: 0.013, 4: 0.02}), [source])
+    plain = sum(
+        FIRST_PLAIN * 2**i + i < 300 for i in range(5)
+    )  # steps without drafts, farther and farther apart
     steps(speculation, sequences(1), 300, right=True)
-    assert source.calls == 300
+    assert 300 - source.calls in (plain, plain + 1)
+
+
+def test_plain_calls_are_timed_too_and_a_wrong_profile_is_found_out() -> None:
+    """A call of one row is said to take three times what it does: with it, drafts that lose seem to gain."""
+    source = Costly(0.6)
+    source.needs_hidden = False
+    speculation = Speculation(LatencyProfile({1: 0.030, 2: 0.031, 4: 0.060}), [source])
+    truth, running, drafted = {1: 0.010, 2: 0.020}, sequences(1), []
+    for i in range(2000):
+        [tree] = speculation.draft(running, 1)
+        drafted.append(len(tree))
+        speculation.timed(1 + len(tree), truth[1 + len(tree)])
+        if tree:
+            speculation.observe(running[0], tree, [0] if i % 5 < 3 else [])
+    assert sum(drafted[:20]) > 10, "it believes what it was told at first"
+    assert sum(drafted[-500:]) <= 10, "what is left are probes"
 
 
 def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
