@@ -106,10 +106,9 @@ class LatencyProfile:
         self._heard = min(self._heard + 1, SPEED_WINDOW)
         self._speed *= ratio ** (1 / self._heard)
         at = bisect_left(self._rows, rows)
-        if at < len(self._rows) and self._rows[at] == rows:
-            if self._heard == SPEED_WINDOW:
-                self._calls[at] = min(self._calls[at] + 1, SHAPE_WINDOW)
-                self._seconds[at] *= ratio ** (1 / self._calls[at])
+        if self._heard == SPEED_WINDOW and at < len(self._rows) and self._rows[at] == rows:
+            self._calls[at] = min(self._calls[at] + 1, SHAPE_WINDOW)
+            self._seconds[at] *= ratio ** (1 / self._calls[at])
         return expected
 
 
