@@ -33,13 +33,14 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock .
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3]"
 
 FROM light-build AS flower-build
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock flower
 
 FROM python AS light
-RUN useradd --create-home --uid 10001 medusaq
+# A fresh volume takes over the owner of the folder that it is mounted on.
+RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /files
 COPY docker/health.py /opt/health.py
 WORKDIR /home/medusaq
 

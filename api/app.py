@@ -11,12 +11,15 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from api import error_handlers, generate, jobs, metrics, system
+from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system
+from api.batches import BatchRequest
 from api.gateway import Gateway
 from api.generate import GenerateRequest
 from api.limits import BodyLimit
-from api.schemas import JobRequest
+from api.uploads import FORM_BYTES
 from tasks.errors import SettingsError
+from tasks.files import make_store
+from tasks.requests import JobRequest
 from tasks.settings import Settings, get_settings, is_loopback
 
 TITLE = "medusaq"
@@ -25,25 +28,35 @@ REF = "#/components/schemas/{model}"
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The gateway for these settings; raises SettingsError when they would open it to everyone."""
+    """The gateway for these settings; raises SettingsError when they would open it to everyone.
+
+    Or when the file store they name needs a package that is not installed.
+    """
     chosen = settings or get_settings()
     check_bind(chosen)
+    objects = make_store(chosen.files)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        gateway = Gateway(chosen)
+        gateway = Gateway(chosen, objects)
         app.state.gateway = gateway
         gateway.waiter.start()
         yield
+        await gateway.abandon()
         await gateway.waiter.stop()
         gateway.close()
 
     app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan)
     app.include_router(jobs.router)
+    app.include_router(batches.router)
+    app.include_router(files.router)
+    app.include_router(events.router)
+    app.include_router(online.router)
     app.include_router(generate.router)
     app.include_router(system.router)
     app.include_router(metrics.router)
-    app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes)
+    uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
+    app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes, other=uploads)
     error_handlers.install(app, chosen.retry_after_s)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
@@ -66,6 +79,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         bodies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
             (JobRequest, "validation"),
             (GenerateRequest, "validation"),
+            (BatchRequest, "validation"),
         ]
         _, extra = models_json_schema(bodies, ref_template=REF)
         document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])

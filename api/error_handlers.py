@@ -10,26 +10,35 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from api.errors import INVALID, SERVER, TABLE, Row, body
-from tasks.errors import StoreUnavailable
+from tasks.errors import FileStoreUnavailable, ObjectMissing, StoreUnavailable
 
 log = logging.getLogger(__name__)
+
+
+def error_object(error: Exception) -> dict[str, object]:
+    """The body that tells of an exception; one that is not in TABLE is our own fault and stays unnamed."""
+    row = TABLE.get(type(error))
+    if row is None:
+        return body(
+            "an internal error, which the gateway's log describes", Row(500, SERVER, "internal_error")
+        )
+    return body(str(error), row, getattr(error, "code", None), getattr(error, "param", None))
 
 
 def respond(error: Exception, retry_after_s: int) -> JSONResponse:
     """The response for an exception of TABLE."""
     row = TABLE[type(error)]
-    headers = (
-        {"Retry-After": str(retry_after_s)} if row.status == http.HTTPStatus.SERVICE_UNAVAILABLE else None
-    )
-    code, param = getattr(error, "code", None), getattr(error, "param", None)
-    return JSONResponse(body(str(error), row, code, param), row.status, headers)
+    headers = dict(getattr(error, "headers", None) or {})
+    if row.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(retry_after_s)
+    return JSONResponse(error_object(error), row.status, headers)
 
 
 def install(app: FastAPI, retry_after_s: int) -> None:
     """Answer with TABLE, and in the same shape for unknown routes and our own faults."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable | FileStoreUnavailable | ObjectMissing):
             log.warning("%s", error)
         return respond(error, retry_after_s)
 
@@ -39,9 +48,8 @@ def install(app: FastAPI, retry_after_s: int) -> None:
         row = Row(error.status_code, INVALID if error.status_code < 500 else SERVER, code)
         return JSONResponse(body(str(error.detail), row), row.status, error.headers)
 
-    async def unexpected(_: Request, _error: Exception) -> JSONResponse:
-        row = Row(500, SERVER, "internal_error")
-        return JSONResponse(body("an internal error, which the gateway's log describes", row), row.status)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_object(error), http.HTTPStatus.INTERNAL_SERVER_ERROR)
 
     for kind in TABLE:
         app.add_exception_handler(kind, known)

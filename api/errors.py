@@ -5,32 +5,60 @@ Without the web framework, so that a command which checks requests need not load
 ApiError
 ├── BadRequest             a field, header or query parameter is wrong; `param` names it
 ├── UnknownModel           live workers exist, and none serves this model
-├── BodyTooLarge           the body is over max_body_bytes
-├── UnsupportedMedia       the body is not declared as JSON
-├── NotInTime              the job behind /generate or /compare has not ended yet, and goes on
-├── JobCancelled           somebody cancelled the job behind /generate or /compare
-└── JobUnsuccessful        the job behind /generate or /compare failed
+├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
+├── UnsupportedMedia       the body is not declared as JSON, or an upload not as a form
+├── UploadStalled          an upload that does not go on
+├── RangeNotSatisfiable    a range that begins behind the end of the file
+├── NoWorker               no worker is alive, and somebody waits for the answer
+├── NotInTime              the job behind the answer did not end in time
+├── JobCancelled           somebody cancelled the job behind the answer
+├── JobUnsuccessful        the job behind the answer failed
+├── BatchNotEnded          only a batch that has ended can be retried
+└── ClientGone             the connection was closed before the answer
 
 The body is always {"error": {"message", "type", "param", "code"}}.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
+from tasks.errors import (
+    BatchNotFound,
+    FileInUse,
+    FileNotFound,
+    FileStoreFull,
+    FileStoreUnavailable,
+    IdempotencyConflict,
+    InvalidRequest,
+    JobNotFinished,
+    JobNotFound,
+    ObjectMissing,
+    StoreUnavailable,
+)
+from tasks.requests import INVALID_VALUE
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+CLIENT_CLOSED = 499  # nginx's status of a request that nobody waits for any more
 
 
 class ApiError(Exception):
-    """A request the gateway refuses; code and param may be set per case."""
+    """A request the gateway refuses; code, param and headers of the answer may be set per case."""
 
-    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.param = param
+        self.headers = headers
 
 
 class BadRequest(ApiError):
@@ -46,11 +74,26 @@ class BodyTooLarge(ApiError):
 
 
 class UnsupportedMedia(ApiError):
-    """The body is not declared as JSON: a browser's form could send it from any page."""
+    """The body is not declared as JSON: a browser's form could send it from any page.
+
+    Or, for an upload, not as a form.
+    """
+
+
+class UploadStalled(ApiError):
+    """An upload that does not go on."""
+
+
+class RangeNotSatisfiable(ApiError):
+    """A range that begins behind the end of the file."""
+
+
+class NoWorker(ApiError):
+    """No worker is alive, and the client waits for its answer."""
 
 
 class NotInTime(ApiError):
-    """The job behind the answer has not ended in time; it goes on."""
+    """The job behind the answer has not ended in time."""
 
 
 class JobCancelled(ApiError):
@@ -61,6 +104,14 @@ class JobUnsuccessful(ApiError):
     """The job behind the answer failed, through no fault of the request."""
 
 
+class BatchNotEnded(ApiError):
+    """Only a batch that has ended can be retried."""
+
+
+class ClientGone(ApiError):
+    """The connection was closed before there was an answer: nobody reads this one."""
+
+
 class Row(NamedTuple):
     status: int
     type: str
@@ -69,17 +120,29 @@ class Row(NamedTuple):
 
 
 TABLE: dict[type[Exception], Row] = {
-    BadRequest: Row(400, INVALID, "invalid_value"),
+    BadRequest: Row(400, INVALID, INVALID_VALUE),
+    InvalidRequest: Row(400, INVALID, INVALID_VALUE),
     UnknownModel: Row(404, INVALID, "model_not_found", "model"),
     BodyTooLarge: Row(413, INVALID, "body_too_large"),
     UnsupportedMedia: Row(415, INVALID, "unsupported_media_type", "Content-Type"),
+    UploadStalled: Row(408, INVALID, "upload_stalled"),
+    RangeNotSatisfiable: Row(416, INVALID, "range_not_satisfiable", "Range"),
+    NoWorker: Row(503, SERVER, "no_worker"),
     NotInTime: Row(504, SERVER, "not_in_time"),
     JobCancelled: Row(409, INVALID, "job_cancelled"),
     JobUnsuccessful: Row(500, SERVER, "job_failed"),
+    ClientGone: Row(CLIENT_CLOSED, INVALID, "connection_closed"),
     JobNotFound: Row(404, INVALID, "job_not_found"),
+    BatchNotFound: Row(404, INVALID, "batch_not_found"),
+    BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
     JobNotFinished: Row(409, INVALID, "job_not_finished"),
     IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key"),
     StoreUnavailable: Row(503, SERVER, "store_unavailable"),
+    FileNotFound: Row(404, INVALID, "file_not_found"),
+    FileInUse: Row(409, INVALID, "file_in_use"),
+    ObjectMissing: Row(500, SERVER, "file_content_missing"),
+    FileStoreUnavailable: Row(503, SERVER, "file_store_unavailable"),
+    FileStoreFull: Row(507, SERVER, "storage_full"),
 }
 
 

@@ -1,30 +1,51 @@
-"""What the routes share: the store, the publisher, the waiter and a short-lived view of the workers."""
+"""What the routes share: the stores, the publisher, the waiter and a short-lived view of the workers."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from typing import Annotated
+from collections.abc import Callable, Collection
+from typing import Annotated, TypeVar
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 
 from api.waiting import Waiter
+from tasks.batches import BatchStore
+from tasks.errors import JobNotFound, StoreUnavailable
+from tasks.file_keeper import FileKeeper
+from tasks.file_records import FileRecords
+from tasks.files import FileStore
 from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
 
+log = logging.getLogger(__name__)
+
 WORKERS_AGE_S = 1.0  # a submission may be checked against workers seen this long ago
+FILE_THREADS = 8  # of their own: a slow file store must not take those that serve jobs
+
+T = TypeVar("T")
 
 
 class Gateway:
-    """One per application."""
+    """One per application, made in its event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, objects: FileStore) -> None:
         self.settings = settings
         self.store = JobStore(settings)
+        self.files = FileKeeper(objects, FileRecords(self.store))
+        self._file_threads = CapacityLimiter(FILE_THREADS)
         self.publisher = Publisher.connect(settings)
         self.waiter = Waiter(settings, self.store)
+        self.batches = BatchStore(self.store)
         self._registry = Registry(self.store, settings.worker_ttl_s)
+        self.awaited: set[str] = set()  # jobs whose only reason is a request under way
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._seen: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
 
     def workers(self, max_age_s: float = 0.0) -> list[WorkerInfo]:
@@ -35,8 +56,40 @@ class Gateway:
             self._seen = (time.monotonic(), seen)
         return seen
 
+    async def in_file_thread(self, call: Callable[[], T]) -> T:
+        """What may wait for the file store, off the event loop."""
+        return await run_sync(call, limiter=self._file_threads)
+
+    def served(self, max_age_s: float = WORKERS_AGE_S) -> str | None:
+        """The model that answers where none is asked for; None unless the live workers have just one."""
+        models = {worker.model for worker in self.workers(max_age_s)}
+        return models.pop() if len(models) == 1 else None
+
+    def cancel_soon(self, job_ids: Collection[str]) -> None:
+        """Cancel jobs whose answer nobody waits for any more, without waiting for it."""
+        if job_ids:
+            task = asyncio.create_task(run_in_threadpool(self._cancel, tuple(job_ids)))
+            self._cancelling.add(task)
+            task.add_done_callback(self._cancelling.discard)
+
+    async def abandon(self) -> None:
+        """Cancel all that is awaited: nobody will be answered any more."""
+        self.cancel_soon(self.awaited)
+        while self._cancelling:
+            await asyncio.gather(*self._cancelling)
+
+    def _cancel(self, job_ids: Collection[str]) -> None:
+        for job_id in job_ids:
+            try:
+                self.store.cancel(job_id)
+            except JobNotFound:
+                pass
+            except StoreUnavailable as error:  # it ends by its deadline
+                log.warning("%s could not be cancelled: %s", job_id, error)
+
     def close(self) -> None:
         self.publisher.close()
+        self.files.objects.close()
         self.store.close()
 
 

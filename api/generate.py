@@ -12,12 +12,15 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
-from api.errors import BadRequest, JobCancelled, JobUnsuccessful, NotInTime
+from api.errors import BadRequest, NotInTime
 from api.gateway import Gateway, GatewayDep
-from api.inputs import json_body, wait_s
-from api.schemas import MAX_TOKENS, ErrorBody, JobRequest, Strict
+from api.inputs import NOBODY, json_body, wait_s
+from api.outcomes import failure
+from api.schemas import ErrorBody
 from api.submission import submit
-from tasks.job import Decoding, Job, Status
+from tasks.job import Decoding, Job
+from tasks.messages import Strict
+from tasks.requests import MAX_TOKENS, JobRequest
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 409, 413, 415, 500, 503, 504)
@@ -123,19 +126,17 @@ async def _run(gateway: Gateway, asked: GenerateRequest, decoding: Decoding, giv
     fields = {"prompt": asked.prompt, "max_tokens": asked.max_length, "seed": 0, "decoding": decoding}
     body = JobRequest.model_validate(fields)
     try:
-        job = await run_in_threadpool(submit, gateway, body)
+        job = await run_in_threadpool(submit, gateway, body, NOBODY)
     except BadRequest as error:
         raise _refusal(str(error), error.code, error.param) from None
     job = await gateway.waiter.wait(job, max(0.0, give_up - time.monotonic()))
     if not job.terminal:
         raise NotInTime(f"{job.id} is still {job.status} and goes on: GET /v1/jobs/{job.id} has its end")
-    if job.error is not None:
-        message, code, param = job.error["message"], job.error["code"], job.error["param"]
-        if param is not None:
-            raise _refusal(message, code, param)
-        raise JobUnsuccessful(f"{job.id} failed: {message}", code=code)
-    if job.status is not Status.SUCCEEDED:
-        raise JobCancelled(f"{job.id} was {job.status} before it ended")
+    reason = failure(job)
+    if isinstance(reason, BadRequest):
+        raise _refusal(str(reason), reason.code, reason.param)
+    if reason is not None:
+        raise reason
     return job
 
 

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from fastapi import Request
 
-from api.errors import BadRequest, UnsupportedMedia
-from api.schemas import S, parse
+from api.errors import BadRequest, ClientGone, UnsupportedMedia
+from tasks.requests import S, parse
 from tasks.settings import Settings
 
+T = TypeVar("T")
+
+DEFAULT_PAGE, MAX_PAGE = 20, 100
+MAX_IDEMPOTENCY_KEY = 255  # characters
+NOBODY = "anonymous"  # whose work it is when no key was sent
+OWNER_DIGITS = 16
 _WAIT = re.compile(r"^wait\s*=\s*(.*)$", re.IGNORECASE)
 
 
 async def json_body(request: Request, kind: type[S]) -> S:
-    """The body as this schema; raises UnsupportedMedia or BadRequest."""
+    """The body as this schema; raises UnsupportedMedia or InvalidRequest."""
+    return parse(await json_bytes(request), kind)
+
+
+async def json_bytes(request: Request) -> bytes:
+    """The body, declared as JSON; raises UnsupportedMedia."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMedia("the body must be sent as Content-Type: application/json")
-    return parse(await request.body(), kind)
+    return await request.body()
+
+
+async def unless_closed(request: Request, work: Awaitable[T]) -> T:
+    """What the work gives; raises ClientGone, with the work ended, when the connection is closed before."""
+    doing = asyncio.ensure_future(work)
+    closed = asyncio.ensure_future(_closed(request))
+    try:
+        await asyncio.wait((doing, closed), return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise ClientGone("the connection was closed before the answer")
+    finally:
+        doing.cancel()
+        closed.cancel()
+        await asyncio.gather(doing, closed, return_exceptions=True)
+
+
+async def _closed(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def wait_s(request: Request, settings: Settings) -> int | None:
@@ -28,8 +63,38 @@ def wait_s(request: Request, settings: Settings) -> int | None:
     return None
 
 
+def idempotency_key(request: Request) -> str | None:
+    """The header, if it came; raises BadRequest."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
+        message = f"Idempotency-Key: must have 1 to {MAX_IDEMPOTENCY_KEY} characters"
+        raise BadRequest(message, param="Idempotency-Key")
+    return key
+
+
 def whole_number(value: str, least: int, most: int, name: str, param: str | None = None) -> int:
     """The number in a text; raises BadRequest that names it."""
     if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
         return int(value)
     raise BadRequest(f"{name}: must be a whole number from {least} to {most}", param=param or name)
+
+
+def owner_of(request: Request) -> str:
+    """Whose share of the workers the request takes: each API key has one. No key is stored."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        return NOBODY
+    return hashlib.sha256(key.strip().encode()).hexdigest()[:OWNER_DIGITS]
+
+
+def page_query(request: Request) -> tuple[int, str | None]:
+    """limit and after; raises BadRequest, for other parameters too."""
+    limit, after = DEFAULT_PAGE, None
+    for name, value in request.query_params.multi_items():
+        if name == "limit":
+            limit = whole_number(value, 1, MAX_PAGE, "limit")
+        elif name == "after":
+            after = value
+        else:
+            raise BadRequest(f"{name}: there is no such query parameter", code="unknown_field", param=name)
+    return limit, after

@@ -11,15 +11,13 @@ from fastapi.responses import JSONResponse
 
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import json_body, wait_s, whole_number
-from api.schemas import ErrorBody, JobList, JobRecord, JobRequest
+from api.inputs import DEFAULT_PAGE, MAX_PAGE, idempotency_key, json_body, owner_of, wait_s, whole_number
+from api.schemas import ErrorBody, JobList, JobRecord
 from api.submission import submit
 from tasks.errors import JobNotFound
 from tasks.job import Status
+from tasks.requests import JobRequest
 
-DEFAULT_PAGE = 20
-MAX_PAGE = 100
-MAX_IDEMPOTENCY_KEY = 255  # characters
 _METADATA = re.compile(r"^metadata\[(.+)\]$")
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
@@ -46,9 +44,9 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_ERRORS)
 async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Queue a prompt: 202 with the record, or 200 when it has ended within `Prefer: wait=N` seconds."""
     wait = wait_s(request, gateway.settings)
-    key = _idempotency_key(request)
+    key = idempotency_key(request)
     body = await json_body(request, JobRequest)
-    job = await run_in_threadpool(submit, gateway, body, key)
+    job = await run_in_threadpool(submit, gateway, body, owner_of(request), key)
     if wait and not job.terminal:
         job = await gateway.waiter.wait(job, wait)
     headers = {"Location": f"/v1/jobs/{job.id}"}
@@ -109,14 +107,6 @@ async def delete_job(job_id: str, gateway: GatewayDep) -> JSONResponse:
     """Drop the record of a job that has ended."""
     await run_in_threadpool(gateway.store.delete, job_id)
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
-        message = f"Idempotency-Key: must have 1 to {MAX_IDEMPOTENCY_KEY} characters"
-        raise BadRequest(message, param="Idempotency-Key")
-    return key
 
 
 def _status(value: str) -> Status:

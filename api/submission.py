@@ -8,17 +8,25 @@ import logging
 
 from api.errors import BadRequest, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
-from api.schemas import JobRequest
 from tasks.errors import PublishFailed
 from tasks.job import Decoding, Job, NewJob, random_seed
+from tasks.requests import JobRequest
 
 log = logging.getLogger(__name__)
 
 
-def submit(gateway: Gateway, body: JobRequest, key: str | None = None) -> Job:
+def submit(
+    gateway: Gateway,
+    body: JobRequest,
+    owner: str,
+    key: str | None = None,
+    *,
+    watched: bool = False,
+    keep_s: float | None = None,
+) -> Job:
     """Store the record, then send its message: from the first on, the job is accepted.
 
-    Raises ApiError, IdempotencyConflict and StoreUnavailable.
+    watched and keep_s are those of NewJob. Raises ApiError, IdempotencyConflict and StoreUnavailable.
     """
     _check_against_workers(gateway, body)
     sent = body.sent()
@@ -32,7 +40,10 @@ def submit(gateway: Gateway, body: JobRequest, key: str | None = None) -> Job:
         deadline=body.deadline,
         metadata=body.metadata,
         idempotency_key=key,
+        owner=owner,
         body_hash=body_hash,
+        watched=watched,
+        keep_s=keep_s,
     )
     job, created = gateway.store.create(new)
     if created:

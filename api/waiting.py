@@ -1,12 +1,15 @@
-"""Waits for jobs to end: one pub/sub connection for the whole process, and a slow poll behind it."""
+"""Hears of jobs: one pub/sub connection for the whole process, and a slow poll behind it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 import redis.asyncio
 from fastapi.concurrency import run_in_threadpool
@@ -21,6 +24,8 @@ log = logging.getLogger(__name__)
 POLL_S = 2.0  # an event lost with the connection costs a waiter no more than this
 RECONNECT_S = 0.5
 
+Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: look at its record
+
 
 class Waiter:
     """start() and stop() belong to the application's lifespan."""
@@ -29,6 +34,7 @@ class Waiter:
         self._settings = settings
         self._store = store
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._inboxes: defaultdict[str, set[Inbox]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -57,20 +63,38 @@ class Waiter:
                     return job
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), min(POLL_S, left))
+                    ended.clear()
         finally:
             self._waiting[job.id].discard(ended)
             if not self._waiting[job.id]:
                 del self._waiting[job.id]
 
+    @contextlib.contextmanager
+    def inbox(self, job_id: str) -> Iterator[Inbox]:
+        """What is said of a watched job from now on."""
+        made: Inbox = asyncio.Queue()
+        self._inboxes[job_id].add(made)
+        try:
+            yield made
+        finally:
+            self._inboxes[job_id].discard(made)
+            if not self._inboxes[job_id]:
+                del self._inboxes[job_id]
+
     async def _listen(self) -> None:
         """Subscribe, and again whenever the connection breaks."""
-        channel = f"{self._store.prefix}events"
+        events_channel, tokens_channel = (f"{self._store.prefix}{name}" for name in ("events", "tokens"))
         while True:
             try:
                 async with self._client() as client, client.pubsub() as events:
-                    await events.subscribe(channel)
+                    await events.subscribe(events_channel, tokens_channel)
+                    self._wake_all()
                     async for message in events.listen():
-                        if message["type"] == "message":
+                        if message["type"] != "message":
+                            continue
+                        if message["channel"] == tokens_channel:
+                            self._hand_out(message["data"])
+                        else:
                             self._wake(message["data"])
             except redis.RedisError as error:
                 log.debug("job events: %s", error)
@@ -89,3 +113,18 @@ class Waiter:
         job_id, _, _status = data.partition(" ")
         for ended in self._waiting.get(job_id, ()):
             ended.set()
+        for inbox in self._inboxes.get(job_id, ()):
+            inbox.put_nowait(None)
+
+    def _wake_all(self) -> None:
+        """Something may have been said while nobody heard it."""
+        for inboxes in self._inboxes.values():
+            for inbox in inboxes:
+                inbox.put_nowait(None)
+
+    def _hand_out(self, data: str) -> None:
+        if not self._inboxes:
+            return
+        part = json.loads(data)
+        for inbox in self._inboxes.get(part["id"], ()):
+            inbox.put_nowait(part)

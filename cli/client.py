@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 8.0
 FIRST_CONTACT_S = 10.0  # a gateway that never answered is given up sooner than one that went away
 RETRIED = frozenset({429, 500, 502, 503, 504})
+TRANSFER_TIMEOUT_S = 600.0  # of silence: the gateway may be writing what it got
 PATIENCE_S = 120.0  # without any useful answer, before a run is given up
 
 
@@ -69,6 +71,22 @@ def call(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -
     except httpx.TransportError as error:
         raise GatewayUnreachable(f"no gateway at {url}: {_reason(error)}") from None
     return answer(response)
+
+
+@contextlib.contextmanager
+def transfer(url: str, method: str, path: str, **request: Any) -> Iterator[httpx.Response]:
+    """A request whose body or answer is a large file. Raises Refused and GatewayUnreachable."""
+    timeout = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    try:
+        with httpx.stream(
+            method, url + path, timeout=timeout, trust_env=_proxied(url), **request
+        ) as response:
+            if not response.is_success:
+                response.read()
+                answer(response)
+            yield response
+    except httpx.TransportError as error:
+        raise GatewayUnreachable(f"the gateway at {url} broke off: {_reason(error)}") from None
 
 
 class PatientClient:

@@ -88,8 +88,9 @@ def _jobs(
     prompts: Sequence[str], file: str | None, model: str | None, defaults: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The bodies of POST /v1/jobs; raises BadInput for the first prompt that cannot be sent."""
-    from cli.prompts import ReadOptions, schema_problems
+    from cli.prompts import ReadOptions
     from cli.survey import STDIN, read_lines
+    from tasks.requests import job_problems
 
     options = ReadOptions(model=model, defaults=defaults)
     options.check()
@@ -99,7 +100,7 @@ def _jobs(
         given = {**defaults, **({"model": model} if model else {})}
         jobs = [{"prompt": prompt, **given} for prompt in prompts]
         for number, job in enumerate(jobs, 1):
-            if problems := schema_problems(job, ""):
+            if problems := job_problems(job):
                 raise BadInput(f"prompt {number}: {problems[0]}")
         return jobs
     lines = list(read_lines(Path(file), "" if file == STDIN else Path(file).suffix, options))

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from cli.errors import BadInput
+from tasks.requests import Problem
 
 MAX_LINE_BYTES = 16 * 1024 * 1024  # four times what the gateway takes by default; bounds our memory
 PEEK_BYTES = 4096
@@ -37,18 +38,6 @@ SUFFIXES = {
     ".json": Format.JSONL,
     ".txt": Format.TEXT,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a line; field is the dotted path of the field at fault, as the user wrote it."""
-
-    message: str
-    field: str | None = None
-    code: str = "invalid_request"
-
-    def __str__(self) -> str:
-        return self.message if self.field is None else f"{self.field}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import typer
 
+from cli.batch_commands import batches
 from cli.bench_commands import bench
 from cli.bulk_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.compare_commands import COMPARE_EPILOG, compare_command
@@ -42,6 +43,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
 for panel, commands in PANELS.items():
     for name, function in commands.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
+app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)
 

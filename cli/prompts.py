@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
-from api.schemas import JobRequest
-from cli.batchline import is_batch_line, job_fields
 from cli.errors import BadInput
-from cli.lines import Format, Problem, Record, detect, records
+from cli.lines import Format, Record, detect, records
+from tasks.openai_format import as_written, is_batch_line, job_fields
+from tasks.requests import HALF_PAIR, Problem, job_problems
 
 MAX_CUSTOM_ID = 512  # characters; it travels in the job's metadata, whose values end there
 MAX_OWN_METADATA = 14  # keys: of the sixteen a job may have, the run takes two
-HALF_PAIR = "holds half of a surrogate pair, which UTF-8 cannot carry"
 
 
 @dataclass(frozen=True)
@@ -42,8 +37,7 @@ class ReadOptions:
             raise BadInput(f"--column is for csv, not for --format {self.form}")
         if self.system is not None and self.raw:
             raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
-        problems = schema_problems({"prompt": "x", **self.defaults}, "")
-        if problems:
+        if problems := job_problems({"prompt": "x", **self.defaults}):
             raise BadInput(f"--{str(problems[0]).replace('_', '-', 1)}")
 
 
@@ -93,7 +87,8 @@ class PromptReader:
             problems.append(Problem(f"has {len(own)} keys, at most {MAX_OWN_METADATA} fit", "metadata"))
         job = self._complete(fields)
         if fields or not problems:
-            problems += schema_problems(job, "body." if batch else "")
+            found = job_problems(job)
+            problems += _in_body(found, value["body"]) if batch else found
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
 
     def _custom_id(self, given: Any, number: int, problems: list[Problem]) -> str | None:
@@ -137,18 +132,9 @@ def _add_system(job: dict[str, Any], system: str) -> None:
         job["messages"] = [instruction, {"role": "user", "content": job.pop("prompt")}]
 
 
-def schema_problems(job: Mapping[str, Any], prefix: str) -> list[Problem]:
-    """What the gateway's own schema would refuse, each field as the user wrote it."""
-    try:
-        JobRequest.model_validate_json(json.dumps(job))
-    except ValidationError as error:
-        return [_problem(item, prefix) for item in error.errors(include_url=False, include_input=False)]
-    return []
-
-
-def _problem(item: ErrorDetails, prefix: str) -> Problem:
-    if item["type"] == "json_invalid":  # half a surrogate pair: JSON can write it, UTF-8 cannot
-        return Problem(HALF_PAIR, code="invalid_json_line")
-    path = ".".join(map(str, item["loc"])) or item.get("ctx", {}).get("param", "")
-    message = "there is no such field" if item["type"] == "extra_forbidden" else item["msg"]
-    return Problem(message[0].lower() + message[1:], (prefix + path).rstrip(".") or None)
+def _in_body(problems: list[Problem], body: Mapping[str, Any]) -> list[Problem]:
+    """The same about the body of a batch line, with its own names of the fields."""
+    return [
+        replace(problem, field=f"body.{as_written(problem.field, body)}") if problem.field else problem
+        for problem in problems
+    ]

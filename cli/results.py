@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.lines import Problem
 from cli.prompts import PromptLine
+from tasks.openai_answers import answer
+from tasks.requests import Problem
 
 OK = 200
 
@@ -14,7 +15,7 @@ OK = 200
 def finished(line: PromptLine, record: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     """The line of a job that has ended. model is the served one, for records that name none."""
     if record["status"] == "succeeded":
-        response = {"status_code": OK, "request_id": record["id"], "body": _body(line, record, model)}
+        response = {"status_code": OK, "request_id": record["id"], "body": answer(record, model)}
         return _line(line, response, None)
     error = dict(record["error"] or {"code": f"job_{record['status']}", "message": _unfinished(record)})
     error["request_id"] = record["id"]
@@ -65,57 +66,3 @@ def _first(problems: Sequence[Problem]) -> dict[str, Any]:
 def _unfinished(record: Mapping[str, Any]) -> str:
     reasons = {"cancelled": "the job was cancelled", "expired": "its deadline passed before it ended"}
     return reasons.get(record["status"], "the job failed")
-
-
-def _body(line: PromptLine, record: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    result = record["result"]
-    choice: dict[str, Any] = {"index": 0}
-    if line.job.get("raw"):
-        kind, prefix = "text_completion", "cmpl"
-        choice |= {"text": result["text"], "logprobs": _completion_logprobs(result["logprobs"])}
-    else:
-        kind, prefix = "chat.completion", "chatcmpl"
-        message = {"role": "assistant", "content": result["text"], "refusal": None}
-        choice |= {"message": message, "logprobs": _chat_logprobs(result["logprobs"])}
-    choice["finish_reason"] = result["finish_reason"]
-    return {
-        "id": f"{prefix}-{record['id'].removeprefix('job_')}",
-        "object": kind,
-        "created": int(record["created_at"]),
-        "model": record["model"] or model,
-        "choices": [choice],
-        "usage": result["usage"],
-        "speculation": result.get("speculation"),  # null from older workers
-    }
-
-
-def _chat_logprobs(tokens: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
-    if tokens is None:
-        return None
-    return {
-        "content": [{**_token(t), "top_logprobs": [_token(top) for top in t["top"]]} for t in tokens],
-        "refusal": None,
-    }
-
-
-def _token(token: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "token": token["token"],
-        "logprob": token["logprob"],
-        "bytes": token.get("bytes") or list(str(token["token"]).encode()),
-    }
-
-
-def _completion_logprobs(tokens: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
-    if tokens is None:
-        return None
-    offsets, end = [], 0
-    for token in tokens:
-        offsets.append(end)
-        end += len(token["token"])
-    return {
-        "tokens": [token["token"] for token in tokens],
-        "token_logprobs": [token["logprob"] for token in tokens],
-        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top"]} for token in tokens],
-        "text_offset": offsets,
-    }

@@ -60,6 +60,9 @@ class Stack:
         self._model = options.model
         self._say = say
         self._state_dir = options.state_dir.absolute()
+        # Named by nobody, they are kept with the records that tell of them.
+        named = "files" in settings.model_fields_set
+        self._files = settings.files if named else str(self._state_dir / "files")
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
         self._supervisor = Supervisor(self._specs(), say, on_failure)
@@ -134,6 +137,7 @@ class Stack:
             "MEDUSAQ_HOST": LOOPBACK,
             "MEDUSAQ_PORT": str(self._port),
             "MEDUSAQ_DRAIN_S": str(self._drain_s),
+            "MEDUSAQ_FILES": self._files,
             "PYTHONUNBUFFERED": "1",
         }
         if self._model is not None:

@@ -9,6 +9,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from engine.config import EngineConfig
 from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
+from engine.grammar import response_grammar
 from engine.head_layouts import HeadsLoadError
 from engine.request import (
     Acceptance,
@@ -16,8 +17,10 @@ from engine.request import (
     Decoding,
     Drafted,
     FinishReason,
+    OnText,
     Request,
     SamplingParams,
+    TextDelta,
     Timing,
     TokenLogprob,
 )
@@ -36,10 +39,13 @@ __all__ = [
     "FinishReason",
     "HeadsLoadError",
     "ModelLoadError",
+    "OnText",
     "Request",
     "RequestRefused",
     "SamplingParams",
+    "TextDelta",
     "Timing",
     "TokenLogprob",
     "load",
+    "response_grammar",
 ]

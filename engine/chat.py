@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ModelLoadError, RequestRefused
@@ -25,13 +27,17 @@ class PromptEncoder:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        environment.filters["tojson"] = _to_json
         try:
             self._template = environment.from_string(template) if template else None
+            asks_for = meta.find_undeclared_variables(environment.parse(template or ""))
         except TemplateError as error:
             raise ModelLoadError(f"{model.path}: its chat template cannot be read: {error}") from error
+        self._takes_tools = "tools" in asks_for
+        self._knows_calls = "tool_calls" in (template or "")
 
     def encode(self, request: Request) -> Tokens:
-        """Prompt token ids. Raises RequestRefused when the template refuses the messages."""
+        """Prompt token ids. Raises RequestRefused when the template refuses the messages or the tools."""
         try:
             tokens = self._tokens(request)
         except UnicodeEncodeError as error:
@@ -43,25 +49,67 @@ class PromptEncoder:
 
     def _tokens(self, request: Request) -> Tokens:
         if request.prompt is not None and (request.raw or self._template is None):
+            if request.tools:
+                self._refuse_tools("tools")
             return self._model.tokenize(request.prompt, add_bos=True, special=True)
         turns = request.messages or ({"role": "user", "content": request.prompt or ""},)
-        text = self._render([dict(turn) for turn in turns])
+        text = self._render([_turn(turn) for turn in turns], [*request.tools])
         begun = bool(self._bos) and text.startswith(self._bos)
         return self._model.tokenize(text, add_bos=not begun, special=True)
 
-    def _render(self, messages: list[dict[str, Any]]) -> str:
+    def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         if self._template is None:
             raise RequestRefused(
                 "this model has no chat template: send a prompt", param="messages", code="no_chat_template"
             )
+        if tools and not self._takes_tools:
+            self._refuse_tools("tools")
+        if not self._knows_calls and any(message.get("tool_calls") for message in messages):
+            self._refuse_tools("messages")
+        given = {"tools": tools} if tools else {}
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=True, bos_token=self._bos, eos_token=self._eos
+                messages=messages,
+                add_generation_prompt=True,
+                bos_token=self._bos,
+                eos_token=self._eos,
+                **given,
             )
         except Exception as error:  # foreign code: it may raise anything
             raise RequestRefused(
                 f"the chat template refuses these messages: {error}", param="messages"
             ) from error
+
+    def _refuse_tools(self, param: str) -> NoReturn:
+        raise RequestRefused(
+            "the chat template of this model knows no tools" if self._template else "this model has no tools",
+            param=param,
+            code="no_tools",
+        )
+
+
+def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: the arguments of its tool calls as objects, not as JSON text."""
+    turn = dict(message)
+    if turn.get("tool_calls"):
+        turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
+    return turn
+
+
+def _call(call: Any) -> dict[str, Any]:
+    try:
+        function = dict(call["function"])
+        if isinstance(function["arguments"], str):
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+    except (KeyError, TypeError, ValueError) as error:
+        message = "a tool call has no function with arguments in JSON"
+        raise RequestRefused(message, param="messages") from error
+    return {**call, "function": function}
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """As the reference renderer of these templates has it; Jinja's own escapes for HTML and sorts keys."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 def _refuse(message: str) -> NoReturn:

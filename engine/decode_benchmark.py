@@ -228,7 +228,7 @@ class DecodeBenchmark:
         while unanswered:
             while len(engine.scheduler.running) + engine.scheduler.waiting < requests:
                 request = next(coming)
-                engine.add(request, engine.encode(request), time.monotonic())
+                engine.add(engine.prepare(request, time.monotonic()))
             began = time.perf_counter()
             report = engine.step()
             if report.ready == requests and not report.prefilled:

@@ -16,6 +16,7 @@ from engine.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.context import Context, DecodeError, Logits, Outputs
 from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
+from engine.grammar import Grammars
 from engine.kv import KVCache
 from engine.latency import RowTimer
 from engine.model import Model, Tokens, on_gpu
@@ -125,6 +126,7 @@ class Engine:
         self._max_rows = max_rows
         self._leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
         self._encoder = PromptEncoder(self.model)
+        self._grammars = Grammars(self.model)
         self._draft_source = draft_source or NoDraft()
 
     def _new_prefill_context(self, config: EngineConfig, chunk_rows: int) -> PrefillContext | None:
@@ -219,9 +221,17 @@ class Engine:
             )
         return prompt
 
-    def add(self, request: Request, prompt: Tokens, arrived: float) -> None:
-        """Queue an encoded request; arrived is in time.monotonic() seconds."""
-        self.scheduler.add(Sequence(request, prompt, arrived))
+    def prepare(self, request: Request, arrived: float) -> Sequence:
+        """All of a request that may be refused, from any thread; arrived is in time.monotonic() seconds.
+
+        Raises RequestRefused.
+        """
+        constraint = self._grammars.begin(request.sampling.grammar)
+        return Sequence(request, self.encode(request), arrived, constraint)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a prepared request."""
+        self.scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> bool:
         """Mark a request; the next step ends it with the text so far. False when it is not here."""

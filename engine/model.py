@@ -65,8 +65,8 @@ class Model:
         # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
         # exit, where a decode call may be under way.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
-        self._vocab = llama_cpp.llama_model_get_vocab(self.handle)
-        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
+        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
         if llama_cpp.llama_model_has_encoder(self.handle) or not self.vocab_size:
             raise ModelLoadError(f"{path}: not a decoder-only text model")
         self.width: int = llama_cpp.llama_model_n_embd(self.handle)
@@ -123,11 +123,11 @@ class Model:
 
     @property
     def bos_text(self) -> str:
-        return self._token_text(llama_cpp.llama_vocab_bos(self._vocab))
+        return self._token_text(llama_cpp.llama_vocab_bos(self.vocab))
 
     @property
     def eos_text(self) -> str:
-        return self._token_text(llama_cpp.llama_vocab_eos(self._vocab))
+        return self._token_text(llama_cpp.llama_vocab_eos(self.vocab))
 
     def _token_text(self, token: int) -> str:
         return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -139,7 +139,7 @@ class Model:
         while True:
             ids = np.empty(room, dtype=np.int32)
             pointer = ids.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
-            n = llama_cpp.llama_tokenize(self._vocab, raw, len(raw), pointer, room, add_bos, special)
+            n = llama_cpp.llama_tokenize(self.vocab, raw, len(raw), pointer, room, add_bos, special)
             if n >= 0:
                 return ids[:n].copy()
             room = -n
@@ -149,15 +149,15 @@ class Model:
         known = self._pieces.get((token, special))
         if known is None:
             buffer = ctypes.create_string_buffer(256)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+            n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
             if n < 0:
                 buffer = ctypes.create_string_buffer(-n)
-                n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+                n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
             known = self._pieces[token, special] = buffer.raw[:n]
         return known
 
     def ends_generation(self, token: int) -> bool:
-        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+        return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
 
 
 def check_file(path: str) -> None:

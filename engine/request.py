@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from engine.errors import RequestRefused
 
@@ -44,7 +45,10 @@ class SamplingParams:
     usual definitions: repetition divides positive and multiplies negative logits of tokens seen in
     prompt or output (CTRL, arXiv:1909.05858); presence and frequency subtract from tokens of the output.
     logprobs: None for none, else the number of alternatives reported per token (0-20); they are
-    of the model's distribution before temperature and filters, after logit_bias and penalties.
+    of the model's distribution before grammar, temperature and filters, after logit_bias and penalties.
+    grammar: GBNF that the answer must match, as response_grammar() makes it; None for any text. Tokens
+    that it refuses have probability 0 before temperature and filters, and the end of generation is
+    refused until the answer is complete. A generation that max_tokens or a stop string ends may not be.
     """
 
     max_tokens: int = 256
@@ -62,6 +66,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     acceptance: Acceptance = Acceptance.EXACT
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -92,7 +97,8 @@ class Request:
     """One prompt to complete.
 
     Exactly one of prompt and messages. A prompt is one user turn through the model's chat template,
-    or the text as it stands with raw=True. Lower priority values run first. deadline is in Unix
+    or the text as it stands with raw=True. messages and tools are as in OpenAI's chat completions, with
+    the roles that the template knows. Lower priority values run first. deadline is in Unix
     seconds. The result of a request depends on its own fields alone, not on what shares its batch, but
     for near-ties that rounding tips where the engine is not batch_invariant.
     """
@@ -100,17 +106,20 @@ class Request:
     id: str
     sampling: SamplingParams
     prompt: str | None = None
-    messages: tuple[Mapping[str, str], ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
     raw: bool = False
     priority: int = 0
     deadline: float | None = None
     decoding: Decoding = Decoding.AUTO
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
             raise RequestRefused("give exactly one of prompt and messages", param="prompt")
         if self.raw and self.prompt is None:
             raise RequestRefused("raw needs a prompt, not messages", param="raw")
+        if self.raw and self.tools:
+            raise RequestRefused("a raw prompt takes no tools", param="tools")
         if self.prompt == "":
             raise RequestRefused("prompt is empty", param="prompt")
         if self.messages is not None and not self.messages:
@@ -128,6 +137,21 @@ class TokenLogprob:
     piece: bytes
     logprob: float
     top: tuple[tuple[int, bytes, float], ...] = ()  # (token id, piece, logprob), best first
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A further piece of an answer's text, with the tokens that are whole with it.
+
+    logprobs: of these tokens; empty when none were asked for. tokens: how many they are.
+    """
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+    tokens: int
+
+
+OnText = Callable[[TextDelta], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. The draw uses one uniform
 number that depends on (seed, output position) alone, so a result never depends on what shared the
-batch, and a verified draft equals plain decoding.
+batch, and a verified draft equals plain decoding. A grammar masks tokens before the filters: see
+engine/allowed.py.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.allowed import Constraint, Row, best_allowed, draw, draw_allowed
 from engine.errors import DecodeFailed
 from engine.request import Acceptance, SamplingParams
 
-Row = NDArray[np.float32]
 TYPICAL_EPSILON = 0.09  # Medusa's threshold: a token at least this likely is always typical
 TYPICAL_ALPHA = 0.3  # Medusa's factor: the more even the distribution, the lower the threshold
 _FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
@@ -25,12 +27,13 @@ _LAST_REACH = 104.0  # nats below the best logit from where on a weight is 0 in 
 _COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
 
 
-def uniform(seed: int, position: int) -> float:
+def uniform(seed: int, position: int, attempt: int = 0) -> float:
     """A number in [0, 1) that is a function of its arguments (Philox, a counter-based generator)."""
-    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
+    counter = position + (attempt << 64)  # of 256 bits
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=counter)).random())
 
 
-def choose(row: Row, params: SamplingParams, position: int) -> int:
+def choose(row: Row, params: SamplingParams, position: int, constraint: Constraint | None = None) -> int:
     """The next token id from one row of adjusted logits, at this output position.
 
     Raises DecodeFailed when the logits hold no number to choose by.
@@ -39,12 +42,14 @@ def choose(row: Row, params: SamplingParams, position: int) -> int:
     if not math.isfinite(row[best]):
         raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
     if params.temperature == 0:
-        return best
+        return best if constraint is None else best_allowed(row, constraint)
     scaled = (row - row[best]) / np.float32(max(params.temperature, _COLDEST))
+    if constraint is not None:
+        return draw_allowed(scaled, params, constraint, partial(uniform, params.seed, position))
     weights: Row = np.exp(scaled)
     u = uniform(params.seed, position)
     if not params.top_k and params.top_p == 1 and not params.min_p:
-        return _draw(weights, u)
+        return draw(weights, u)
     total = float(weights.sum(dtype=np.float64))
     ids = _best_first(scaled, weights, total, params)
     kept = weights[ids]
@@ -56,7 +61,7 @@ def choose(row: Row, params: SamplingParams, position: int) -> int:
         keep = min(keep, int(np.searchsorted(np.cumsum(kept, dtype=np.float64), params.top_p * total)) + 1)
     if params.min_p:
         keep = min(keep, int((kept >= params.min_p).sum()))  # the best weight is 1
-    return int(ids[_draw(kept[:keep], u)])
+    return int(ids[draw(kept[:keep], u)])
 
 
 def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams) -> NDArray[np.int64]:
@@ -79,12 +84,6 @@ def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams)
         reach *= 2
 
 
-def _draw(weights: Row, u: float) -> int:
-    """Index drawn in proportion to the weights, by inverting their cumulative sum at u."""
-    mass = np.cumsum(weights, dtype=np.float64)
-    return min(int(np.searchsorted(mass, u * mass[-1], side="right")), len(weights) - 1)
-
-
 def typical(row: Row, temperature: float, candidates: Sequence[int]) -> int | None:
     """The likeliest candidate that is typical of the distribution p, if one is.
 
@@ -95,8 +94,8 @@ def typical(row: Row, temperature: float, candidates: Sequence[int]) -> int | No
     logprobs = log_probabilities((row - row.max()) / np.float32(max(temperature, _COLDEST)))
     entropy = -float((np.exp(logprobs) * np.maximum(logprobs, -_LAST_REACH)).sum())
     threshold = math.log(min(TYPICAL_EPSILON, TYPICAL_ALPHA * math.exp(-entropy)))
-    best = max(candidates, key=lambda token: logprobs[token])
-    return int(best) if logprobs[best] > threshold else None
+    best = max(candidates, key=lambda token: logprobs[token], default=None)
+    return int(best) if best is not None and logprobs[best] > threshold else None
 
 
 def log_probabilities(row: Row) -> NDArray[np.float64]:
@@ -117,8 +116,11 @@ class Choice:
 class Sampler:
     """The sampler chain of one request, with the token counts that its penalties need."""
 
-    def __init__(self, params: SamplingParams, prompt: NDArray[np.int32]) -> None:
+    def __init__(
+        self, params: SamplingParams, prompt: NDArray[np.int32], constraint: Constraint | None = None
+    ) -> None:
         self.params = params
+        self._constraint = constraint
         self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
         self._counts: dict[int, int] = {}
@@ -150,9 +152,14 @@ class Sampler:
         adjusted = self.adjust(row)
         token = None
         if candidates and self.params.acceptance is Acceptance.TYPICAL and self.params.temperature > 0:
+            if self._constraint:
+                ids = np.array(candidates)
+                candidates = ids[self._constraint.allowed(ids)].tolist()
             token = typical(adjusted, self.params.temperature, candidates)
         if token is None:
-            token = choose(adjusted, self.params, position)
+            token = choose(adjusted, self.params, position, self._constraint)
+        if self._constraint:
+            self._constraint.accept(token)
         if self._penalised:
             self._counts[token] = self._counts.get(token, 0) + 1
             if self.params.repetition_penalty != 1:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.allowed import Constraint
 from engine.context import Hidden
 from engine.errors import EngineError
 from engine.model import Model, Tokens
@@ -23,7 +24,9 @@ class Sequence:
     with one token left to compute is decoding; with more it is in prefill.
     """
 
-    def __init__(self, request: Request, prompt: Tokens, arrived: float) -> None:
+    def __init__(
+        self, request: Request, prompt: Tokens, arrived: float, constraint: Constraint | None = None
+    ) -> None:
         self.request = request
         self.params = request.sampling
         self.prompt_length = len(prompt)
@@ -41,14 +44,14 @@ class Sequence:
         self.failures = 0  # failed decodes it had a row in
         self.suspect = False  # runs alone until it has decoded once more, or to its end
         self.cancelled = False
-        self.sampler = Sampler(self.params, prompt)
+        self.sampler = Sampler(self.params, prompt, constraint)
         self.text = TextStream(self.params.stop)
         self.finish: FinishReason | None = None
         self.sampled = 0
         self.arrived = arrived
         self.admitted: float | None = None
         self.first_token: float | None = None
-        self._logprobs: list[TokenLogprob] = []
+        self.logprobs: list[TokenLogprob] = []
         self.steps = 0  # verified calls
         self.memory: dict[object, Any] = {}  # what draft sources keep of it, by whoever keeps it
         self._drafted: dict[str, Drafted] = {}
@@ -95,7 +98,7 @@ class Sequence:
         if choice.logprob is not None:
             top = tuple((i, model.piece(i, special=True), p) for i, p in choice.top)
             piece = model.piece(token, special=True)
-            self._logprobs.append(TokenLogprob(token, piece, choice.logprob, top))
+            self.logprobs.append(TokenLogprob(token, piece, choice.logprob, top))
         if self.text.push(model.piece(token)):
             self.finish = FinishReason.STOP
         elif not self.remaining:
@@ -119,7 +122,7 @@ class Sequence:
                 first_token_s=None if first is None else first - self.arrived,
                 total_s=now - self.arrived,
             ),
-            logprobs=None if self.params.logprobs is None else tuple(self._logprobs),
+            logprobs=None if self.params.logprobs is None else tuple(self.logprobs),
             steps=self.steps,
             drafted=dict(self._drafted),
         )

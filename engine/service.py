@@ -1,4 +1,4 @@
-"""The engine on a thread of its own: submit from anywhere, get a future."""
+"""The engine on a thread of its own: submit from anywhere, get a future, and the text as it comes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import queue
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.errors import EngineClosed, EngineError
 from engine.metrics import Metrics
-from engine.model import Tokens
-from engine.request import Completion, Request
+from engine.request import Completion, OnText, Request
+from engine.sequence import Sequence
 from engine.sources import speculate
+from engine.stream import Listener
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Submitted:
-    request: Request
-    prompt: Tokens
-    arrived: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,16 @@ class _Cancelled:
     request_id: str
 
 
-_Message = _Submitted | _Cancelled | None  # None: look at the closed flag
+_Message = Sequence | _Cancelled | None  # None: look at the closed flag
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A request inside the engine."""
+
+    sequence: Sequence
+    future: Future[Completion]
+    listeners: list[Listener] = field(default_factory=list)
 
 
 class EngineService:
@@ -49,8 +52,9 @@ class EngineService:
         self._window_s = config.batch_window_ms / 1e3
         self._metrics = Metrics(config.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._futures: dict[str, Future[Completion]] = {}
-        self._lock = threading.Lock()  # guards _futures and _closed together
+        self._entries: dict[str, _Entry] = {}
+        self._heard: dict[str, _Entry] = {}  # those with listeners
+        self._lock = threading.Lock()  # guards the entries, their listeners and _closed together
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -59,27 +63,46 @@ class EngineService:
     def info(self) -> ModelInfo:
         return self._engine.info
 
-    def submit(self, request: Request) -> Future[Completion]:
-        """Queue a request. Every outcome, refusals included, comes through the future."""
+    def submit(self, request: Request, on_text: OnText | None = None) -> Future[Completion]:
+        """Queue a request. Every outcome, refusals included, comes through the future.
+
+        on_text: called on the engine's thread, which it must not block, with every piece of text that
+        no stop string can take back; all of them come before the future's result, of which they are
+        the text. One that raises is dropped.
+        """
         future: Future[Completion] = Future()
         arrived = time.monotonic()
         try:
-            prompt = self._engine.encode(request)
+            sequence = self._engine.prepare(request, arrived)
             with self._lock:
                 if self._closed:
                     raise EngineClosed("the engine is shut down")
-                if request.id in self._futures:
+                if request.id in self._entries:
                     raise EngineError(f"request {request.id} is already running", code="duplicate_request")
-                self._futures[request.id] = future
+                entry = self._entries[request.id] = _Entry(sequence, future)
+                if on_text:
+                    self._listen(entry, on_text)
         except EngineError as error:
             future.set_exception(error)
             return future
-        self._inbox.put(_Submitted(request, prompt, arrived))
+        self._inbox.put(sequence)
         return future
+
+    def listen(self, request_id: str, on_text: OnText) -> bool:
+        """Call on_text as submit() would have, from the first character on; False when it is not here."""
+        with self._lock:
+            entry = self._entries.get(request_id)
+            if entry:
+                self._listen(entry, on_text)
+        return entry is not None
+
+    def _listen(self, entry: _Entry, on_text: OnText) -> None:
+        entry.listeners.append(Listener(entry.sequence, on_text))
+        self._heard[entry.sequence.request.id] = entry
 
     def cancel(self, request_id: str) -> bool:
         """Ask for an end within two steps; the future then holds the partial completion."""
-        known = request_id in self._futures
+        known = request_id in self._entries
         if known:
             self._inbox.put(_Cancelled(request_id))
         return known
@@ -111,7 +134,7 @@ class EngineService:
             reason = "the engine stopped on an internal error"
         with self._lock:
             self._closed = True
-        for request_id in tuple(self._futures):
+        for request_id in tuple(self._entries):
             self._resolve(request_id, EngineClosed(reason))
 
     def _turn(self) -> None:
@@ -121,8 +144,16 @@ class EngineService:
         began = time.perf_counter()
         report = self._engine.step()
         self._metrics.observe(report, time.perf_counter() - began)
+        if self._heard:
+            self._tell()
         for ended in report.ended:
             self._resolve(ended.request_id, ended.outcome)
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners = [listener for entry in self._heard.values() for listener in entry.listeners]
+        for listener in listeners:
+            listener.tell()
 
     def _wait_for_company(self) -> None:
         """Block until something arrives, then for the batch window or until the slots are full."""
@@ -142,18 +173,21 @@ class EngineService:
                 return
 
     def _take(self, message: _Message) -> None:
-        if isinstance(message, _Submitted):
-            self._engine.add(message.request, message.prompt, message.arrived)
+        if isinstance(message, Sequence):
+            self._engine.add(message)
         elif isinstance(message, _Cancelled):
             self._engine.cancel(message.request_id)
 
     def _resolve(self, request_id: str, outcome: Completion | EngineError) -> None:
         with self._lock:
-            future = self._futures.pop(request_id)
+            entry = self._entries.pop(request_id)
+            self._heard.pop(request_id, None)
         if isinstance(outcome, EngineError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+            entry.future.set_exception(outcome)
+            return
+        for listener in entry.listeners:
+            listener.tell(final=True)
+        entry.future.set_result(outcome)
 
 
 def load(config: EngineConfig) -> EngineService:

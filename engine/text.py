@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Sequence
 
 
@@ -17,28 +18,71 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = tuple(stop)
         self._reach = max((len(s) for s in self._stop), default=1) - 1  # old characters a stop may begin in
-        self._parts: list[str] = []
+        self.parts: list[str] = []  # for each token the characters that it made whole
         self._tail = ""
-        self._cut: str | None = None
+        self.cut: str | None = None  # the text, once a stop string has ended it
 
     @property
     def text(self) -> str:
         """All whole characters so far, without the stop string and what followed it."""
-        return "".join(self._parts) if self._cut is None else self._cut
+        return "".join(self.parts) if self.cut is None else self.cut
 
     def push(self, piece: bytes) -> bool:
         """Add one token's bytes; True when a stop string is complete."""
         new = self._decoder.decode(piece)
-        if not new:
-            return False
-        self._parts.append(new)
-        if not self._stop:
+        self.parts.append(new)
+        if not new or not self._stop:
             return False
         window = self._tail + new
         found = [at for at in (window.find(s) for s in self._stop) if at >= 0]
         if found:
-            whole = "".join(self._parts)
-            self._cut = whole[: len(whole) - len(window) + min(found)]
+            whole = "".join(self.parts)
+            self.cut = whole[: len(whole) - len(window) + min(found)]
             return True
         self._tail = window[-self._reach :] if self._reach else ""
         return False
+
+    @property
+    def held(self) -> int:
+        """Characters at the end that may turn out to be the beginning of a stop string."""
+        if self.cut is not None:
+            return 0
+        longest = len(self._tail)
+        return next((n for n in range(longest, 0, -1) if self._may_begin(self._tail[-n:])), 0)
+
+    def _may_begin(self, ending: str) -> bool:
+        return any(len(s) > len(ending) and s.startswith(ending) for s in self._stop)
+
+
+class TextReader:
+    """One listener's place in a TextStream: hands out its text piece by piece, as soon as it is certain."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self._stream = stream
+        self._read = 0  # tokens taken from the stream
+        self._waiting = ""  # text of these that is not handed out yet
+        self._given = 0  # characters handed out
+        self._ends: deque[int] = deque()  # where in the text each token ends that is not whole yet
+
+    def take(self, final: bool = False) -> tuple[str, int]:
+        """(text, tokens that are whole with it), since the last call. final: nothing more will come."""
+        stream = self._stream
+        if self._read == len(stream.parts) and not final:
+            return "", 0
+        end = self._given + len(self._waiting)
+        for part in stream.parts[self._read :]:
+            end += len(part)
+            self._ends.append(end if part else end + 1)  # of no character yet: it comes with the next one
+        text = self._waiting + "".join(stream.parts[self._read :])
+        self._read = len(stream.parts)
+        if stream.cut is not None:
+            text, self._waiting = text[: len(stream.cut) - self._given], ""
+        else:
+            certain = len(text) if final else len(text) - stream.held
+            text, self._waiting = text[:certain], text[certain:]
+        self._given += len(text)
+        tokens = 0
+        while self._ends and (final or self._ends[0] <= self._given):
+            self._ends.popleft()
+            tokens += 1
+        return text, tokens

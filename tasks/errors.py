@@ -4,8 +4,18 @@ TasksError
 ├── SettingsError          a setting has a bad value; the message names the variable
 ├── StoreUnavailable       Redis cannot be reached, is full, or did not answer in time
 ├── PublishFailed          the record is stored, but its Celery message could not be sent
+├── InvalidRequest         a body is not what its schema says; `param` names the field at fault
 ├── JobNotFound            no record under this id
 ├── JobNotFinished         only a job that has ended can be deleted
+├── BatchNotFound          no batch under this id
+├── BatchRefused           a file that cannot be run as a batch at all
+├── LeadLost               another io worker works on batches now
+├── FileNotFound           no file record under this id
+├── FileInUse              a batch under way reads this file
+├── FileStoreUnavailable   the file store cannot be reached, or refused
+│   └── FileStoreFull      it has no room left
+├── ObjectMissing          the file store has no object of this name
+├── BadObjectName          a name that is none of ours, or would leave the store
 ├── IdempotencyConflict    the same idempotency key came with another body
 └── JobFailed              what the Celery task raises so that Flower shows a failed job as failed
 """
@@ -27,6 +37,15 @@ class PublishFailed(TasksError):
     """The Celery message could not be sent; the reconciler sends it again."""
 
 
+class InvalidRequest(TasksError):
+    """A body is not what its schema says; the message is one line."""
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
 class JobNotFound(TasksError):
     """No job has this id; it never existed, was deleted, or its time to live has passed."""
 
@@ -41,11 +60,69 @@ class JobNotFinished(TasksError):
         super().__init__(f"job {job_id} has not ended yet: cancel it before deleting it")
 
 
+class BatchNotFound(TasksError):
+    """No batch has this id."""
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"no batch with id {batch_id!r}")
+
+
+class BatchRefused(TasksError):
+    """A file that cannot be run as a batch at all: one code for the whole of it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LeadLost(TasksError):
+    """Another io worker works on batches now: nothing was changed."""
+
+    def __init__(self) -> None:
+        super().__init__("another io worker leads")
+
+
+class FileNotFound(TasksError):
+    """No file has this id; it never existed, was deleted, or has expired."""
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"no file with id {file_id!r}")
+
+
+class FileInUse(TasksError):
+    """A batch under way reads this file; cancel it first, or wait for its end."""
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"file {file_id} is the input of a batch that has not ended yet")
+
+
+class FileStoreUnavailable(TasksError):
+    """The file store cannot be reached, or refused; the message is one line."""
+
+
+class FileStoreFull(FileStoreUnavailable):
+    """The file store has no room left; the message is one line."""
+
+
+class ObjectMissing(TasksError):
+    """The file store has no object of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the file store has no object {name!r}")
+
+
+class BadObjectName(TasksError):
+    """A name that is none of ours, or would leave the store."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} cannot be the name of an object")
+
+
 class IdempotencyConflict(TasksError):
     """The idempotency key was already used with another body."""
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"this Idempotency-Key was used with another body, for job {job_id}")
+    def __init__(self, object_id: str) -> None:
+        super().__init__(f"this Idempotency-Key was used with another body, for {object_id}")
 
 
 class JobFailed(TasksError):

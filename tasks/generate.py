@@ -35,17 +35,21 @@ from engine import (
     Request,
     RequestRefused,
     SamplingParams,
+    TokenLogprob,
+    response_grammar,
 )
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.heartbeat import Heartbeat, Running
 from tasks.job import Job, Priority, Status, result_line
+from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
 from tasks.queues import GENERATE
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import Claim, JobStore, Refusal, new_token
+from tasks.token_stream import TokenStream
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +88,15 @@ class ModelWorker:
             Registry(self._store, settings.worker_ttl_s),
             cancel=engine.cancel,
             describe=self._describe,
+            watch=self._watch,
         )
+        self._tokens = TokenStream(self._store, shown)
+        self._tokens.start()
 
     def close(self) -> None:
         self.heartbeat.stop()
         self._engine.close()
+        self._tokens.close()
         self._store.close()
 
     def run(self, job_id: str) -> str:
@@ -105,7 +113,7 @@ class ModelWorker:
         if isinstance(claim, Refusal):
             log.info("dropped a message of %s: %s", job_id, claim)
             raise Ignore
-        running = Running(claim, request_id=f"{job_id}.{claim.fence}")
+        running = Running(claim, request_id=f"{job_id}.{claim.fence}", watched=claim.watched)
         self.heartbeat.add(running)
         try:
             return self._complete(running)
@@ -116,7 +124,9 @@ class ModelWorker:
         claim = running.claim
         try:
             self._check_model(claim.model)
-            completion = self._engine.submit(to_request(claim, running.request_id, self._settings)).result()
+            request = to_request(claim, running.request_id, self._settings)
+            on_text = self._tokens.open(claim) if running.watched else None
+            completion = self._engine.submit(request, on_text).result()
         except EngineClosed:
             self._engine_lost(claim)
             raise Ignore from None
@@ -136,6 +146,9 @@ class ModelWorker:
         if not written:
             log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
             raise Ignore
+
+    def _watch(self, running: Running) -> bool:
+        return self._engine.listen(running.request_id, self._tokens.open(running.claim))
 
     def _insist(self, call: Callable[[], T]) -> T:
         """Until Redis answers: the work is kept in memory, and a lease that ran out meanwhile refuses it."""
@@ -199,17 +212,19 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
         chosen[name] = tuple(chosen.get(name, ()))
     if "acceptance" in chosen:
         chosen["acceptance"] = _member(Acceptance, chosen["acceptance"], "acceptance")
+    chosen["grammar"] = response_grammar(body.get("response_format"))
     chosen["logit_bias"] = {int(token): bias for token, bias in chosen.get("logit_bias", {}).items()}
     messages = body.get("messages")
     return Request(
         id=request_id,
         sampling=SamplingParams(**chosen),
         prompt=body.get("prompt"),
-        messages=None if messages is None else tuple(messages),
+        messages=None if messages is None else tuple({"content": "", **message} for message in messages),
         raw=body.get("raw") or False,
         priority=ENGINE_PRIORITY[claim.priority],
         deadline=claim.deadline,
         decoding=_member(Decoding, body.get("decoding") or Decoding.AUTO, "decoding"),
+        tools=tuple(body["tools"]) if may_call_tools(body) else (),
     )
 
 
@@ -231,6 +246,14 @@ def _token(token_id: int, piece: bytes, logprob: float) -> dict[str, Any]:
     return {"token_id": token_id, "token": text, "logprob": logprob, **rest}
 
 
+def shown(token: TokenLogprob) -> dict[str, Any]:
+    """A token of the engine as a result has it."""
+    return {
+        **_token(token.token_id, token.piece, token.logprob),
+        "top": [_token(*alternative) for alternative in token.top],
+    }
+
+
 def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
     """The stored result. Its timing counts from the job's creation; tokens_per_s from the first attempt
     of the engine at this request, so without the queue."""
@@ -247,15 +270,7 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
             "total_tokens": completion.prompt_tokens + completion.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
         },
-        "logprobs": None
-        if logprobs is None
-        else [
-            {
-                **_token(token.token_id, token.piece, token.logprob),
-                "top": [_token(*alternative) for alternative in token.top],
-            }
-            for token in logprobs
-        ],
+        "logprobs": None if logprobs is None else [shown(token) for token in logprobs],
         "timing": {
             "queue_s": waited + timing.queue_s,
             "first_token_s": None if timing.first_token_s is None else waited + timing.first_token_s,

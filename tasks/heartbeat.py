@@ -24,11 +24,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write."""
+    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write.
+
+    watched: its text is published as it comes.
+    """
 
     claim: Claim
     request_id: str
     disowned: bool = False
+    watched: bool = False
 
 
 class Heartbeat:
@@ -42,13 +46,16 @@ class Heartbeat:
         registry: Registry,
         cancel: Callable[[str], object],
         describe: Callable[[], WorkerInfo],
+        watch: Callable[[Running], bool],
     ) -> None:
+        """watch begins to publish a job's text; False: it is not in the engine (yet)."""
         self._settings = settings
         self._store = store
         self._publisher = publisher
         self._registry = registry
         self._cancel = cancel
         self._describe = describe
+        self._watch = watch
         self._running: set[Running] = set()
         self._lock = threading.Lock()
         self._drain_at: float | None = None
@@ -125,7 +132,9 @@ class Heartbeat:
             return
         answers = self._store.heartbeat([(r.claim.job_id, r.claim.fence) for r in held])
         for running, answer in zip(held, answers, strict=True):
-            if answer is Beat.OK:
+            if answer is Beat.WATCHED and not running.watched:
+                running.watched = self._watch(running)
+            if answer in (Beat.OK, Beat.WATCHED):
                 continue
             running.disowned = answer is Beat.LOST
             self._cancel(running.request_id)

@@ -1,4 +1,4 @@
-"""The io worker: the periodic reconciler.
+"""The io worker: the work on batches, the periodic reconciler, the removal of files whose time is over.
 
 `celery -A tasks.app worker -B -P threads -c 4 -I tasks.io -Q medusaq.io`
 """
@@ -16,14 +16,19 @@ import sys
 from celery import signals
 
 from tasks.app import app, settings
-from tasks.errors import PublishFailed, StoreUnavailable
+from tasks.batch_driver import BatchDriver
+from tasks.errors import FileStoreUnavailable, PublishFailed, SettingsError, StoreUnavailable
+from tasks.file_keeper import FileKeeper
+from tasks.file_records import FileRecords
+from tasks.files import make_store
 from tasks.publish import Publisher
-from tasks.queues import IO_QUEUE, RECONCILE
+from tasks.queues import DROP_FILES, IO_QUEUE, RECONCILE
 from tasks.store import JobStore
 
 log = logging.getLogger(__name__)
 
 EXPIRES_TICKS = 5  # ticks that pile up while the io worker is away are dropped: one does the work of all
+DROP_FILES_TICKS = 5  # reconciliations for each look at the files: theirs is a time of days
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 app.conf.beat_schedule = {
@@ -31,12 +36,36 @@ app.conf.beat_schedule = {
         "task": RECONCILE,
         "schedule": settings.reconcile_s,
         "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * EXPIRES_TICKS},
-    }
+    },
+    # Beside the reconciler, not in it: a file store that is away may take a minute to say so.
+    "drop_files": {
+        "task": DROP_FILES,
+        "schedule": settings.reconcile_s * DROP_FILES_TICKS,
+        "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * DROP_FILES_TICKS},
+    },
 }
 
 _parent = os.getpid()
 _store = JobStore(settings)
 _publisher = Publisher(app)
+try:
+    _files = FileKeeper(make_store(settings.files), FileRecords(_store))
+except SettingsError as error:
+    raise SystemExit(f"error: {error}") from None
+_batches: BatchDriver | None = None
+
+
+@signals.worker_ready.connect
+def _start(**_: object) -> None:
+    global _batches
+    _batches = BatchDriver(settings, _store, _publisher, _files)
+    _batches.start()
+
+
+@signals.worker_shutdown.connect
+def _stop(**_: object) -> None:
+    if _batches is not None:
+        _batches.stop()
 
 
 @signals.beat_embedded_init.connect
@@ -56,6 +85,16 @@ def reconcile() -> None:
         reconcile_once(_store, _publisher)
     except StoreUnavailable as error:
         log.warning("reconcile skipped: %s", error)
+
+
+@app.task(name=DROP_FILES, send_events=False, acks_late=False)
+def drop_files() -> None:
+    """Remove files that have expired, and what killed uploads left."""
+    try:
+        if removed := _files.drop_expired():
+            log.info("files: %d removed", removed)
+    except (FileStoreUnavailable, StoreUnavailable) as error:
+        log.warning("files: removal skipped: %s", error)
 
 
 def reconcile_once(store: JobStore, publisher: Publisher) -> None:

@@ -63,7 +63,7 @@ def preview(request: Mapping[str, Any]) -> str:
     """The start of the prompt, or of the last message, on one line."""
     text = request.get("prompt")
     if text is None:
-        text = request["messages"][-1]["content"]
+        text = request["messages"][-1].get("content", "")
     line = " ".join(str(text[: PREVIEW_CHARS * 4]).split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
 
@@ -87,7 +87,11 @@ def result_line(result: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another."""
+    """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
+
+    owner: whose share of the workers a bulk job takes. watched: somebody listens to its text from the start.
+    keep_s: how long its record stays when it has ended, None for the usual time.
+    """
 
     request: Mapping[str, Any]
     id: str = field(default_factory=new_job_id)
@@ -97,6 +101,9 @@ class NewJob:
     metadata: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
+    owner: str = ""
+    watched: bool = False
+    keep_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

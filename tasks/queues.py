@@ -13,6 +13,7 @@ from tasks.settings import Settings
 
 GENERATE = "medusaq.generate"  # task names: part of the wire format between gateway and workers
 RECONCILE = "medusaq.reconcile"
+DROP_FILES = "medusaq.drop_files"
 QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
 IO_QUEUE = "medusaq.io"
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tasks.store import JobStore, answering
+from tasks.scripts import answering
+from tasks.store import JobStore
 
 
 @dataclass(frozen=True, slots=True)

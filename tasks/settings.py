@@ -5,13 +5,21 @@ Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named.
 
 import ipaddress
 from functools import cache
+from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks.errors import SettingsError
 
 ENV_PREFIX = "MEDUSAQ_"
+
+
+def _file_store(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not url or (separator and not (scheme in ("s3", "file") and rest.strip("/"))):
+        raise ValueError("must be a folder or s3://bucket/prefix")
+    return url
 
 
 class Settings(BaseSettings):
@@ -20,6 +28,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True)
 
     # where things are
+    files: Annotated[str, AfterValidator(_file_store)] = ".medusaq/files"  # a folder or s3://bucket/prefix
     redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^rediss?://")
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
     host: str = "127.0.0.1"
@@ -56,12 +65,19 @@ class Settings(BaseSettings):
     worker_ttl_s: float = Field(5.0, gt=0)  # a silent worker leaves the registry after this
     result_ttl_s: int = Field(604_800, ge=1)  # a week
 
+    # batches
+    max_batch_lines: int = Field(50_000, ge=1)
+    owner_weights: dict[str, float] = Field({})  # shares of the workers, by API key; 1 where absent
+
     # the gateway
     max_body_bytes: int = Field(4_194_304, ge=1024)
+    max_file_bytes: int = Field(200_000_000, ge=1)  # of one upload; the limit of the OpenAI API
     max_wait_s: int = Field(60, ge=0)
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)
     default_max_tokens: int = Field(256, ge=1)
+    online_timeout_s: float = Field(600.0, gt=0)  # what OpenAI's own client waits by default
+    online_result_ttl_s: int = Field(3600, ge=1)  # the answer is with the client; this is for looking back
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
 

@@ -1,33 +1,31 @@
 """The job store: every change of a record is one Lua script, so that it happens whole or not at all.
 
-The scripts are in tasks/lua; common.lua, put before each of them, lists the keys. Every method
-raises StoreUnavailable when Redis does not answer in time.
+The scripts are in tasks/lua; common.lua lists the keys. Every method raises StoreUnavailable when Redis
+does not answer in time.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.commands.core import Script
 from redis.retry import Retry
 
-from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
+from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound
 from tasks.job import Job, NewJob, Priority, Status, preview
 from tasks.queues import list_key
+from tasks.scripts import Scripts, answering
 from tasks.settings import Settings
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
+TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
-_LUA = Path(__file__).parent / "lua"
 
 
 class Refusal(StrEnum):
@@ -42,6 +40,7 @@ class Beat(StrEnum):
     """What a heartbeat says of one running job."""
 
     OK = "ok"
+    WATCHED = "watched"  # ok, and somebody listens
     CANCEL = "cancel"
     LOST = "lost"
 
@@ -60,6 +59,18 @@ class Claim:
     created_at: float
     claimed_at: float
     preview: str
+    watched: bool = False  # somebody listened already when it was claimed
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPart:
+    """A part of a running job's text: bytes of text before it, and what is published."""
+
+    job_id: str
+    fence: int
+    before: int
+    text: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +108,16 @@ class JobStore:
         self._settings = settings
         self.prefix = settings.key_prefix
         self.redis: Any = connect(settings)  # typed, every answer would be perhaps an awaitable
-        common = (_LUA / "common.lua").read_text(encoding="utf-8")
-        self._scripts: dict[str, Script] = {
-            path.stem: self.redis.register_script(common + path.read_text(encoding="utf-8"))
-            for path in _LUA.glob("*.lua")
-            if path.stem != "common"
-        }
+        self.scripts = Scripts(self.redis, self.prefix)
 
     def close(self) -> None:
         self.redis.close()
 
     def create(self, new: NewJob) -> tuple[Job, bool]:
-        """Store a queued job; the flag is False when the idempotency key gave an earlier one.
+        """Store a queued job; the flag says whether its message must be sent.
 
-        Raises IdempotencyConflict. Safe to repeat with the same NewJob.
+        Not when the idempotency key gave an earlier one, nor when a bulk job is held back until its owner's
+        share allows it. Raises IdempotencyConflict. Safe to repeat with the same NewJob.
         """
         answer, record = self._run(
             "create",
@@ -124,6 +131,9 @@ class JobStore:
             new.idempotency_key or "",
             new.body_hash,
             IDEMPOTENCY_TTL_MS,
+            "1" if new.watched else "",
+            "" if new.keep_s is None else round(new.keep_s * 1000),
+            new.owner,
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
@@ -178,7 +188,7 @@ class JobStore:
         )
         if answer[0] != "claimed":
             return Refusal(answer[0])
-        _, fence, attempts, request, model, priority, deadline, created_at, now, shown = answer
+        _, fence, attempts, request, model, priority, deadline, created_at, now, shown, watched = answer
         return Claim(
             job_id=job_id,
             fence=int(fence),
@@ -190,7 +200,25 @@ class JobStore:
             created_at=int(created_at) / 1000,
             claimed_at=int(now) / 1000,
             preview=shown,
+            watched=watched == "1",
         )
+
+    def watch(self, job_id: str) -> Job:
+        """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
+        record = self._run("watch", job_id)
+        if not record:
+            raise JobNotFound(job_id)
+        return _job(record)
+
+    def publish_tokens(self, parts: Sequence[TokenPart]) -> list[bool]:
+        """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
+        flat = [value for p in parts for value in (p.job_id, p.fence, p.before, p.text, p.message)]
+        return [answer == 1 for answer in self._run("tokens", TEXT_TTL_MS, *flat)]
+
+    def text_so_far(self, job_id: str) -> str:
+        """Of a watched job that runs; empty for any other."""
+        with answering():
+            return self.redis.get(f"{self.prefix}text:{job_id}") or ""
 
     def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
         """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
@@ -248,8 +276,7 @@ class JobStore:
         return f"{self.prefix}job:{job_id}"
 
     def _run(self, name: str, *args: str | int) -> Any:
-        with answering():
-            return self._scripts[name](keys=[self.prefix], args=args)
+        return self.scripts.run(name, *args)
 
 
 def connect(settings: Settings) -> redis.Redis:
@@ -265,15 +292,6 @@ def connect(settings: Settings) -> redis.Redis:
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
     )
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """Turn any failure of Redis into StoreUnavailable."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"Redis: {error}") from error
 
 
 def new_token() -> str:

@@ -10,6 +10,7 @@ import pytest
 from tasks.publish import Publisher
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tests.s3 import S3Server
 from tests.servers import RedisServer, fast_settings
 from tests.workers import Workers
 
@@ -37,6 +38,17 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path / "redis")
     server.start()
     yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One server for all tests that do not harm it; each takes a bucket of its own."""
+    server = S3Server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        yield server
     server.stop()
 
 

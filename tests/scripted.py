@@ -8,6 +8,9 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.scripted:load". The prompt is the scr
     fail=CODE     the request fails with this code at its end, and param=NAME is the field at fault
     die=1         the process kills itself with SIGKILL on admission
     close=1       the engine closes on admission
+    stream=20     the text so many times over, a token for each of its words
+    chunks=4      pieces in which a listener hears the text, evenly over the delay (default: one a token)
+    stamp=1       each piece is the Unix time at which it was told
 
 and, unless decoding is normal:
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import os
 import signal
 import threading
@@ -42,12 +46,16 @@ from engine import (
     EngineError,
     FinishReason,
     ModelLoadError,
+    OnText,
     Request,
     RequestRefused,
+    TextDelta,
     Timing,
     TokenLogprob,
 )
 from engine.engine import ModelInfo
+
+log = logging.getLogger(__name__)
 
 LOG = os.environ.get("MEDUSAQ_SCRIPTED_LOG")
 DRAFT_SOURCES = tuple(filter(None, os.environ.get("MEDUSAQ_SCRIPTED_DRAFT_SOURCES", "").split(",")))
@@ -72,6 +80,16 @@ METRICS = (
 )
 
 
+@dataclass
+class _Listener:
+    """A callback, and what it has heard: pieces, characters and tokens."""
+
+    on_text: OnText | None
+    pieces: int = 0
+    characters: int = 0
+    tokens: int = 0
+
+
 @dataclass(order=True)
 class _Entry:
     """A request: ordered in the waiting line by priority and arrival."""
@@ -85,10 +103,62 @@ class _Entry:
     arrived: float = field(compare=False)
     admitted: float | None = field(default=None, compare=False)
     stop: FinishReason | None = field(default=None, compare=False)
+    listeners: list[_Listener] = field(default_factory=list, compare=False)
+    stamps: list[str] = field(default_factory=list, compare=False)
 
     @property
     def delay(self) -> float:
         return float(self.script.get("delay", 0)) / float(self.script.get("faster", 1))
+
+    @property
+    def answer(self) -> str:
+        if "stamp" in self.script:
+            return "".join(self.stamps)
+        text = self.text + " indeed" * ("differs" in self.script)
+        return (text + " ") * int(self.script["stream"]) if "stream" in self.script else text
+
+    @property
+    def tokens(self) -> int:
+        words = int(self.script["stream"]) * len(self.text.split()) if "stream" in self.script else 1
+        return int(self.script.get("tokens", words))
+
+    @property
+    def chunks(self) -> int:
+        """Pieces for listeners; one that hears a request without tokens hears its text at the end."""
+        return max(1, int(self.script.get("chunks", self.tokens)))
+
+    def due(self, now: float) -> int:
+        """Pieces that have been said by now, but for the last, which comes with the end."""
+        since = now - (self.admitted or now)
+        return min(self.chunks - 1, int(self.chunks * since / self.delay)) if self.delay else 0
+
+    def next_piece(self) -> float | None:
+        """When the next piece is due that some listener has not heard; None for the end."""
+        heard = min((one.pieces for one in self.listeners), default=self.chunks)
+        if self.admitted is None or heard >= self.chunks - 1:
+            return None
+        return self.admitted + self.delay * (heard + 1) / self.chunks
+
+    def tell(self, pieces: int, tokens: int) -> None:
+        """Tell each listener what it has not heard of the first so many pieces."""
+        if "stamp" in self.script:
+            self.stamps += [f"{time.time():.6f} "] * (pieces - len(self.stamps))
+        parts = len(self.stamps) if "stamp" in self.script else self.chunks
+        text = self.answer[: round(len(self.answer) * pieces / parts)]
+        for one in self.listeners:
+            delta = self._delta(text[one.characters :], one.tokens, tokens - one.tokens)
+            one.pieces, one.characters, one.tokens = pieces, len(text), tokens
+            if one.on_text is None or not (delta.text or delta.tokens):
+                continue
+            try:
+                one.on_text(delta)
+            except Exception:
+                log.exception("the listener of %s raised, and is dropped", self.request.id)
+                one.on_text = None
+
+    def _delta(self, text: str, first: int, tokens: int) -> TextDelta:
+        wanted = self.request.sampling.logprobs
+        return TextDelta(text, () if wanted is None else _tokens(wanted, first, first + tokens), tokens)
 
     @property
     def drafted(self) -> dict[str, Drafted]:
@@ -120,10 +190,10 @@ class ScriptedEngine:
         self._thread = threading.Thread(target=self._loop, name="scripted-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> Future[Completion]:
+    def submit(self, request: Request, on_text: OnText | None = None) -> Future[Completion]:
         future: Future[Completion] = Future()
         prompt = request.prompt if request.prompt is not None else (request.messages or ())[-1]["content"]
-        words = prompt.split()
+        words = (prompt or "").split()
         script = dict(word.split("=", 1) for word in words if "=" in word)
         if request.decoding is Decoding.NORMAL:
             script = {name: value for name, value in script.items() if name not in SPECULATIVE}
@@ -131,6 +201,8 @@ class ScriptedEngine:
         entry = _Entry(
             request.priority, next(self._numbers), request, future, script, text, arrived=time.monotonic()
         )
+        if on_text:
+            entry.listeners.append(_Listener(on_text))
         with self._changed:
             if self._closed:
                 future.set_exception(EngineClosed("the scripted engine is closed"))
@@ -151,12 +223,22 @@ class ScriptedEngine:
 
     def cancel(self, request_id: str) -> bool:
         with self._changed:
-            for entry in (*self._running, *self._waiting):
-                if entry.request.id == request_id:
-                    entry.stop = FinishReason.CANCELLED
-                    self._changed.notify()
-                    return True
+            for entry in self._known(request_id):
+                entry.stop = FinishReason.CANCELLED
+                self._changed.notify()
+                return True
         return False
+
+    def listen(self, request_id: str, on_text: OnText) -> bool:
+        with self._changed:
+            for entry in self._known(request_id):
+                entry.listeners.append(_Listener(on_text))
+                self._changed.notify()
+                return True
+        return False
+
+    def _known(self, request_id: str) -> list[_Entry]:
+        return [entry for entry in (*self._running, *self._waiting) if entry.request.id == request_id]
 
     def metrics(self) -> dict[str, float]:
         with self._changed:
@@ -195,8 +277,13 @@ class ScriptedEngine:
                 self._waiting = [e for e in self._waiting if e not in ended]
                 heapq.heapify(self._waiting)
                 self._admit()
-                if not ended:
+                speaking = [e for e in self._running if e.listeners]
+                told = [(e, e.due(now)) for e in speaking]
+                told = [(e, pieces) for e, pieces in told if any(one.pieces < pieces for one in e.listeners)]
+                if not ended and not told:
                     self._changed.wait(self._sleep(now, unix))
+            for entry, pieces in told:
+                entry.tell(pieces, entry.tokens * pieces // entry.chunks)
             for entry in ended:
                 self._end(entry, entry.stop or FinishReason.STOP)
 
@@ -204,6 +291,7 @@ class ScriptedEngine:
         """Seconds to the next end or deadline; None for nothing to wait for."""
         times = [(e.admitted or now) + e.delay - now for e in self._running]
         everyone = (*self._running, *self._waiting)
+        times += [at - now for e in self._running if (at := e.next_piece()) is not None]
         times += [e.request.deadline - unix for e in everyone if e.request.deadline is not None]
         return max(0.0, min(times)) if times else None
 
@@ -227,15 +315,15 @@ class ScriptedEngine:
             return
         now = time.monotonic()
         admitted = entry.admitted or now
-        whole = int(entry.script.get("tokens", 1))
         share = 1.0 if reason is FinishReason.STOP else min(1.0, (now - admitted) / (entry.delay or 1.0))
-        tokens = round(whole * share)
+        tokens = round(entry.tokens * share)
         self._generated += tokens
         wanted = entry.request.sampling.logprobs
+        entry.tell(entry.chunks, tokens)
         entry.future.set_result(
             Completion(
                 request_id=entry.request.id,
-                text=entry.text + " indeed" * ("differs" in entry.script),
+                text=entry.answer,
                 tokens=tuple(range(tokens)),
                 finish_reason=reason,
                 prompt_tokens=len(entry.text.split()),
@@ -246,15 +334,17 @@ class ScriptedEngine:
                     first_token_s=now - entry.arrived if tokens else None,
                     total_s=now - entry.arrived,
                 ),
-                logprobs=None if wanted is None else (_token(wanted),) * tokens,
+                logprobs=None if wanted is None else _tokens(wanted, 0, tokens),
                 steps=int(entry.script.get("steps", tokens)),
                 drafted=entry.drafted,
             )
         )
 
 
-def _token(alternatives: int) -> TokenLogprob:
-    return TokenLogprob(7, b"x", -0.5, ((7, b"x", -0.5),) * min(1, alternatives))
+def _tokens(alternatives: int, first: int, end: int) -> tuple[TokenLogprob, ...]:
+    """No two of a request are the same; the first one is x."""
+    pieces = [b"x%d" % number if number else b"x" for number in range(first, end)]
+    return tuple(TokenLogprob(7, piece, -0.5, ((7, piece, -0.5),) * min(1, alternatives)) for piece in pieces)
 
 
 def _write(line: str) -> None:

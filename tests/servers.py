@@ -99,6 +99,8 @@ class RedisServer:
 
 
 def fast_settings(server: RedisServer, **overrides: object) -> Settings:
-    """Settings that lead to the server, under a key prefix of their own, with short times."""
-    values = {"redis_url": server.url, "key_prefix": f"t{uuid.uuid4().hex[:8]}:", **FAST, **overrides}
+    """Settings that lead to the server, with a key prefix and a file store of their own, and short times."""
+    own = uuid.uuid4().hex[:8]
+    places = {"redis_url": server.url, "key_prefix": f"t{own}:", "files": str(server.folder / f"files-{own}")}
+    values = {**places, **FAST, **overrides}
     return Settings(_env_file=None, **values)  # type: ignore[arg-type,call-arg]  # pydantic

@@ -27,6 +27,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if name != "redis"}
+FILES_FOLDER = "/files"  # the volume's; the setting's own default is in a working folder, here read-only
 INTERPOLATION = re.compile(r"\$\{(?P<name>\w+)(?P<rule>:[-?])?(?P<rest>.*)\}$")
 SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("MEDUSAQ_", "FLOWER_"))}
 STAGES = {
@@ -95,7 +96,8 @@ def test_a_variable_is_a_setting_with_its_default(service: str, variable: str, v
     assert match["name"] == variable
     assert match["rule"] == ":-"
     parsed = Settings(_env_file=None, **{field: match["rest"]})  # type: ignore[call-arg, arg-type]
-    assert getattr(parsed, field) == Settings.model_fields[field].default
+    default = FILES_FOLDER if field == "files" else Settings.model_fields[field].default
+    assert getattr(parsed, field) == default
 
 
 @pytest.mark.parametrize(("name", "field"), [("gateway", "port"), ("flower", "flower_port")])
@@ -137,6 +139,19 @@ def test_redis_keeps_what_it_was_given() -> None:
     assert options["--maxmemory-policy"] == "noeviction"
     assert SERVICES["redis"]["volumes"] == ["redis:/data"]
     assert "redis" in COMPOSE["volumes"]
+
+
+def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> None:
+    for name in ("gateway", "io"):
+        service = SERVICES[name]
+        assert service["volumes"] == [f"files:{FILES_FOLDER}"]
+        assert service["environment"]["MEDUSAQ_FILES"] == f"${{MEDUSAQ_FILES:-{FILES_FOLDER}}}"
+        lines = _chain(service["build"]["target"])
+        assert f"install --directory --owner=medusaq {FILES_FOLDER}\n" in lines
+        assert '".[s3]"' in lines
+    assert "files" in COMPOSE["volumes"]
+    for name in ("worker", "flower"):
+        assert "MEDUSAQ_FILES" not in SERVICES[name]["environment"]
 
 
 def test_flower_gets_its_password_from_outside_only() -> None:

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 OURS = ("api", "cli", "engine", "tasks", "training")
 HEAVY = ("engine", "llama_cpp", "numpy", "jinja2", "torch")
+S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 
 
 def imported_by(module: str) -> set[str]:
@@ -58,6 +59,16 @@ def test_the_gateway_imports_where_the_engine_is_not_installed() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
+@pytest.mark.parametrize("module", ["api.app", "tasks.io"])
+def test_a_folder_of_files_needs_no_s3(module: str) -> None:
+    assert imported_by(module).isdisjoint(S3)
+
+
+def test_the_gateway_imports_where_s3_is_not_installed() -> None:
+    code = f"import sys; sys.modules.update(dict.fromkeys({S3!r})); import api.app; api.app.create_app()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
 def test_a_run_starts_without_what_it_does_not_need() -> None:
     """The web framework alone takes a fifth of a second to load."""
     assert imported_by("cli.run").isdisjoint({*HEAVY, "celery", "fastapi"})
@@ -87,6 +98,7 @@ def test_tasks_import_neither_api_nor_cli() -> None:
 def test_who_imports_llama_cpp() -> None:
     assert files_importing("llama_cpp", *OURS) == [
         "engine/context.py",
+        "engine/grammar.py",
         "engine/model.py",
         "engine/quantise.py",
     ]

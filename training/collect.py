@@ -237,7 +237,7 @@ class _Run:
         while len(scheduler.running) + scheduler.waiting < self._options.slots + WAITING:
             request = next(feed)
             try:
-                self._engine.add(request, self._engine.encode(request), time.monotonic())
+                self._engine.add(self._engine.prepare(request, time.monotonic()))
             except RequestRefused as error:
                 number = int(request.id) % len(self._prompts)
                 self._refused.add(number)

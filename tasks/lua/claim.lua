@@ -18,6 +18,8 @@ if not ours then
   job.fence, job.attempts = job.fence + 1, job.attempts + 1
   redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', ARGV[2],
     'claim_token', ARGV[3], 'started_at', int(NOW))
+  if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
+  tell_watchers(job)
 end
 
 local lease_until = int(NOW + tonumber(ARGV[4]))
@@ -25,4 +27,4 @@ redis.call('HSET', key, 'lease_until', lease_until)
 redis.call('ZADD', P .. 'leases', lease_until, job.id)
 local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at')
 return { 'claimed', int(job.fence), int(job.attempts), rest[1], rest[2], job.priority, rest[3], rest[4],
-  int(NOW), job.preview }
+  int(NOW), job.preview, job.watched }

@@ -4,17 +4,37 @@
 -- job:ID hash           the record
 -- jobs, status:S, meta:K=V   indexes: id -> sequence number, for listing newest first
 -- pending:PRIORITY      queued jobs: id -> when their message was last sent
+-- held:OWNER            queued bulk jobs whose message waits until their owner's share allows it
+-- held                  owners that have some: owner -> how many
+-- outstanding           bulk jobs sent and not ended: owner -> how many
+-- bulk_room             how many of these may be, as long as somebody leads who sends the held ones
+-- batch:ID hash         a batch; batch:ID:live its jobs that have not ended, batch:ID:ended those that have
+--                       and whose results are not collected yet, batch:ID:codes why lines failed -> how many
+-- batches, batches:active    id -> sequence number; those that somebody must still work on
+-- leader                who works on batches
 -- claimed:PRIORITY      when the newest message claimed so far was sent
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
--- events                channel: "ID STATUS" when a job ends
+-- text:ID               the text so far of a watched job that runs
+-- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
+-- tokens                channel: the parts of the text of watched jobs, as JSON
+-- wake                  channel: there is something to send or to collect
+--
+-- file:ID hash          a file, whose object is whole
+-- files, files:PURPOSE  indexes: id -> sequence number
+-- file_uses:ID          set of the batches under way that read it: it is kept as long as there is one
+-- file_expiry           files that expire: id -> when
+-- file_begun            objects being written: id -> until when their writer is believed alive
+-- file_garbage          objects without a record: id -> when to remove them (again)
+-- file_idem:KEY hash    the file and the hash of the body that came with an idempotency key
 
 local P = KEYS[1]
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000 + math.floor(TIME[2] / 1000)
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
-  'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview' }
+  'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
+  'counted', 'watched', 'keep_ms' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 local function int(number)
@@ -41,9 +61,55 @@ local function move(job, status)
   job.status = status
 end
 
+local function tell_watchers(job)
+  if job.watched ~= '' then redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. job.status) end
+end
+
 local function leave_lists(job)
   redis.call('ZREM', P .. 'pending:' .. job.priority, job.id)
   redis.call('ZREM', P .. 'leases', job.id)
+  if redis.call('ZREM', P .. 'held:' .. job.owner, job.id) == 1 then
+    if redis.call('HINCRBY', P .. 'held', job.owner, -1) == 0 then redis.call('HDEL', P .. 'held', job.owner) end
+  end
+end
+
+local function wake()
+  redis.call('PUBLISH', P .. 'wake', '')
+end
+
+-- A bulk job whose message is sent: from here to its end it takes one of its owner's places.
+local function count_in(id, owner)
+  redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
+  redis.call('HINCRBY', P .. 'outstanding', owner, 1)
+end
+
+local function count_out(job)
+  if job.counted == '' then return end
+  if redis.call('HINCRBY', P .. 'outstanding', job.owner, -1) <= 0 then
+    redis.call('HDEL', P .. 'outstanding', job.owner)
+  end
+  wake()
+end
+
+local function outstanding()
+  local sum = 0
+  for _, count in ipairs(redis.call('HVALS', P .. 'outstanding')) do sum = sum + tonumber(count) end
+  return sum
+end
+
+-- The record of a new job and its place in the lists; the caller decides when its message is sent.
+local function add_job(id, priority, owner, request, metadata, deadline, preview, ...)
+  local seq = redis.call('INCR', P .. 'seq')
+  redis.call('HSET', P .. 'job:' .. id, 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
+    'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
+    'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
+  redis.call('ZADD', P .. 'jobs', seq, id)
+  redis.call('ZADD', P .. 'status:queued', seq, id)
+  if deadline ~= '' then redis.call('ZADD', P .. 'deadlines', deadline, id) end
+  for name, value in pairs(cjson.decode(metadata)) do
+    redis.call('ZADD', meta_key(name, value), seq, id)
+  end
+  return seq
 end
 
 -- The one way into a terminal status; callers have checked that the job is not in one.
@@ -52,7 +118,16 @@ local function close(job, status, result, failure, ttl_ms)
   redis.call('ZREM', P .. 'deadlines', job.id)
   move(job, status)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
-  redis.call('ZADD', P .. 'expiry', int(NOW + ttl_ms), job.id)
+  count_out(job)
+  redis.call('DEL', P .. 'text:' .. job.id)
+  if job.batch == '' then
+    redis.call('ZADD', P .. 'expiry', int(NOW + (tonumber(job.keep_ms) or ttl_ms)), job.id)
+  else -- it stays until its batch has the result
+    local batch = P .. 'batch:' .. job.batch
+    redis.call('SREM', batch .. ':live', job.id)
+    redis.call('RPUSH', batch .. ':ended', job.id)
+    redis.call('HINCRBY', batch, status == 'succeeded' and 'completed' or 'failed', 1)
+  end
   redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. status)
 end
 
@@ -62,6 +137,7 @@ local function requeue(job, attempts)
   redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '')
   redis.call('ZADD', P .. 'pending:' .. job.priority, int(NOW), job.id)
   if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
+  tell_watchers(job)
 end
 
 -- Ends a live job that must not run (again): cancelled, past its deadline, out of attempts.
@@ -92,4 +168,13 @@ local function forget(job)
     redis.call('ZREM', meta_key(name, value), job.id)
   end
   redis.call('DEL', P .. 'job:' .. job.id)
+end
+
+local function drop_file(id, remove_at_ms)
+  local purpose = redis.call('HGET', P .. 'file:' .. id, 'purpose') or ''
+  redis.call('DEL', P .. 'file:' .. id)
+  redis.call('ZREM', P .. 'files', id)
+  redis.call('ZREM', P .. 'files:' .. purpose, id)
+  redis.call('ZREM', P .. 'file_expiry', id)
+  redis.call('ZADD', P .. 'file_garbage', int(remove_at_ms), id)
 end

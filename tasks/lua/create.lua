@@ -1,6 +1,8 @@
 -- ARGV: id, priority, model, request, metadata, deadline ms or '', preview,
---       idempotency key or '', body hash, idempotency ttl ms
--- Returns 'created' | 'existing' with the record, or 'conflict' with the id of the other job.
+--       idempotency key or '', body hash, idempotency ttl ms, '1' for somebody listens or '',
+--       how long the record is kept when that is not the usual time, ms or '', owner
+-- Returns 'created' | 'held' | 'existing' with the record, or 'conflict' with the id of the other job.
+-- The message of a held job is sent when its owner's share allows it, not by the caller.
 local id, idem = ARGV[1], ARGV[8]
 
 if idem ~= '' then
@@ -18,15 +20,19 @@ if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
   return { 'existing', redis.call('HGETALL', P .. 'job:' .. id) }
 end
 
-local seq = redis.call('INCR', P .. 'seq')
-redis.call('HSET', P .. 'job:' .. id, 'id', id, 'status', 'queued', 'seq', seq, 'priority', ARGV[2],
-  'model', ARGV[3], 'request', ARGV[4], 'metadata', ARGV[5], 'deadline', ARGV[6], 'preview', ARGV[7],
-  'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0)
-redis.call('ZADD', P .. 'jobs', seq, id)
-redis.call('ZADD', P .. 'status:queued', seq, id)
-redis.call('ZADD', P .. 'pending:' .. ARGV[2], int(NOW), id)
-if ARGV[6] ~= '' then redis.call('ZADD', P .. 'deadlines', ARGV[6], id) end
-for name, value in pairs(cjson.decode(ARGV[5])) do
-  redis.call('ZADD', meta_key(name, value), seq, id)
+local priority, owner = ARGV[2], ARGV[13]
+local seq = add_job(id, priority, owner, ARGV[4], ARGV[5], ARGV[6], ARGV[7], 'model', ARGV[3])
+if ARGV[11] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'watched', ARGV[11]) end
+if ARGV[12] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'keep_ms', ARGV[12]) end
+local answer = 'created'
+local room = priority == 'bulk' and redis.call('GET', P .. 'bulk_room')
+if room and (redis.call('HLEN', P .. 'held') > 0 or outstanding() >= tonumber(room)) then
+  redis.call('ZADD', P .. 'held:' .. owner, seq, id)
+  redis.call('HINCRBY', P .. 'held', owner, 1)
+  wake()
+  answer = 'held'
+else
+  redis.call('ZADD', P .. 'pending:' .. priority, int(NOW), id)
+  if priority == 'bulk' then count_in(id, owner) end
 end
-return { 'created', redis.call('HGETALL', P .. 'job:' .. id) }
+return { answer, redis.call('HGETALL', P .. 'job:' .. id) }

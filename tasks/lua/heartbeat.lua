@@ -1,5 +1,6 @@
 -- ARGV: lease ms, then id and fence of each running job of one worker.
--- Returns for each: 'ok' (lease renewed), 'cancel' (renewed, but asked to stop), 'lost' (not ours any more).
+-- Returns for each: 'ok' (lease renewed), 'watched' (renewed, and somebody listens), 'cancel' (renewed, but
+-- asked to stop), 'lost' (not ours any more).
 local answers = {}
 local lease_until = int(NOW + tonumber(ARGV[1]))
 for i = 2, #ARGV, 2 do
@@ -9,7 +10,8 @@ for i = 2, #ARGV, 2 do
   else
     redis.call('HSET', P .. 'job:' .. job.id, 'lease_until', lease_until)
     redis.call('ZADD', P .. 'leases', lease_until, job.id)
-    table.insert(answers, job.cancel_requested ~= '' and 'cancel' or 'ok')
+    local live = job.watched ~= '' and 'watched' or 'ok'
+    table.insert(answers, job.cancel_requested ~= '' and 'cancel' or live)
   end
 end
 return answers

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from tasks.settings import Settings
 from tests.servers import RedisServer, fast_settings, free_port
@@ -32,7 +33,10 @@ class GatewayProcess:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        self.pid = self._process.pid
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=20)
         wait_until(self._answers, 20, lambda: self._process.poll() is None, self.log.read_text)
 
     def stop(self) -> int:
@@ -71,3 +75,10 @@ def model_worker(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 def http(gateway: GatewayProcess) -> httpx.Client:
     return gateway.http
+
+
+@pytest.fixture
+def client(gateway: GatewayProcess) -> Iterator[OpenAI]:
+    """The official client, unchanged but for its address; it repeats nothing by itself."""
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0, timeout=20) as client:
+        yield client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,9 @@ def test_redis_down_and_back(own_redis: RedisServer, outage: GatewayProcess) -> 
         refused(http.post(f"/v1/jobs/{job['id']}/cancel"))
         refused(http.delete(f"/v1/jobs/{job['id']}"))
         refused(http.get("/v1/models"))
+        refused(http.get(f"/v1/jobs/{job['id']}/events"))
+        for stream in (False, True):
+            refused(http.post("/v1/completions", json={"prompt": "hi", "stream": stream}))
     assert http.get("/healthz").status_code == 200
     ready = http.get("/readyz")
     assert (ready.status_code, ready.json()) == (503, {"redis": False, "workers": 0})
@@ -97,6 +101,34 @@ def test_a_waiter_survives_a_restart(own_redis: RedisServer, tmp_path: Path, wor
     assert job["status"] == "succeeded"
     assert time.time() - job["finished_at"] < 0.5
     store.close()
+    gateway.stop()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_stream_survives_an_outage(
+    own_redis: RedisServer, tmp_path: Path, workers: Workers, frozen: bool
+) -> None:
+    """It pauses, and then goes on where it was."""
+    settings = fast_settings(own_redis)
+    gateway = GatewayProcess(settings, tmp_path)
+    workers.model(settings)
+    body = {"prompt": "é 🌱 ab stream=20 delay=6", "stream": True, "logprobs": 0}
+    texts: list[str] = []
+    tokens: list[str] = []
+    with gateway.http.stream("POST", "/v1/completions", json=body) as response:
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            [choice] = json.loads(line.removeprefix("data: "))["choices"]
+            texts.append(choice["text"])
+            tokens += (choice["logprobs"] or {"tokens": []})["tokens"]
+            if len(texts) == 5:
+                own_redis.freeze() if frozen else own_redis.stop()
+                time.sleep(1.5)
+                own_redis.thaw() if frozen else own_redis.start()
+    assert "".join(texts) == "é 🌱 ab " * 20
+    assert tokens == ["x", *(f"x{number}" for number in range(1, 60))]
+    assert len(texts) > 15, "not only at the end"
     gateway.stop()
 
 

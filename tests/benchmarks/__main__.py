@@ -20,7 +20,7 @@ from engine.config import AS_SHIPPED, BF16
 from engine.model import Model
 from engine.quantise import requantise
 from engine.weights import time_formats, unpacked
-from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued
+from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued, streaming
 from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
 from tests.fidelity import agreement, divergence, log_probabilities
 from tests.workers import ROOT
@@ -140,6 +140,12 @@ def overhead(_options: argparse.Namespace) -> None:
     print(queue_overhead.measure().line())
 
 
+def streams(_options: argparse.Namespace) -> None:
+    """What streaming adds between the engine's token and the client's."""
+    for added in streaming.measure():
+        print(added.line(), flush=True)
+
+
 def python(options: argparse.Namespace) -> None:
     """Python's share of a step at eight requests."""
     for name, sampling in (
@@ -164,6 +170,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "sharing": sharing,
     "invariance": invariance,
     "overhead": overhead,
+    "streams": streams,
     "python": python,
     "attention": attention,
 }

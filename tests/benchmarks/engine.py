@@ -164,7 +164,7 @@ def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
     engine = Engine(EngineConfig(model=str(model), slots=PROFILED_REQUESTS))
     for i in range(PROFILED_REQUESTS):
         request = Request(id=str(i), prompt=f"Write a long story about the number {i}.", sampling=sampling)
-        engine.add(request, engine.encode(request), time.monotonic())
+        engine.add(engine.prepare(request, time.monotonic()))
     while any(s.pending > 1 for s in engine.scheduler.sequences()):
         engine.step()
     profiler = cProfile.Profile()

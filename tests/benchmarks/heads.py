@@ -64,7 +64,7 @@ def plain_steps(model: str) -> Callable[[], float]:
     def step() -> float:
         if engine.idle:
             request = Request(id="-", prompt="Write a long story.", sampling=sampling)
-            engine.add(request, engine.encode(request), time.monotonic())
+            engine.add(engine.prepare(request, time.monotonic()))
             engine.step()
         started = time.perf_counter()
         engine.step()

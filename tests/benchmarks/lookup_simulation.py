@@ -58,8 +58,9 @@ def answers(engine: Engine, prompts: Iterable[str], max_tokens: int) -> list[Ans
     encoded = {}
     for i, prompt in enumerate(prompts):
         request = Request(id=str(i), prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens))
-        encoded[request.id] = engine.encode(request)
-        engine.add(request, encoded[request.id], time.monotonic())
+        sequence = engine.prepare(request, time.monotonic())
+        encoded[request.id] = sequence.prompt
+        engine.add(sequence)
     outputs = {}
     while not engine.idle:
         for ended in engine.step().ended:

@@ -65,31 +65,53 @@ def measure(
         return asyncio.run(_drive(url, single_jobs, burst_jobs, connections))
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The whole system: the gateway's address, and the ids of processes."""
+
+    url: str
+    gateway_pid: int
+    io_pid: int
+    redis: RedisServer
+    settings: Settings
+    workers: Workers
+
+
 @contextlib.contextmanager
 def running_stack(engine: str = SCRIPTED, **options: object) -> Iterator[str]:
-    """The whole system, with settings from options, on free loopback ports. Yields the gateway's address."""
+    """Yields the gateway's address."""
+    with whole_stack(engine, **options) as running:
+        yield running.url
+
+
+@contextlib.contextmanager
+def whole_stack(engine: str = SCRIPTED, **options: object) -> Iterator[Running]:
+    """The whole system, with settings from options, on free loopback ports."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="medusaq-bench-")))
         server = RedisServer(folder / "redis")
         stack.callback(server.stop)
         server.start()
+        options = {"files": str(folder / "files"), **options}
         settings = Settings(_env_file=None, redis_url=server.url, port=free_port(), **options)  # type: ignore
         workers = Workers(folder)
         stack.callback(workers.close)
         workers.model(settings, engine=engine)
-        workers.io(settings)
-        yield stack.enter_context(_gateway(settings, folder / "gateway.log"))
+        io = workers.io(settings)
+        url, gateway = stack.enter_context(_gateway(settings, folder / "gateway.log"))
+        yield Running(url, gateway, io.process.pid, server, settings, workers)
 
 
 @contextlib.contextmanager
-def _gateway(settings: Settings, log: Path) -> Iterator[str]:
+def _gateway(settings: Settings, log: Path) -> Iterator[tuple[str, int]]:
+    """Its address and process id."""
     command = [sys.executable, "-m", "cli", "gateway"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, env=environment(settings), stdout=out, stderr=out)
     try:
         url = f"http://{settings.host}:{settings.port}"
         _wait_until_ready(process, url, log)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(STOP_LIMIT_S)

@@ -44,7 +44,7 @@ def our_engine(engine: Engine, decoding: Decoding, max_tokens: int) -> Measure:
         request = Request(
             id="-", prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens), decoding=decoding
         )
-        engine.add(request, engine.encode(request), time.monotonic())
+        engine.add(engine.prepare(request, time.monotonic()))
         tokens, seconds = 0, 0.0
         while not engine.idle:
             began = time.perf_counter()

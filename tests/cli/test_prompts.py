@@ -215,12 +215,15 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
         (batch([]), ["body: must be a JSON object"]),  # type: ignore[arg-type]
         (
             batch({"messages": MESSAGES, "stream": True, "n": 2}),
-            ["body.n: is not supported", "body.stream: is not supported"],
+            [
+                "body.n: only 1 answer a line is possible: send a line for each",
+                "body.stream: nothing can be streamed from a batch",
+            ],
         ),
         (batch({"messages": "hello"}), ["body.messages: input should be a valid array"]),
         (
             batch({"messages": [{"role": "robot", "content": "x"}]}),
-            ["body.messages.0.role: input should be 'system', 'user' or 'assistant'"],
+            ["body.messages.0.role: input should be 'system', 'user', 'assistant' or 'tool'"],
         ),
         (
             batch({"messages": MESSAGES, "logprobs": 3}),
@@ -228,7 +231,7 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
         ),
         (
             batch({"prompt": ["a", "b"], "logprobs": True}, url="/v1/completions"),
-            ["body.logprobs: must be a number here", "body.prompt: input should be a valid string"],
+            ["body.logprobs: must be a number here", "body.prompt: must be one text: send a line for each"],
         ),
     ],
 )

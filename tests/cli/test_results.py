@@ -8,13 +8,13 @@ import pytest
 
 from cli import results
 from cli.fleet import Fleet
-from cli.lines import Problem
 from cli.progress import Speed, duration
 from cli.prompts import PromptLine
 from cli.tally import Tally
+from tasks.requests import Problem
 
 LINE = PromptLine(4, 9, "mine", {"prompt": "x"})
-RAW = PromptLine(4, 9, "mine", {"prompt": "x", "raw": True})
+RAW = {"prompt": "x", "raw": True}
 USAGE = {
     "prompt_tokens": 5,
     "completion_tokens": 2,
@@ -30,6 +30,7 @@ TOKENS = [
     {"token_id": 1, "token": "é", "logprob": -0.5, "top": [{"token_id": 1, "token": "é", "logprob": -0.5}]},
     {"token_id": 2, "token": "b", "logprob": -1.5, "top": []},
     {"token_id": 3, "token": "\ufffd", "bytes": [0xF0, 0x9F], "logprob": -2.5, "top": []},
+    {"token_id": 4, "token": "\ufffd", "bytes": [0x8C, 0xB1], "logprob": -0.25, "top": []},
 ]
 
 
@@ -46,6 +47,7 @@ def record(status: str = "succeeded", **fields: Any) -> dict[str, Any]:
         "id": "job_1f",
         "status": status,
         "model": None,
+        "request": {"prompt": "x"},
         "created_at": 12.5,
         "result": result,
         "error": None,
@@ -89,7 +91,7 @@ def test_a_chat_completion() -> None:
 
 
 def test_a_raw_line_is_a_text_completion() -> None:
-    body = results.finished(RAW, record(model="asked for"), "served")["response"]["body"]
+    body = results.finished(LINE, record(model="asked for", request=RAW), "served")["response"]["body"]
     assert (body["id"], body["object"], body["model"]) == ("cmpl-1f", "text_completion", "asked for")
     assert body["choices"] == [{"index": 0, "text": "éb", "logprobs": None, "finish_reason": "stop"}]
 
@@ -102,11 +104,12 @@ def test_logprobs_in_both_shapes() -> None:
     assert chat["content"][0] == {**first, "top_logprobs": [first]}
     assert chat["content"][1]["top_logprobs"] == []
     assert chat["content"][2]["bytes"] == [0xF0, 0x9F], "a part of a character"
-    assert results.finished(RAW, with_logprobs, None)["response"]["body"]["choices"][0]["logprobs"] == {
-        "tokens": ["é", "b", "\ufffd"],
-        "token_logprobs": [-0.5, -1.5, -2.5],
-        "top_logprobs": [{"é": -0.5}, {}, {}],
-        "text_offset": [0, 1, 2],
+    with_logprobs["request"] = RAW
+    assert results.finished(LINE, with_logprobs, None)["response"]["body"]["choices"][0]["logprobs"] == {
+        "tokens": ["é", "b", "\ufffd", "\ufffd"],
+        "token_logprobs": [-0.5, -1.5, -2.5, -0.25],
+        "top_logprobs": [{"é": -0.5}, {}, {}, {}],
+        "text_offset": [0, 1, 2, 2],
     }
 
 
@@ -155,7 +158,7 @@ def test_an_invalid_line_names_its_number_and_all_its_problems() -> None:
         "id": "batch_req_1",
         "custom_id": None,
         "response": None,
-        "error": {"code": "invalid_request", "message": "a.b: must be x; odd", "param": "a.b", "line": 7},
+        "error": {"code": "invalid_value", "message": "a.b: must be x; odd", "param": "a.b", "line": 7},
     }
 
 

@@ -36,6 +36,11 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def uploaded(url: str) -> str:
+    form, content = {"purpose": "batch"}, {"file": ("a.jsonl", b"{}")}
+    return str(httpx.post(f"{url}/v1/files", data=form, files=content).json()["id"])
+
+
 def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     running, url = up(cli)
     flower = running.wait_for("  Flower   ").split()[-1]
@@ -78,6 +83,8 @@ def test_queued_jobs_survive_a_restart_of_up(cli: Cli) -> None:
     running, url = up(cli, "--no-flower", **few)
     assert not any("Flower" in line for line in running.lines)
     sent = [cli("submit", f"job {n} delay=1", "--url", url).stdout.strip() for n in range(3)]
+    file = uploaded(url)
+    assert (cli.folder / ".medusaq" / "files" / "files" / file).read_bytes() == b"{}"
     running.send(signal.SIGTERM)
     assert running.wait() == 0
     assert cli.processes() == {}
@@ -85,11 +92,13 @@ def test_queued_jobs_survive_a_restart_of_up(cli: Cli) -> None:
     for job in sent:
         record = httpx.get(f"{url}/v1/jobs/{job}", headers={"Prefer": "wait=20"}, timeout=30).json()
         assert record["status"] == "succeeded"
+    assert httpx.get(f"{url}/v1/files/{file}/content").content == b"{}"
 
 
 def test_a_killed_up_takes_everything_with_it(cli: Cli) -> None:
-    running, url = up(cli)
+    running, url = up(cli, MEDUSAQ_FILES="elsewhere")
     assert len(cli.processes()) >= 6
+    assert (cli.folder / "elsewhere" / "files" / uploaded(url)).exists(), "a folder that is named is used"
     running.send(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
     cli.gone()

@@ -20,7 +20,7 @@ def request(name: str, prompt: str, **sampling: object) -> Request:
 
 def submit(engine: Engine, *requests: Request) -> None:
     for r in requests:
-        engine.add(r, engine.encode(r), time.monotonic())
+        engine.add(engine.prepare(r, time.monotonic()))
 
 
 def run(

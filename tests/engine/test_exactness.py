@@ -374,7 +374,7 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
         waited_for_cells += engine.scheduler.waiting > 0 and len(engine.scheduler.running) < 6
         while late and rng.random() < 0.5:
             r = late.pop(0)
-            engine.add(r, engine.encode(r), 0.0)
+            engine.add(engine.prepare(r, 0.0))
         if rng.random() < 0.1:
             victim = rng.choice(requests).id
             if engine.cancel(victim):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import DecodeFailed, SamplingParams
+from engine.allowed import draw
 from engine.request import Acceptance
 from engine.sampling import (
     Choice,
     Row,
     Sampler,
     _best_first,
-    _draw,
     choose,
     log_probabilities,
     typical,
@@ -242,7 +242,7 @@ def test_what_a_filter_keeps(values: dict[str, float], kept: set[int]) -> None:
     ],
 )
 def test_a_draw_at_the_borders(weights: tuple[float, ...], u: float, index: int) -> None:
-    assert _draw(row(*weights), u) == index
+    assert draw(row(*weights), u) == index
 
 
 def test_temperature_comes_before_the_filters() -> None:

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from api.schemas import JobRequest
 from engine import (
     Acceptance,
     Completion,
     Decoding,
     FinishReason,
     Request,
+    RequestRefused,
     SamplingParams,
     TokenLogprob,
+    response_grammar,
 )
 from engine.request import Drafted, Timing
 from tasks.generate import to_request, to_result
+from tasks.requests import JobRequest
 from tasks.settings import Settings
 from tasks.store import Claim
 
@@ -68,7 +70,8 @@ def claim(body: dict[str, Any]) -> Claim:
 
 
 def test_every_field_of_a_job_reaches_the_engine() -> None:
-    assert {*FIELDS, "messages"} == set(JobRequest.model_fields), "a new field belongs in here"
+    elsewhere = {"messages", "tools", "tool_choice", "response_format"}
+    assert {*FIELDS, *elsewhere} == set(JobRequest.model_fields), "a new field belongs in here"
     assert to_request(claim(FIELDS), "r", Settings()) == Request(
         id="r",
         prompt="Once",
@@ -106,6 +109,45 @@ def test_messages_reach_it_whole_and_what_is_not_said_has_its_default() -> None:
     request = to_request(claim({"messages": messages}), "r", Settings(default_max_tokens=99))
     sampling = SamplingParams(max_tokens=99)
     assert request == Request(id="r", messages=tuple(messages), sampling=sampling, priority=0)
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
+def test_tools_and_their_calls_reach_it() -> None:
+    messages = [
+        {"role": "user", "content": "Rain?", "name": "ann"},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "no"},
+    ]
+    body = {"messages": messages, "tools": [WEATHER], "max_tokens": 5}
+    request = to_request(claim(body), "r", Settings())
+    assert request.tools == (WEATHER,)
+    assert request.messages == (messages[0], {**messages[1], "content": ""}, messages[2]), "templates join it"
+    assert to_request(claim({**body, "tool_choice": "auto"}), "r", Settings()) == request
+    assert to_request(claim({**body, "tool_choice": "none"}), "r", Settings()).tools == ()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": None}, "strict": True}},
+    ],
+)
+def test_the_form_of_the_answer_becomes_a_grammar(form: dict[str, Any]) -> None:
+    request = to_request(claim({"prompt": "x", "response_format": form}), "r", Settings())
+    assert request.sampling.grammar == response_grammar(form)
+    assert (request.sampling.grammar is None) == (form["type"] == "text")
+
+
+def test_a_schema_without_a_grammar_is_refused() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "http://else.where/"}}}
+    with pytest.raises(RequestRefused) as refused:
+        to_request(claim({"prompt": "x", "response_format": form}), "r", Settings())
+    assert (refused.value.code, refused.value.param) == ("invalid_schema", "response_format")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,10 @@ ROOT = Path(__file__).parent.parent.parent
         ("REDIS_TIMEOUT_S", "0"),
         ("ENGINE_FACTORY", "engine"),
         ("LOG_LEVEL", "LOUD"),
+        ("FILES", ""),
+        ("FILES", "s3://"),
+        ("FILES", "gs://bucket/prefix"),
+        ("MAX_FILE_BYTES", "0"),
     ],
 )
 def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -32,6 +36,13 @@ def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str
     with pytest.raises(SettingsError, match=f"^MEDUSAQ_{name}: ") as caught:
         load_settings()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "files", ["files", "/srv/files", "file:///srv/files", "s3://bucket", "s3://bucket/a/b"]
+)
+def test_where_files_may_be(files: str) -> None:
+    assert load_settings(files=files).files == files
 
 
 def test_heartbeat_must_fit_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:

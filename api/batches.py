@@ -1,0 +1,197 @@
+"""The batch endpoints, in OpenAI's shapes, and what users of such systems miss."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import AfterValidator, Field
+
+from api.errors import BadRequest, BatchNotEnded
+from api.gateway import Gateway, GatewayDep
+from api.inputs import idempotency_key, json_body, owner_of, page_query
+from api.schemas import ErrorBody
+from tasks.batch import Batch, Ending, NewBatch
+from tasks.batch_files import dump, merged
+from tasks.errors import BatchNotFound, FileNotFound
+from tasks.file_records import Purpose, object_name
+from tasks.line_schema import line_schema as make_line_schema
+from tasks.messages import Strict
+from tasks.requests import MAX_METADATA, MetaKey, MetaValue, in_future
+
+DAY_S = 24 * 3600
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of output files, as OpenAI's
+MAX_PRIORITY = 100
+BLOCK_BYTES = 256 * 1024
+_ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
+
+router = APIRouter(tags=["batches"], responses=_ERRORS)
+
+
+class ExpiresAfter(Strict):
+    """When the output is dropped: seconds after its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
+
+
+class BatchRequest(Strict):
+    """A file to run. Fields from priority on are ours, beyond OpenAI's."""
+
+    input_file_id: Annotated[str, Field(min_length=1)]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    completion_window: Literal["24h"] = "24h"
+    metadata: dict[MetaKey, MetaValue] | None = Field(None, max_length=MAX_METADATA)
+    output_expires_after: ExpiresAfter | None = None
+    priority: int = Field(
+        0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Among your batches the higher goes first, then the earlier deadline.",
+    )
+    deadline: Annotated[float, AfterValidator(in_future)] | None = Field(
+        None, description="Unix seconds; what has not run by then expires. A day from now unless given."
+    )
+    dry_run: bool = Field(False, description="Validate the file and send nothing.")
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}}},
+    },
+    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}}],
+}
+
+
+@router.post("/v1/batches", openapi_extra=_BODY)
+async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Run a file that was uploaded with purpose `batch`."""
+    key = idempotency_key(request)
+    asked = await json_body(request, BatchRequest)
+    new = NewBatch(
+        endpoint=asked.endpoint,
+        input_file_id=asked.input_file_id,
+        owner=owner_of(request),
+        deadline=asked.deadline,
+        priority=asked.priority,
+        metadata=asked.metadata or {},
+        output_expires_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
+        dry_run=asked.dry_run,
+        idempotency_key=key,
+        body_hash=_hash(asked.model_dump(mode="json", exclude_unset=True)),
+    )
+    return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
+
+
+@router.get("/v1/batches")
+async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Batches, newest first; ?limit=1..100 and ?after=ID."""
+    limit, after = page_query(request)
+    try:
+        batches, more = await run_in_threadpool(gateway.batches.page, limit, after)
+    except BatchNotFound as error:
+        raise BadRequest(f"after: {error}", param="after") from None
+    data = [batch.to_json() for batch in batches]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return JSONResponse(
+        {"object": "list", "data": data, "has_more": more, "first_id": first, "last_id": last}
+    )
+
+
+@router.get("/v1/batches/{batch_id}")
+async def get_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+    """One batch; its counts move while it runs."""
+    return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id)).to_json())
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+    """What has ended is kept, what runs is broken off, the other lines get the code `batch_cancelled`."""
+    return JSONResponse((await run_in_threadpool(gateway.batches.end, batch_id, Ending.CANCELLED)).to_json())
+
+
+@router.post("/v1/batches/{batch_id}/retry")
+async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """A new batch of the lines that failed in this one, with the same settings."""
+    key = idempotency_key(request)
+    old = await run_in_threadpool(gateway.batches.get, batch_id)
+    if not old.ended:
+        raise BatchNotEnded(f"{batch_id} is {old.status}: only what has ended can be retried")
+    if old.error_file_id is None:
+        raise BadRequest(f"no line of {batch_id} failed", code="nothing_failed")
+    new = NewBatch(
+        endpoint=old.endpoint,
+        input_file_id=old.input_file_id,
+        owner=old.owner,
+        priority=old.priority,
+        metadata=old.metadata,
+        output_expires_s=old.output_expires_s,
+        retry_of=batch_id,
+        idempotency_key=key,
+        body_hash=_hash(batch_id),
+    )
+    return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
+
+
+@router.get("/v1/batches/{batch_id}/output", response_class=StreamingResponse)
+async def partial_output(batch_id: str, gateway: GatewayDep) -> StreamingResponse:
+    """What has come so far, of a running batch too, in the order of the input: good answers alone."""
+    return await _results(batch_id, gateway, failed=False)
+
+
+@router.get("/v1/batches/{batch_id}/errors", response_class=StreamingResponse)
+async def partial_errors(batch_id: str, gateway: GatewayDep) -> StreamingResponse:
+    """The lines that have failed so far, in the order of the input."""
+    return await _results(batch_id, gateway, failed=True)
+
+
+@router.get("/v1/schemas/batch_line.json")
+async def line_schema() -> JSONResponse:
+    """The JSON Schema of a line of a batch file."""
+    return JSONResponse(make_line_schema(), media_type="application/schema+json")
+
+
+def _create(gateway: Gateway, new: NewBatch) -> Batch:
+    try:
+        record = gateway.files.records.get(new.input_file_id)
+    except FileNotFound as error:
+        raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
+    if record.purpose is not Purpose.BATCH:
+        message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
+        raise BadRequest(message, param="input_file_id")
+    return gateway.batches.create(new)[0]
+
+
+async def _results(batch_id: str, gateway: Gateway, *, failed: bool) -> StreamingResponse:
+    batch = await run_in_threadpool(gateway.batches.get, batch_id)
+    file_id = batch.error_file_id if failed else batch.output_file_id
+    lines = (
+        _object(gateway, file_id)
+        if file_id is not None
+        else _merged(gateway, batch, failed=failed)
+        if not batch.ended
+        else iter(())
+    )
+    return StreamingResponse(lines, media_type="application/jsonl")
+
+
+def _merged(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
+    for result in merged(gateway.files.objects, batch.id, batch.parts):
+        if result.failed is failed:
+            yield dump(result.entry)
+
+
+def _object(gateway: Gateway, file_id: str) -> Iterator[bytes]:
+    with gateway.files.objects.open(object_name(file_id)) as content:
+        while block := content.read(BLOCK_BYTES):
+            yield block
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

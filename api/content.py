@@ -1,0 +1,54 @@
+"""The answer that is the content of a file, or a span of it, streamed from the store."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import BinaryIO
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from api.gateway import Gateway
+from tasks.errors import FileStoreUnavailable
+
+READ_BYTES = 256 * 1024  # handed to the socket at a time
+
+
+class ContentResponse(StreamingResponse):
+    """Takes over `content`, of size bytes, and closes it however the answer ends. span None is all of it."""
+
+    def __init__(
+        self, gateway: Gateway, content: BinaryIO, size: int, filename: str, span: range | None
+    ) -> None:
+        self._gateway = gateway
+        self._content = content
+        name = urllib.parse.quote(filename, safe="")
+        headers = {
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(size if span is None else len(span)),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+            "X-Content-Type-Options": "nosniff",  # whatever it holds, no browser shall show it as ours
+        }
+        if span is not None:
+            headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
+        chunks = self._chunks(range(size) if span is None else span)
+        status = 200 if span is None else 206
+        super().__init__(chunks, status, headers, media_type="application/octet-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+
+    async def _chunks(self, span: range) -> AsyncIterator[bytes]:
+        left = len(span)
+        await self._gateway.in_file_thread(partial(self._content.seek, span.start))
+        while left:
+            chunk = await self._gateway.in_file_thread(partial(self._content.read, min(left, READ_BYTES)))
+            if not chunk:
+                raise FileStoreUnavailable(f"the content ended {left} bytes early")
+            left -= len(chunk)
+            yield chunk

@@ -1,0 +1,129 @@
+"""`/v1/chat/completions` and `/v1/completions`: OpenAI's online endpoints, made of interactive jobs.
+
+They show up in /v1/jobs too, for a while. Their only reason is whoever waits: when the connection closes,
+they are cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+
+from api.asked import read
+from api.chunks import ChatChoice, Choice, CompletionChoice
+from api.error_handlers import error_object
+from api.errors import ApiError
+from api.following import Text
+from api.gateway import Gateway, GatewayDep
+from api.inputs import json_bytes, owner_of, unless_closed
+from api.running import Running
+from api.schemas import ErrorBody
+from api.sse import EventStream, encoded
+from tasks.openai_answers import answer, answer_of_several, envelope, may_call_tools, total_usage
+from tasks.openai_format import CHAT, COMPLETIONS
+
+log = logging.getLogger(__name__)
+
+DONE = "[DONE]"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 500, 503, 504)
+}
+
+router = APIRouter(tags=["OpenAI"], responses=_ERRORS)
+
+
+def _body(*required: str) -> dict[str, Any]:
+    schema = {"type": "object", "required": list(required), "additionalProperties": True}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@router.post(CHAT, openapi_extra=_body("messages"))
+async def chat_completions(request: Request, gateway: GatewayDep) -> Response:
+    """OpenAI's chat completions, whole or as a stream; the fields of POST /v1/jobs are taken too."""
+    return await _answer(request, gateway, CHAT)
+
+
+@router.post(COMPLETIONS, openapi_extra=_body("prompt"))
+async def completions(request: Request, gateway: GatewayDep) -> Response:
+    """OpenAI's completions of raw text, of several prompts too, whole or as a stream."""
+    return await _answer(request, gateway, COMPLETIONS)
+
+
+async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
+    asked = read(await json_bytes(request), endpoint)
+    model = await run_in_threadpool(gateway.served)
+    running = await Running.start(gateway, asked, owner_of(request))
+    headers = {"x-request-id": running.jobs[0].id}
+    try:
+        if asked.stream:
+            events = _events(running, model)
+            first = await unless_closed(request, anext(events))
+            return EventStream(_after(first, events), running.cancel_rest, headers)
+        await unless_closed(request, running.wait())
+    except BaseException:
+        running.cancel_rest()
+        raise
+    running.cancel_rest()
+    return JSONResponse(_whole(running, model), headers=headers)
+
+
+def _whole(running: Running, model: str | None) -> dict[str, Any]:
+    records = [job.to_json() for job in running.ended]
+    if len(records) == 1:
+        return answer(records[0], model)
+    return answer_of_several(records, running.asked.n, model)
+
+
+async def _events(running: Running, model: str | None) -> AsyncGenerator[bytes, None]:
+    """The stream's events. Raises before the first one what later is an event of its own."""
+    begun = False
+    try:
+        async with aclosing(_chunks(running, model)) as chunks:
+            async for chunk in chunks:
+                begun = True
+                yield encoded(chunk)
+    except Exception as error:
+        if not begun:
+            raise
+        if not isinstance(error, ApiError):
+            log.exception("a stream broke off")
+        yield encoded(error_object(error))
+    else:
+        yield encoded(DONE)
+
+
+async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for event in events:
+        yield event
+
+
+async def _chunks(running: Running, model: str | None) -> AsyncGenerator[dict[str, Any], None]:
+    asked, jobs = running.asked, running.jobs
+    head = envelope(jobs[0].to_json(), model)
+    raw = asked.jobs[0].raw
+    if not raw:
+        head["object"] = "chat.completion.chunk"
+    usage = {"usage": None} if asked.include_usage else {}
+    choices: list[Choice] = [
+        CompletionChoice(place) if raw else ChatChoice(place, job.id, may_call_tools(job.request))
+        for place, job in enumerate(jobs)
+    ]
+    async with aclosing(running.news()) as all_news:
+        async for place, news in all_news:
+            if isinstance(news, Text):
+                entries = choices[place].text(news)
+            else:
+                assert news.result is not None, "it has succeeded"
+                entries = choices[place].end(news.result["finish_reason"])
+            for entry in entries:
+                yield {**head, "choices": [entry], **usage}
+    if asked.include_usage:
+        records = [job.to_json() for job in running.ended]
+        yield {**head, "choices": [], "usage": total_usage(records, asked.n)}

@@ -1,0 +1,135 @@
+"""The jobs behind one online answer: begun together, waited for together, and cancelled with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi.concurrency import run_in_threadpool
+
+from api.asked import Asked, renamed
+from api.errors import BadRequest, NotInTime, NoWorker
+from api.following import Text, follow
+from api.gateway import WORKERS_AGE_S, Gateway
+from api.outcomes import failure
+from api.submission import submit
+from tasks.errors import StoreUnavailable
+from tasks.job import Job
+from tasks.openai_format import as_written
+
+
+class Running:
+    """Made by start(). Whoever has one calls cancel_rest() when the answer is over, however it ended."""
+
+    def __init__(self, gateway: Gateway, asked: Asked, jobs: list[Job], give_up: float) -> None:
+        self.asked = asked
+        self.jobs = jobs
+        self._gateway = gateway
+        self._give_up = give_up  # on the monotonic clock
+        self._ended: dict[str, Job] = {}
+        gateway.awaited.update(job.id for job in jobs)
+
+    @classmethod
+    async def start(cls, gateway: Gateway, asked: Asked, owner: str) -> Running:
+        """Submit the jobs, all or none. Raises ApiError and StoreUnavailable."""
+        give_up = time.monotonic() + gateway.settings.online_timeout_s
+        return cls(gateway, asked, await run_in_threadpool(_submit, gateway, asked, owner), give_up)
+
+    @property
+    def ended(self) -> list[Job]:
+        """The jobs as they ended; all of them have."""
+        return [self._ended[job.id] for job in self.jobs]
+
+    def cancel_rest(self) -> None:
+        self._gateway.awaited.difference_update(job.id for job in self.jobs)
+        self._gateway.cancel_soon([job.id for job in self.jobs if job.id not in self._ended])
+
+    async def wait(self) -> None:
+        """Until all have succeeded; raises ApiError as soon as one has not."""
+        waiting = [asyncio.create_task(self._gateway.waiter.wait(job, self._left)) for job in self.jobs]
+        try:
+            for one in asyncio.as_completed(waiting):
+                self._note(await one)
+        finally:
+            await _end(waiting)
+
+    async def news(self) -> AsyncGenerator[tuple[int, Text | Job], None]:
+        """Text of the jobs as it comes, and each job once it has succeeded, with its place.
+
+        Raises ApiError as soon as one does not succeed.
+        """
+        said: asyncio.Queue[tuple[int, Text | Job | Exception]] = asyncio.Queue()
+        followers = [asyncio.create_task(self._follow(place, said)) for place in range(len(self.jobs))]
+        try:
+            while len(self._ended) < len(self.jobs):
+                try:
+                    place, news = await asyncio.wait_for(said.get(), self._left)
+                except TimeoutError:
+                    raise self._too_late() from None
+                if isinstance(news, Exception):
+                    raise news
+                if isinstance(news, Job):
+                    self._note(news)
+                yield place, news
+        finally:
+            await _end(followers)
+
+    async def _follow(self, place: int, said: asyncio.Queue[tuple[int, Text | Job | Exception]]) -> None:
+        try:
+            async with aclosing(follow(self._gateway, self.jobs[place])) as told:
+                async for news in told:
+                    if isinstance(news, Text) or news.terminal:
+                        said.put_nowait((place, news))
+        except Exception as error:
+            said.put_nowait((place, error))
+
+    @property
+    def _left(self) -> float:
+        """Seconds."""
+        return max(0.0, self._give_up - time.monotonic())
+
+    def _note(self, job: Job) -> None:
+        if not job.terminal:
+            raise self._too_late()
+        self._ended[job.id] = job
+        error = failure(job)
+        if isinstance(error, BadRequest):
+            raise _worded(error, self.asked)
+        if error is not None:
+            raise error
+
+    def _too_late(self) -> NotInTime:
+        return NotInTime(f"no answer within {self._gateway.settings.online_timeout_s:g} s; it is cancelled")
+
+
+def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
+    settings, keep_s = gateway.settings, gateway.settings.online_result_ttl_s
+    if not gateway.workers(WORKERS_AGE_S):
+        raise NoWorker("no model worker is alive: try again later, or send a job or a batch, which waits")
+    latest = time.time() + settings.online_timeout_s  # for the case that this gateway is killed
+    jobs: list[Job] = []
+    try:
+        for body in asked.jobs:
+            due = latest if body.deadline is None else min(body.deadline, latest)
+            body = body.model_copy(update={"deadline": due})
+            jobs.append(submit(gateway, body, owner, watched=asked.stream, keep_s=keep_s))
+    except Exception as error:
+        for job in jobs:
+            with contextlib.suppress(StoreUnavailable):
+                gateway.store.cancel(job.id)
+        raise (_worded(error, asked) if isinstance(error, BadRequest) else error) from None
+    return jobs
+
+
+def _worded(error: BadRequest, asked: Asked) -> BadRequest:
+    """With the request's own name for the field."""
+    return error if error.param is None else renamed(error, as_written(error.param, asked.body))
+
+
+async def _end(tasks: list[asyncio.Task[None]] | list[asyncio.Task[Job]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,39 @@
+"""Server-sent events: the response, and data as they carry it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from sse_starlette import EventSourceResponse
+from starlette.types import Receive, Scope, Send
+
+PING_S = 15  # a comment after this much silence keeps proxies from closing the connection
+SEPARATOR = "\n"
+
+
+class EventStream(EventSourceResponse):
+    """Encoded events, comments in their pauses, and at_end however it ends: a closed connection too."""
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        at_end: Callable[[], None] = lambda: None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(events, headers=headers, ping=PING_S, sep=SEPARATOR)
+        self._at_end = at_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
+
+
+def encoded(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
+    """One event; an object becomes JSON on one line."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    name = f"event: {event}\n" if event else ""
+    return f"{name}data: {text}\n\n".encode()

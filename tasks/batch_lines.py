@@ -1,0 +1,146 @@
+"""Lines of a batch file, one verdict each: ready to be sent, or refused with a code. Never an exception."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from tasks.batches import Line
+from tasks.job import preview, random_seed
+from tasks.openai_format import job_fields
+from tasks.requests import HALF_PAIR, Problem, job_problems
+
+MAX_CUSTOM_ID = 512  # characters, as OpenAI's
+BAD_JSON = "invalid_json_line"
+NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
+PREFIX_CHARS = 512  # lines that share so much of their beginning are sent near each other
+BOM = b"\xef\xbb\xbf"
+KINDS: Mapping[bytes, str] = {
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"%PDF": "a PDF",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line that cannot be run, and why; custom_id where it has one that is its own."""
+
+    number: int
+    custom_id: str | None
+    problem: Problem
+
+
+def kind_of(start: bytes) -> str | None:
+    """What a file is that is certainly no JSON lines, by its first bytes."""
+    return next((kind for mark, kind in KINDS.items() if start.startswith(mark)), None)
+
+
+def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines that are not blank, from 1; None for one that is longer than may be held."""
+    number = 0
+    while line := stream.readline(most_bytes + 1):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(BOM)
+        if len(line) > most_bytes:
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(most_bytes)
+            yield number, None
+        elif line := line.strip():
+            yield number, line
+
+
+class LineDecoder:
+    """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own."""
+
+    def __init__(self, endpoint: str, max_bytes: int, default_max_tokens: int) -> None:
+        self.model: str | None = None  # that of the first good line that names one
+        self._endpoint = endpoint
+        self._max_bytes = max_bytes
+        self._default_max_tokens = default_max_tokens
+        self._seen: dict[str, int] = {}  # custom_id -> line
+
+    def decode(self, number: int, raw: bytes | None) -> Line | Refused:
+        """raw: a line, or None for one that is too long."""
+        if raw is None:
+            problem = Problem(f"longer than {self._max_bytes:,} bytes", code="line_too_long")
+            return Refused(number, None, problem)
+        value = _object(raw)
+        if isinstance(value, Problem):
+            return Refused(number, None, value)
+        custom_id = value.get("custom_id")
+        if (wrong := self._id_problem(number, custom_id)) is not None:
+            return Refused(number, None, wrong)
+        assert isinstance(custom_id, str)
+        fields, problems = job_fields(value)
+        if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
+            problems.append(Problem(f"the batch is for {self._endpoint}", "url", "url_mismatch"))
+        if not problems:
+            problems = self._schema_problems(fields)
+        if problems:
+            return Refused(number, custom_id, problems[0])
+        model = fields.pop("model", None)
+        self.model = self.model or model
+        if model is not None and model != self.model:
+            return Refused(
+                number, custom_id, Problem(f"the batch is for {self.model!r}", "model", "model_mismatch")
+            )
+        fields.setdefault("max_tokens", self._default_max_tokens)
+        fields.setdefault("seed", random_seed())
+        request = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        return Line(number, custom_id, model or "", request, preview(fields))
+
+    def _id_problem(self, number: int, custom_id: object) -> Problem | None:
+        if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+            return Problem(
+                f"must be a text of 1 to {MAX_CUSTOM_ID} characters", "custom_id", "invalid_custom_id"
+            )
+        if not _is_unicode(custom_id):
+            return Problem(HALF_PAIR, "custom_id", BAD_JSON)
+        first = self._seen.setdefault(custom_id, number)
+        if first != number:
+            return Problem(f"{custom_id!r} is that of line {first} too", "custom_id", "duplicate_custom_id")
+        return None
+
+    def _schema_problems(self, fields: Mapping[str, Any]) -> list[Problem]:
+        found = job_problems(fields)
+        return [Problem(p.message, f"body.{p.field}" if p.field else "body", p.code) for p in found]
+
+
+def _object(raw: bytes) -> dict[str, Any] | Problem:
+    try:
+        value = json.loads(raw.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        return Problem(f"not valid UTF-8 at byte {error.start + 1} of the line", code=BAD_JSON)
+    except json.JSONDecodeError as error:
+        return Problem(f"not valid JSON: {error.msg} (column {error.colno})", code=BAD_JSON)
+    except (ValueError, RecursionError) as error:
+        return Problem(f"not valid JSON: {error}", code=BAD_JSON)
+    return value if isinstance(value, dict) else Problem("must be a JSON object", code=BAD_JSON)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def prefix(line: Line) -> str | None:
+    """What a line shares with others if they have the same instruction; None for a short one."""
+    request = json.loads(line.request)
+    if (prompt := request.get("prompt")) is not None:
+        text = str(prompt)
+    else:
+        text = ""
+        for message in request["messages"]:
+            text += f"{message['role']}\0{message.get('content') or ''}\0"
+            if len(text) >= PREFIX_CHARS:
+                break
+    return text[:PREFIX_CHARS] if len(text) >= PREFIX_CHARS else None

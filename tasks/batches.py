@@ -1,0 +1,265 @@
+"""The batch store: every change of a batch is one Lua script, beside those of jobs.
+
+Scripts that take a leader's token do nothing once another leads. Every method raises StoreUnavailable
+when Redis does not answer in time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
+from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
+from tasks.scripts import answering
+from tasks.store import IDEMPOTENCY_TTL_MS, JobStore
+
+LEAD_MS = 5000  # a leader that is silent so long is replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A valid line, ready to be sent: what its job is made of."""
+
+    number: int  # in the file, from 1
+    custom_id: str
+    model: str
+    request: str  # JSON
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected."""
+
+    batch: Batch
+    live: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by owner."""
+
+    now: float
+    outstanding: dict[str, int]
+    held: dict[str, int]
+    active: list[Active]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """The end of one line's job."""
+
+    job_id: str
+    line: int
+    custom_id: str
+    status: str
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    record: dict[str, Any]  # what an answer is made of, by the names of a job's record
+
+
+class BatchStore:
+    """Over the connection and the scripts of a job store."""
+
+    def __init__(self, jobs: JobStore) -> None:
+        self._run = jobs.scripts.run
+        self._redis = jobs.redis
+        self.prefix = jobs.prefix
+
+    # For the gateway
+
+    def create(self, new: NewBatch) -> tuple[Batch, bool]:
+        """Store a batch to validate; the flag is False when the idempotency key gave an earlier one.
+
+        Raises IdempotencyConflict. Safe to repeat with the same NewBatch.
+        """
+        fields: dict[str, str | int] = {
+            "owner": new.owner,
+            "endpoint": new.endpoint,
+            "priority": new.priority,
+            "metadata": json.dumps(dict(new.metadata), ensure_ascii=False),
+            "output_expires_s": "" if new.output_expires_s is None else new.output_expires_s,
+            "retry_of": new.retry_of or "",
+            "dry_run": int(new.dry_run),
+        }
+        answer, record = self._run(
+            "batch_create",
+            new.id,
+            f"+{WINDOW_S}" if new.deadline is None else str(round(new.deadline * 1000)),
+            new.idempotency_key or "",
+            new.body_hash,
+            IDEMPOTENCY_TTL_MS,
+            new.input_file_id,
+            *(value for pair in fields.items() for value in pair),
+        )
+        if answer == "conflict":
+            raise IdempotencyConflict(record)
+        return _batch(record), answer == "created"
+
+    def get(self, batch_id: str) -> Batch:
+        """The record, with why lines failed; raises BatchNotFound."""
+        return self._get_all([batch_id])[0]
+
+    def page(self, limit: int, after: str | None = None) -> tuple[list[Batch], bool]:
+        """Newest first, beginning below the batch `after`, and whether there are more.
+
+        Raises BatchNotFound for an unknown `after`.
+        """
+        below = "+inf"
+        with answering():
+            if after is not None:
+                seq = self._redis.zscore(f"{self.prefix}batches", after)
+                if seq is None:
+                    raise BatchNotFound(after)
+                below = f"({seq:.0f}"
+            ids = self._redis.zrevrangebyscore(f"{self.prefix}batches", below, "-inf", start=0, num=limit + 1)
+        return self._get_all(ids[:limit]), len(ids) > limit
+
+    def end(self, batch_id: str, how: Ending) -> Batch:
+        """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
+        record = self._run("batch_end", batch_id, how.value)
+        if not record:
+            raise BatchNotFound(batch_id)
+        return _batch(record)
+
+    def _get_all(self, ids: Sequence[str]) -> list[Batch]:
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in ids:
+                pipe.hgetall(f"{self.prefix}batch:{batch_id}")
+                pipe.hgetall(f"{self.prefix}batch:{batch_id}:codes")
+            answers = pipe.execute()
+        for batch_id, record in zip(ids, answers[::2], strict=True):
+            if not record:
+                raise BatchNotFound(batch_id)
+        return [Batch.from_hash(r, codes) for r, codes in zip(answers[::2], answers[1::2], strict=True)]
+
+    # For the one who leads
+
+    def lead(self, token: str, room: int) -> Work | None:
+        """Take or keep the lead, with room for so many bulk jobs; None while another leads."""
+        answer = self._run("batch_lead", token, LEAD_MS, room)
+        if not answer[0]:
+            return None
+        _, now, outstanding, held, active = answer
+        return Work(
+            int(now) / 1000,
+            {owner: int(count) for owner, count in _pairs(outstanding).items()},
+            {owner: int(count) for owner, count in _pairs(held).items()},
+            [Active(_batch(record), live, ended) for record, live, ended in active],
+        )
+
+    def resign(self, token: str) -> None:
+        """Let another lead at once."""
+        self._run("batch_resign", token)
+
+    def release(self, token: str, shares: Mapping[str, int]) -> list[tuple[str, str]]:
+        """So many of each owner's held jobs may be sent: id and preview of each. Raises LeadLost."""
+        status, *flat = self._run("release", token, *(value for pair in shares.items() for value in pair))
+        _check(status)
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> None:
+        """While a file is read: so many chunks can be sent, so many lines were seen. Raises LeadLost."""
+        _check(self._run("batch_chunks", token, batch_id, chunks, lines))
+
+    def validated(
+        self,
+        token: str,
+        batch_id: str,
+        *,
+        chunks: int,
+        lines: int,
+        invalid: Mapping[str, int],
+        errors: Sequence[Mapping[str, Any]],
+        model: str | None,
+    ) -> None:
+        """The whole file is read; invalid: codes and how many lines have each. Raises LeadLost."""
+        codes = (value for pair in invalid.items() for value in pair)
+        dumped = json.dumps(list(errors), ensure_ascii=False)
+        count = sum(invalid.values())
+        _check(
+            self._run("batch_validated", token, batch_id, chunks, lines, count, dumped, model or "", *codes)
+        )
+
+    def fill(
+        self, token: str, batch: Batch, after: tuple[int, int], jobs: Sequence[tuple[str, Line]]
+    ) -> bool:
+        """Make jobs of the next lines; after: chunk and place behind them. False when there is nothing to
+        send any more, or somebody sent these already. Raises LeadLost.
+        """
+        flat = (
+            value
+            for job_id, line in jobs
+            for value in (job_id, line.number, line.custom_id, line.model, line.request, line.preview)
+        )
+        status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, *flat)
+        _check(status)
+        return bool(status == "ok")
+
+    def ended_jobs(self, token: str, batch_id: str, most: int) -> tuple[int, list[EndedJob]]:
+        """The number of the next part, and the oldest ends that are in no part yet. Raises LeadLost."""
+        status, *rest = self._run("batch_ended", token, batch_id, most)
+        _check(status)
+        return int(rest[0]), [_ended(values) for values in rest[1:] if values[0]]
+
+    def collected(
+        self,
+        token: str,
+        batch_id: str,
+        part: int,
+        count: int,
+        tokens: Sequence[int],
+        codes: Mapping[str, int],
+    ) -> None:
+        """The part with these results is durable; tokens: input, cached, output. Raises LeadLost."""
+        flat = (value for pair in codes.items() for value in pair)
+        _check(self._run("batch_collected", token, batch_id, part, count, *tokens, *flat))
+
+    def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
+        """All results are in parts, and these lines were never sent. Raises LeadLost."""
+        _check(self._run("batch_finalizing", token, batch_id, unsent, code))
+
+    def fail(self, token: str, batch_id: str, error: Mapping[str, Any]) -> None:
+        """It cannot be run at all, and why. Raises LeadLost."""
+        self.finish(token, batch_id, "failed", errors=json.dumps([dict(error)], ensure_ascii=False))
+
+    def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
+        """Write its end. Raises LeadLost."""
+        flat = (value for pair in fields.items() for value in pair)
+        _check(self._run("batch_finish", token, batch_id, status, *flat))
+
+    def live_jobs(self, batch_id: str) -> list[str]:
+        """Ids of its jobs that have not ended."""
+        with answering():
+            return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live"))
+
+
+def _check(status: str) -> None:
+    if status == "lost":
+        raise LeadLost
+
+
+def _pairs(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _batch(flat: Sequence[str]) -> Batch:
+    return Batch.from_hash(_pairs(flat))
+
+
+def _ended(values: Sequence[str]) -> EndedJob:
+    job_id, line, custom_id, status, dumped, error, model, created_at, request = values
+    result = json.loads(dumped) if dumped else None
+    record = {
+        "id": job_id,
+        "created_at": float(created_at) / 1000,
+        "model": model or None,
+        "request": json.loads(request),
+        "result": result,
+    }
+    failure = json.loads(error) if error else None
+    return EndedJob(job_id, int(line), custom_id, status, result, failure, record)

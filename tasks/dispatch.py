@@ -1,0 +1,107 @@
+"""Sends bulk work, lines of batches and jobs held back: in fair shares, and no more than can run soon."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from tasks.batch import Batch, line_job_id
+from tasks.batch_files import read_chunk
+from tasks.batches import Active, BatchStore, Line, Work
+from tasks.errors import PublishFailed
+from tasks.fairness import HELD, Source, shares
+from tasks.files import FileStore
+from tasks.job import Priority
+from tasks.publish import Publisher
+from tasks.registry import WorkerInfo
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
+REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second
+IN_HAND = 2  # batches of one owner whose next lines are held in memory: one may end, the next goes on
+MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
+
+
+def room_for(workers: Sequence[WorkerInfo], lookahead: int) -> int:
+    """Bulk jobs to keep outstanding: what runs, as much again to be claimed next, and the refill."""
+    return max(LEAST_ROOM, 2 * sum(worker.slots + lookahead for worker in workers) + REFILL)
+
+
+class Dispatcher:
+    """Keeps the chunk of each batch that is being sent. One thread."""
+
+    def __init__(
+        self,
+        batches: BatchStore,
+        files: FileStore,
+        publisher: Publisher,
+        settings: Settings,
+        token: str,
+    ) -> None:
+        self._batches, self._files, self._publisher = batches, files, publisher
+        self._weights, self._token = settings.owner_weights, token
+        self._chunks: dict[str, tuple[int, list[Line]]] = {}
+
+    def send(self, work: Work, room: int) -> int:
+        """One round; how many jobs were sent. Raises LeadLost and what the stores raise."""
+        self._forget(work.active)
+        batches = {active.batch.id: active.batch for active in work.active if self._may_send(active)}
+        counts = shares(self._sources(work, batches), work.outstanding, room, self._weights)
+        sent = 0
+        for source, count in counts.items():
+            if source.name != HELD:
+                sent += self._fill(batches[source.name], count)
+        held = {source.owner: count for source, count in counts.items() if source.name == HELD}
+        if held:
+            for job_id, shown in self._batches.release(self._token, held):
+                self._publish(job_id, shown)
+                sent += 1
+        return sent
+
+    def _sources(self, work: Work, batches: dict[str, Batch]) -> Iterator[Source]:
+        """Jobs sent one by one go before their owner's batches, among which priority and deadline decide."""
+        for owner, waiting in work.held.items():
+            yield Source(owner, HELD, (float("-inf"),), waiting)
+        served: Counter[str] = Counter()
+        for batch in sorted(batches.values(), key=_rank):
+            served[batch.owner] += 1
+            if served[batch.owner] <= IN_HAND:
+                yield Source(batch.owner, batch.id, _rank(batch), len(self._chunk(batch)) - batch.place)
+
+    def _may_send(self, active: Active) -> bool:
+        return active.batch.sendable and active.ended < MOST_UNCOLLECTED
+
+    def _fill(self, batch: Batch, count: int) -> int:
+        chunk = self._chunk(batch)
+        end = batch.place + count
+        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.place : end]]
+        after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
+        if not self._batches.fill(self._token, batch, after, jobs):
+            return 0
+        for job_id, line in jobs:
+            self._publish(job_id, line.preview)
+        return len(jobs)
+
+    def _publish(self, job_id: str, shown: str) -> None:
+        try:
+            self._publisher.publish(job_id, Priority.BULK, shown)
+        except PublishFailed as error:
+            log.warning("%s; the reconciler will send it", error)
+
+    def _chunk(self, batch: Batch) -> list[Line]:
+        held = self._chunks.get(batch.id)
+        if held is None or held[0] != batch.chunk:
+            held = batch.chunk, read_chunk(self._files, batch.id, batch.chunk)
+            self._chunks[batch.id] = held
+        return held[1]
+
+    def _forget(self, active: Sequence[Active]) -> None:
+        for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
+            del self._chunks[gone]
+
+
+def _rank(batch: Batch) -> tuple[float, ...]:
+    return -batch.priority, batch.expires_at, batch.seq

@@ -1,0 +1,54 @@
+"""Whose work is sent next: pure functions over what is outstanding and what waits.
+
+Max-min fairness by weight: the owner with the fewest outstanding jobs for its weight goes first. So an owner
+with 50,000 lines and one with ten share the workers half and half for as long as both have something to run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+HELD = ""  # the source of jobs that were submitted one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something that can be sent: a batch, or an owner's held jobs. rank: the lowest goes first.
+
+    waiting: how many can be sent at most, as far as is known.
+    """
+
+    owner: str
+    name: str
+    rank: tuple[float, ...]
+    waiting: int
+
+
+def shares(
+    sources: Iterable[Source], outstanding: Mapping[str, int], room: int, weights: Mapping[str, float]
+) -> Counter[Source]:
+    """How many of each source to send, so that no more than `room` jobs are outstanding.
+
+    weights: of owners, 1 where absent.
+    """
+    queues: dict[str, list[Source]] = {}
+    for source in sorted(sources, key=lambda s: s.rank, reverse=True):
+        if source.waiting > 0:
+            queues.setdefault(source.owner, []).append(source)
+    free = room - sum(outstanding.values())
+    sent: Counter[Source] = Counter()
+    turns = [(outstanding.get(owner, 0) / weights.get(owner, 1.0), owner) for owner in queues]
+    heapq.heapify(turns)
+    while turns and free > 0:
+        load, owner = heapq.heappop(turns)
+        queue = queues[owner]
+        sent[queue[-1]] += 1
+        free -= 1
+        if sent[queue[-1]] == queue[-1].waiting:
+            queue.pop()
+        if queue:
+            heapq.heappush(turns, (load + 1 / weights.get(owner, 1.0), owner))
+    return sent

@@ -1,0 +1,96 @@
+"""The end of a batch: its output and error files, in the order of the input, from the parts.
+
+Stopped anywhere, it is done again: the files have the same ids, and appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+from tasks.batch import Batch, BatchStatus, Ending
+from tasks.batch_files import UNSENT, Result, dump, merged, read_chunk, remove_all, write_part
+from tasks.batches import BatchStore
+from tasks.errors import FileNotFound
+from tasks.file_keeper import FileKeeper
+from tasks.file_records import Purpose
+
+OUTPUT, ERRORS = "output", "error"
+CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
+MESSAGES = {
+    Ending.CANCELLED: "the batch was cancelled before this line was sent",
+    Ending.EXPIRED: "the batch expired before this line was sent",
+}
+STATUS = {
+    Ending.CANCELLED: BatchStatus.CANCELLED,
+    Ending.EXPIRED: BatchStatus.EXPIRED,
+    Ending.NONE: BatchStatus.COMPLETED,
+}
+
+
+class Finaliser:
+    """For batches of which nothing runs and everything is collected."""
+
+    def __init__(self, keeper: FileKeeper, batches: BatchStore, token: str) -> None:
+        self._keeper, self._batches, self._token = keeper, batches, token
+        self._files = keeper.objects
+
+    def run(self, batch: Batch) -> None:
+        """Raises LeadLost and what the stores raise."""
+        unsent = [_never_sent(batch, *line) for line in self._left(batch)]
+        if unsent:
+            write_part(self._files, batch.id, UNSENT, unsent)
+        self._batches.finalizing(self._token, batch.id, len(unsent), CODES[batch.ending])
+        made = self._write_files(batch)
+        self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
+        remove_all(self._files, batch.id)
+
+    def fail(self, batch: Batch, code: str, message: str) -> None:
+        """A batch that cannot be run at all."""
+        error = {"code": code, "line": None, "message": message, "param": None}
+        self._batches.fail(self._token, batch.id, error)
+        remove_all(self._files, batch.id)
+
+    def _left(self, batch: Batch) -> Iterator[tuple[int, str]]:
+        """Number and custom id of the lines that were never sent."""
+        for number in range(batch.chunk, batch.chunks):
+            start = batch.place if number == batch.chunk else 0
+            for line in read_chunk(self._files, batch.id, number)[start:]:
+                yield line.number, line.custom_id
+
+    def _write_files(self, batch: Batch) -> dict[str, str]:
+        """The ids of the files, by their field; none for a file that would be empty."""
+        made = {}
+        for kind, failed in ((OUTPUT, False), (ERRORS, True)):
+            results = (r for r in merged(self._files, batch.id, batch.parts) if r.failed is failed)
+            first = next(results, None)
+            if first is not None:
+                file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
+                self._write_file(batch, file_id, kind, itertools.chain([first], results))
+                made[f"{kind}_file_id"] = file_id
+        return made
+
+    def _write_file(self, batch: Batch, file_id: str, kind: str, results: Iterable[Result]) -> None:
+        with contextlib.suppress(FileNotFound):
+            self._keeper.records.get(file_id)
+            return  # by one who was stopped afterwards
+        with self._keeper.begin(file_id) as out:
+            for result in results:
+                out.write(dump(result.entry))
+            out.finish(f"{batch.id}_{kind}.jsonl", Purpose.BATCH_OUTPUT, batch.output_expires_s)
+
+
+def _never_sent(batch: Batch, number: int, custom_id: str) -> Result:
+    entry = {
+        "id": f"batch_req_{batch.id.removeprefix('batch_')}-{number}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": {
+            "code": CODES[batch.ending],
+            "message": MESSAGES[batch.ending],
+            "param": None,
+            "line": number,
+        },
+    }
+    return Result(number, failed=True, entry=entry)

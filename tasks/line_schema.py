@@ -1,0 +1,51 @@
+"""The JSON Schema of a line of a batch file: what a job takes, under OpenAI's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.batch_lines import MAX_CUSTOM_ID
+from tasks.openai_format import CHAT, COMPLETIONS
+from tasks.requests import JobRequest
+
+OURS_ALONE = ("prompt", "messages", "raw", "logprobs", "priority", "deadline")
+REF = "#/$defs/{model}"
+
+
+def line_schema() -> dict[str, Any]:
+    """Draft 2020-12. What it accepts is valid, but for a custom_id or a model that other lines contradict."""
+    job = JobRequest.model_json_schema(ref_template=REF)
+    fields = {name: field for name, field in job["properties"].items() if name not in OURS_ALONE}
+    chat = {
+        **fields,
+        "messages": job["properties"]["messages"],
+        "max_completion_tokens": fields["max_tokens"],
+        "logprobs": {"type": ["boolean", "null"]},
+        "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+    }
+    text = {"type": "string", "minLength": 1}
+    completion = {
+        **fields,
+        "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 1}]},
+        "logprobs": job["properties"]["logprobs"],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of a batch file",
+        "type": "object",
+        "required": ["custom_id", "method", "url", "body"],
+        "additionalProperties": False,
+        "properties": {
+            "custom_id": {"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID},
+            "method": {"const": "POST"},
+            "url": {"enum": [CHAT, COMPLETIONS]},
+            "body": {"type": "object"},
+        },
+        "oneOf": [_body(CHAT, chat, "messages"), _body(COMPLETIONS, completion, "prompt")],
+        "$defs": job.get("$defs", {}),
+    }
+
+
+def _body(url: str, properties: dict[str, Any], required: str) -> dict[str, Any]:
+    body = {"type": "object", "required": [required], "properties": properties}
+    return {"properties": {"url": {"const": url}, "body": body}}

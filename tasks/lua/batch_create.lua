@@ -1,0 +1,27 @@
+-- ARGV: id, expires at ms, or seconds from now as '+N', idempotency key or '', body hash, idempotency ttl ms,
+--       input file id, then names and values of further fields.
+-- Returns 'created' | 'existing' with the record, or 'conflict' with the id of the other batch.
+local id, idem = ARGV[1], ARGV[3]
+if idem ~= '' then
+  local held = redis.call('HMGET', P .. 'batch_idem:' .. idem, 'id', 'hash')
+  if held[1] and redis.call('EXISTS', P .. 'batch:' .. held[1]) == 1 then
+    if held[2] ~= ARGV[4] then return { 'conflict', held[1] } end
+    return { 'existing', redis.call('HGETALL', P .. 'batch:' .. held[1]) }
+  end
+  redis.call('HSET', P .. 'batch_idem:' .. idem, 'id', id, 'hash', ARGV[4])
+  redis.call('PEXPIRE', P .. 'batch_idem:' .. idem, ARGV[5])
+end
+local key = P .. 'batch:' .. id
+if redis.call('EXISTS', key) == 1 then return { 'existing', redis.call('HGETALL', key) } end
+
+local expires = ARGV[2]
+if expires:sub(1, 1) == '+' then expires = int(NOW + tonumber(expires:sub(2)) * 1000) end
+local seq = redis.call('INCR', P .. 'seq')
+redis.call('HSET', key, 'id', id, 'seq', seq, 'status', 'validating', 'created_at', int(NOW),
+  'expires_at', expires, 'input_file_id', ARGV[6], 'total', 0, 'completed', 0, 'failed', 0, 'chunks', 0,
+  'chunk', 0, 'place', 0, 'parts', 0, 'validated', 0, 'ending', '', unpack(ARGV, 7))
+redis.call('ZADD', P .. 'batches', seq, id)
+redis.call('ZADD', P .. 'batches:active', seq, id)
+redis.call('SADD', P .. 'file_uses:' .. ARGV[6], id)
+wake()
+return { 'created', redis.call('HGETALL', key) }

@@ -1,0 +1,12 @@
+-- ARGV: id, how ('cancelled' or 'expired'). From now on nothing of the batch is sent; what runs is ended by others.
+-- Returns the record, or nothing for an unknown id; an ended batch stays as it is.
+local key = P .. 'batch:' .. ARGV[1]
+if redis.call('EXISTS', key) == 0 then return {} end
+local now = redis.call('HMGET', key, 'status', 'ending')
+local live = now[1] == 'validating' or now[1] == 'in_progress'
+if live and now[2] == '' then
+  redis.call('HSET', key, 'ending', ARGV[2])
+  if ARGV[2] == 'cancelled' then redis.call('HSET', key, 'status', 'cancelling', 'cancelling_at', int(NOW)) end
+  wake()
+end
+return redis.call('HGETALL', key)

@@ -1,0 +1,95 @@
+"""The parts of a conversation, in OpenAI's shapes: messages, tools, and the form of the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Strict(BaseModel):
+    """A body as its caller wrote it: no field unknown, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def wrong(message: str, field: str) -> PydanticCustomError:
+    """What a check of a whole object says about one of its fields."""
+    return PydanticCustomError("wrong_field", message, {"param": field})
+
+
+class CalledFunction(Strict):
+    """arguments is JSON text, as the model wrote it."""
+
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+
+
+class ToolCall(Strict):
+    """A call that the assistant made in an earlier turn."""
+
+    id: Annotated[str, Field(min_length=1)]
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Message(Strict):
+    """One message of a conversation. Only an assistant's that calls tools may be without content."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
+    tool_call_id: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Message:
+        if self.content is None and self.tool_calls is None:
+            raise wrong("missing", "content")
+        if self.tool_calls is not None and self.role != "assistant":
+            raise wrong("only an assistant's message has them", "tool_calls")
+        if (self.tool_call_id is None) == (self.role == "tool"):
+            raise wrong("a message of role tool has one, and no other", "tool_call_id")
+        return self
+
+
+class Function(Strict):
+    """A function that the model may call; parameters is its JSON Schema."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """OpenAI's function tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class JsonSchema(Strict):
+    """A JSON Schema that the answer must satisfy, and a name for it."""
+
+    name: FunctionName
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """The form of the answer: text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_if_asked(self) -> ResponseFormat:
+        if (self.json_schema is None) == (self.type == "json_schema"):
+            raise wrong("goes with the type json_schema, and with no other", "json_schema")
+        return self

@@ -1,0 +1,191 @@
+"""The schema of a job, whoever sends it: the HTTP gateway, a line of a batch file, the command.
+
+Without the web framework. What is wrong with a body is a Problem, one line that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from tasks.errors import InvalidRequest
+from tasks.job import Acceptance, Decoding, Priority
+from tasks.messages import Message, ResponseFormat, Strict, Tool, wrong
+
+MAX_STOPS = 16
+MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
+MAX_METADATA = 16  # the limits of the OpenAI API: 16 keys, 64 and 512 characters
+MAX_TOOLS = 128  # likewise
+MAX_TOKENS = 2**31 - 1  # a C int; what the model allows is checked against the live workers
+SEED_LIMIT = 2**63  # signed 64-bit, as the engine takes it
+INVALID_VALUE = "invalid_value"
+UNKNOWN_FIELD = "unknown_field"
+HALF_PAIR = "holds half of a surrogate pair, which UTF-8 cannot carry"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a body; field is the dotted path of the field at fault, as the user wrote it."""
+
+    message: str
+    field: str | None = None
+    code: str = INVALID_VALUE
+
+    def __str__(self) -> str:
+        return self.message if self.field is None else f"{self.field}: {self.message}"
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def in_future(deadline: float) -> float:
+    """A check of a field."""
+    if deadline <= time.time():
+        raise PydanticCustomError("deadline_passed", "must be in the future, in Unix seconds")
+    return deadline
+
+
+Stop = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+MetaKey = Annotated[str, Field(min_length=1, max_length=64)]
+MetaValue = Annotated[str, Field(max_length=512)]
+S = TypeVar("S", bound=Strict)
+_OBJECT = TypeAdapter(dict[str, Any], config=ConfigDict(allow_inf_nan=False))
+
+
+class JobRequest(Strict):
+    """A prompt to complete: exactly one of prompt and messages.
+
+    prompt is one user turn through the model's chat template, or the text as it stands with raw.
+    """
+
+    prompt: Annotated[str, Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    raw: bool = False
+    model: Annotated[str, Field(min_length=1)] | None = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    temperature: float = Field(0.0, ge=0, le=100)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, lt=2**31)
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int | None = Field(None, ge=0, lt=SEED_LIMIT)
+    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS)] = Field(
+        [], json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    )
+    stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOPS)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: dict[TokenKey, Bias] = Field({}, max_length=MAX_BIASES)
+    logprobs: int | None = Field(None, ge=0, le=20)
+    ignore_eos: bool = False
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = Field(
+        None, description="Functions that the model may call, shown to it by its own chat template."
+    )
+    tool_choice: Literal["auto", "none"] = Field(
+        "auto", description="none: the model is not shown the tools."
+    )
+    decoding: Decoding = Field(
+        Decoding.AUTO,
+        description="auto drafts tokens wherever that is measured to pay; normal never does; medusa drafts "
+        "at every step with the model's Medusa heads, for comparison: code no_heads where it has none.",
+    )
+    acceptance: Acceptance = Field(
+        Acceptance.EXACT,
+        description="exact: drafted tokens stand only where plain decoding would have chosen them, at any "
+        "temperature. typical is lossy: they stand when likely enough; faster at a high temperature.",
+    )
+    priority: Priority = Priority.INTERACTIVE
+    deadline: Annotated[float, AfterValidator(in_future)] | None = None
+    metadata: dict[MetaKey, MetaValue] = Field({}, max_length=MAX_METADATA)
+
+    @model_validator(mode="after")
+    def _one_input(self) -> JobRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("give exactly one of prompt and messages", "prompt")
+        if self.raw and self.prompt is None:
+            raise wrong("raw needs a prompt, not messages", "raw")
+        if self.raw and self.tools is not None:
+            raise wrong("raw text has no place for tools, a chat template has", "tools")
+        return self
+
+    def sent(self) -> dict[str, Any]:
+        """What the caller gave, ready for JSON."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+
+
+def parse(body: bytes, kind: type[S]) -> S:
+    """The request in a body; raises InvalidRequest with the code and the field at fault."""
+    try:
+        return kind.model_validate_json(_text(body))
+    except ValidationError as error:
+        raise refusal(error) from None
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; raises InvalidRequest."""
+    try:
+        return _OBJECT.validate_json(_text(body))
+    except ValidationError as error:
+        raise refusal(error) from None
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"the body is not valid UTF-8: byte {error.start} cannot be decoded"
+        raise InvalidRequest(message, code="invalid_utf8") from None
+
+
+def refusal(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong with a body."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="malformed_json")
+    return refused(problem(first))
+
+
+def refused(found: Problem) -> InvalidRequest:
+    """A problem as an error."""
+    message = str(found) if found.field else f"the body: {found.message}"
+    return InvalidRequest(message, code=found.code, param=found.field)
+
+
+def job_problems(job: Mapping[str, Any]) -> list[Problem]:
+    """Everything that the schema refuses in a job read from JSON."""
+    try:
+        JobRequest.model_validate_json(json.dumps(job))
+    except ValidationError as error:
+        return [problem(item) for item in error.errors(include_url=False, include_input=False)]
+    return []
+
+
+def problem(item: ErrorDetails) -> Problem:
+    """One of pydantic's findings in our words."""
+    if item["type"] == "json_invalid":  # of text that json.dumps wrote: JSON can hold it, UTF-8 cannot
+        return Problem(HALF_PAIR, code="invalid_json_line")
+    at_fault = item.get("ctx", {}).get("param")
+    path = ".".join(str(part) for part in (*item["loc"], at_fault) if part is not None)
+    if item["type"] == "extra_forbidden":
+        return Problem("there is no such field", path, UNKNOWN_FIELD)
+    message = item["msg"]
+    return Problem(message[0].lower() + message[1:], path or None)

@@ -1,0 +1,44 @@
+"""The Lua scripts in tasks/lua, common.lua before each: one script is one change, whole or not at all.
+
+common.lua lists the keys. A script that cannot run, or whose answer is late, raises StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.commands.core import Script
+
+from tasks.errors import StoreUnavailable
+
+_LUA = Path(__file__).parent / "lua"
+
+
+class Scripts:
+    """Thread-safe; for the keys below one prefix."""
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self._prefix = prefix
+        common = (_LUA / "common.lua").read_text(encoding="utf-8")
+        self._scripts: dict[str, Script] = {
+            path.stem: client.register_script(common + path.read_text(encoding="utf-8"))
+            for path in _LUA.glob("*.lua")
+            if path.stem != "common"
+        }
+
+    def run(self, name: str, *args: str | int) -> Any:
+        with answering():
+            return self._scripts[name](keys=[self._prefix], args=args)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn any failure of Redis into StoreUnavailable."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis: {error}") from error

@@ -1,0 +1,89 @@
+"""Calls of tools in a model's text, as Hermes and Qwen models write them: <tool_call>{JSON}</tool_call>."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+
+Function = Mapping[str, str]  # name, and arguments as JSON text
+
+
+class ToolCallSplitter:
+    """Takes text apart as it comes. A block that is cut off, or no such JSON, stays text.
+
+    White space around a call belongs to it. What may yet become a call, or the space before one, is kept.
+    """
+
+    def __init__(self) -> None:
+        self._pending = ""  # not decided yet; begins with OPEN inside a block
+        self._space = ""  # at the end of the content so far
+        self._after_call = False
+
+    def feed(self, text: str, final: bool = False) -> list[str | Function]:
+        """Content and calls in their order. final: nothing follows."""
+        self._pending += text
+        found: list[str | Function] = []
+        while self._pending:
+            start = self._pending.find(OPEN)
+            if start != 0:
+                sure = start if start > 0 else len(self._pending) - self._may_open()
+                self._add(self._pending[:sure], found)
+                self._pending = self._pending[sure:]
+                if start < 0:
+                    break
+            end = self._pending.find(CLOSE)
+            if end < 0:
+                break
+            block, self._pending = self._pending[: end + len(CLOSE)], self._pending[end + len(CLOSE) :]
+            if (function := called_function(block[len(OPEN) : -len(CLOSE)])) is None:
+                self._add(block, found)
+            else:
+                found.append(function)
+                self._space, self._after_call = "", True
+        if final:
+            self._add(self._pending, found)
+            if self._space:
+                found.append(self._space)
+            self._pending = self._space = ""
+        return found
+
+    def _may_open(self) -> int:
+        """Characters at the end of what is pending that may be the beginning of OPEN."""
+        most = min(len(OPEN) - 1, len(self._pending))
+        return next((n for n in range(most, 0, -1) if OPEN.startswith(self._pending[-n:])), 0)
+
+    def _add(self, text: str, found: list[str | Function]) -> None:
+        """Content, but for the white space after a call, and that at its end until more comes."""
+        if self._after_call:
+            text = text.lstrip()
+        if not text:
+            return
+        self._after_call = False
+        text = self._space + text
+        content = text.rstrip()
+        self._space = text[len(content) :]
+        if content:
+            found.append(content)
+
+
+def called_function(block: str) -> Function | None:
+    """The call in a block; None where it holds none."""
+    try:
+        call = json.loads(block)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {"name": call["name"], "arguments": arguments}
+
+
+def tool_call(function: Function, job_id: str, number: int) -> dict[str, object]:
+    """A call as OpenAI shows it; its id is the job's with a number."""
+    call_id = f"call_{job_id.removeprefix('job_')}_{number}"
+    return {"id": call_id, "type": "function", "function": dict(function)}

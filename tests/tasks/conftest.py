@@ -1,0 +1,29 @@
+"""Fixtures for the tests of files: a keeper over a folder of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tasks import file_records
+from tasks.file_keeper import FileKeeper
+from tasks.file_records import FileRecords
+from tasks.files import make_store
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.files import Kept
+
+
+@pytest.fixture
+def kept(store: JobStore, settings: Settings) -> Iterator[Kept]:
+    objects = make_store(settings.files)
+    yield Kept(FileKeeper(objects, FileRecords(store)), store)
+    objects.close()
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is given up after 0.2 s, and a removal tried again after that."""
+    monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 200)
+    monkeypatch.setattr(file_records, "AGAIN_MS", 200)

@@ -1,0 +1,190 @@
+"""Any bytes are one verdict: a line to send, or a refusal with a code."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
+from tasks.batches import Line
+from tasks.openai_format import CHAT, COMPLETIONS
+
+MOST = 4096
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def line(custom_id: object = "a", url: str = CHAT, body: object = None, **more: object) -> bytes:
+    chosen = {"model": "m", "messages": MESSAGES} if body is None else body
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": chosen, **more}).encode()
+
+
+def decoder(endpoint: str = CHAT) -> LineDecoder:
+    return LineDecoder(endpoint, MOST, default_max_tokens=64)
+
+
+def test_a_good_line_becomes_the_request_of_a_job() -> None:
+    got = decoder().decode(
+        7, line(body={"model": "m", "messages": MESSAGES, "max_completion_tokens": 5, "seed": 3})
+    )
+    assert isinstance(got, Line)
+    assert (got.number, got.custom_id, got.model, got.preview) == (7, "a", "m", "Hello")
+    assert json.loads(got.request) == {"messages": MESSAGES, "max_tokens": 5, "seed": 3}
+
+
+def test_what_the_line_leaves_open_is_fixed_once() -> None:
+    got = decoder().decode(1, line())
+    assert isinstance(got, Line)
+    request = json.loads(got.request)
+    assert request["max_tokens"] == 64
+    assert request["seed"] >= 0, "a second attempt gives the text of the first"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "field"),
+    [
+        (None, "line_too_long", None),
+        (b"{", "invalid_json_line", None),
+        (b"[1]", "invalid_json_line", None),
+        (b'"text"', "invalid_json_line", None),
+        (b'{"a": NaN}', "invalid_json_line", None),
+        (b'{"custom_id": "\xff"}', "invalid_json_line", None),
+        (b"[" * 100_000, "invalid_json_line", None),
+        (line(None), "invalid_custom_id", "custom_id"),
+        (line(""), "invalid_custom_id", "custom_id"),
+        (line(5), "invalid_custom_id", "custom_id"),
+        (line("x" * 513), "invalid_custom_id", "custom_id"),
+        (b'{"custom_id": "\\ud800", "method": "POST"}', "invalid_json_line", "custom_id"),
+        (line(url=COMPLETIONS, body={"prompt": "x"}), "url_mismatch", "url"),
+        (line(url="/v1/embeddings"), "url_mismatch", "url"),
+        (line(body={"model": "m", "messages": MESSAGES, "stream": True}), "invalid_value", "body.stream"),
+        (line(body={"model": "m", "messages": MESSAGES, "n": 2}), "invalid_value", "body.n"),
+        (line(body={"model": "m", "messages": MESSAGES, "best_off": 2}), "unknown_field", "body.best_off"),
+        (line(body={"model": "m", "messages": []}), "invalid_value", "body.messages"),
+        (
+            line(body={"model": "m", "messages": MESSAGES, "max_tokens": -1}),
+            "invalid_value",
+            "body.max_tokens",
+        ),
+        (line(body="text"), "invalid_value", "body"),
+        (line(body={"model": "m"}), "invalid_value", "body.messages"),
+        (b'{"custom_id": "b", "method": "POST", "url": "/v1/chat/completions"}', "invalid_value", "body"),
+        (line(extra=1), "unknown_field", "extra"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_code(raw: bytes | None, code: str, field: str | None) -> None:
+    got = decoder().decode(3, raw)
+    assert isinstance(got, Refused)
+    assert (got.number, got.problem.code, got.problem.field) == (3, code, field)
+
+
+def test_an_id_names_one_line() -> None:
+    d = decoder()
+    assert isinstance(d.decode(1, line("same")), Line)
+    got = d.decode(2, line("same"))
+    assert isinstance(got, Refused)
+    assert got.problem.code == "duplicate_custom_id"
+    assert "line 1" in got.problem.message
+    assert isinstance(d.decode(3, line("other")), Line)
+
+
+def test_a_batch_is_for_one_model() -> None:
+    d = decoder()
+    d.decode(1, line("a", body={"model": "one", "messages": MESSAGES}))
+    got = d.decode(2, line("b", body={"model": "two", "messages": MESSAGES}))
+    assert isinstance(got, Refused)
+    assert got.problem.code == "model_mismatch"
+    assert d.model == "one"
+    assert isinstance(d.decode(3, line("c", body={"messages": MESSAGES})), Line), "it names none"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_one_verdict(raw: bytes) -> None:
+    assert isinstance(decoder().decode(1, raw), Line | Refused)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = [
+    "model",
+    "messages",
+    "prompt",
+    "max_tokens",
+    "temperature",
+    "stop",
+    "seed",
+    "n",
+    "tools",
+    "logit_bias",
+]
+bodies = json_values | st.dictionaries(st.sampled_from(NAMES), json_values, max_size=5)
+objects = st.fixed_dictionaries(
+    {},
+    optional={
+        "custom_id": json_values | st.just("a"),
+        "method": json_values | st.just("POST"),
+        "url": json_values | st.sampled_from([CHAT, COMPLETIONS]),
+        "body": bodies,
+    },
+)
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(objects, st.sampled_from([CHAT, COMPLETIONS]))
+def test_any_object_is_one_verdict(value: dict[str, Any], endpoint: str) -> None:
+    assert isinstance(decoder(endpoint).decode(1, json.dumps(value).encode()), Line | Refused)
+
+
+@given(st.lists(st.binary(max_size=40)), st.sampled_from([b"\n", b"\r\n"]))
+def test_lines_keep_their_numbers(parts: list[bytes], end: bytes) -> None:
+    parts = [part.replace(b"\n", b" ") for part in parts]
+    found = dict(physical_lines(io.BytesIO(end.join(parts)), 16))
+    for number, part in enumerate(parts, 1):
+        stripped = (part.removeprefix(b"\xef\xbb\xbf") if number == 1 else part).strip()
+        if number in found and found[number] is not None:
+            assert found[number] == stripped
+        elif number not in found:
+            assert not stripped
+    assert all(
+        found[number] is not None
+        for number, part in enumerate(parts, 1)
+        if number in found and len(part) < 13
+    )
+
+
+def test_a_mark_and_blank_lines_and_carriage_returns_are_no_trouble() -> None:
+    text = b"\xef\xbb\xbf" + line("a") + b"\r\n\r\n  \n" + line("b")
+    d = decoder()
+    got = [d.decode(number, raw) for number, raw in physical_lines(io.BytesIO(text), MOST)]
+    assert [(g.number, g.custom_id) for g in got] == [(1, "a"), (4, "b")]
+
+
+def test_a_line_that_is_too_long_costs_no_memory_and_no_other_line() -> None:
+    text = b"x" * 10_000 + b"\n" + line("b") + b"\n"
+    [(one, too_long), (two, kept)] = physical_lines(io.BytesIO(text), 4096)
+    assert (one, too_long, two, kept) == (1, None, 2, line("b"))
+
+
+def test_archives_are_known_by_their_first_bytes() -> None:
+    assert kind_of(b"PK\x03\x04....") == "a zip archive"
+    assert kind_of(b'{"custom') is None
+
+
+def test_lines_with_one_long_beginning_share_it() -> None:
+    d = decoder()
+    shared = "Answer in one word. " * 40
+    made = []
+    for i, content in enumerate([shared + "one", shared + "two", "short"]):
+        got = d.decode(i + 1, line(str(i), body={"messages": [{"role": "system", "content": content}]}))
+        assert isinstance(got, Line)
+        made.append(prefix(got))
+    assert made[0] == made[1] is not None
+    assert made[2] is None
