@@ -44,7 +44,7 @@ class BatchRequest(Strict):
     """A file to run. Fields from priority on are ours, beyond OpenAI's."""
 
     input_file_id: Annotated[str, Field(min_length=1)]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
     completion_window: Literal["24h"] = "24h"
     metadata: dict[MetaKey, MetaValue] | None = Field(None, max_length=MAX_METADATA)
     output_expires_after: ExpiresAfter | None = None

@@ -11,7 +11,6 @@ class Fleet:
 
     def __init__(self) -> None:
         self.slots = 0  # of all workers together
-        self.only_model: str | None = None
         self._first: dict[str, dict[str, float]] = {}
         self._last: dict[str, dict[str, float]] = {}
 
@@ -34,8 +33,6 @@ class Fleet:
         return occupied / steps if steps > 0 else None
 
     def _note(self, models: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict[str, float]]]:
-        if len(models) == 1:
-            self.only_model = models[0]["id"]
         for model in models:
             for worker in model.get("workers_detail", []):
                 self._last[worker["id"]] = worker["metrics"]

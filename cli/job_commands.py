@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
+from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to
 from tasks.job import TERMINAL, Acceptance, Decoding, Priority, Status, preview, result_line
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-DEFAULT_URL = "http://127.0.0.1:7860"
 WAIT_S = 30  # of one long poll
 
 SUBMIT_EPILOG = """[bold]Examples[/]
@@ -27,8 +26,6 @@ medusaq submit "Why is the sky blue?" --wait --max-tokens 64
 
 medusaq submit - --url http://127.0.0.1:7860 < prompt.txt"""
 
-UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="The gateway.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 DecodingOption = Annotated[
     Decoding | None,
     typer.Option(help="Draft tokens: auto where it pays, medusa always, normal never. (default: auto)"),
@@ -77,13 +74,13 @@ def submit(
         "acceptance": acceptance,
     }
     body |= {name: value for name, value in given.items() if value is not None}
-    record = _call(url, "POST", "/v1/jobs", wait_s=WAIT_S if wait else 0, json=body)
+    record = ask(url, "POST", "/v1/jobs", wait_s=WAIT_S if wait else 0, json=body)
     if not wait:
         _show(record, as_json, record["id"])
         return
     try:
         while record["status"] not in TERMINAL:
-            record = _call(url, "GET", f"/v1/jobs/{record['id']}", wait_s=WAIT_S)
+            record = ask(url, "GET", f"/v1/jobs/{record['id']}", wait_s=WAIT_S)
     except KeyboardInterrupt:
         print(f"the job goes on: medusaq status {record['id']}", file=sys.stderr)
         raise
@@ -97,13 +94,13 @@ def submit(
 
 def status(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Show one job."""
-    record = _call(url, "GET", _path(job_id))
+    record = ask(url, "GET", path_to("jobs", job_id))
     _show(record, as_json, _details(record))
 
 
 def cancel(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Cancel a job: at once while it is queued, within about a second while it runs."""
-    record = _call(url, "POST", f"{_path(job_id)}/cancel")
+    record = ask(url, "POST", path_to("jobs", job_id) + "/cancel")
     said = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
     _show(record, as_json, said.get(record["status"], f"has ended already: {record['status']}"))
 
@@ -116,7 +113,7 @@ def jobs(
 ) -> None:
     """List jobs, the newest first."""
     params: dict[str, Any] = {"limit": limit} | ({"status": status.value} if status else {})
-    listing = _call(url, "GET", "/v1/jobs", params=params)
+    listing = ask(url, "GET", "/v1/jobs", params=params)
     if as_json:
         typer.echo(json.dumps(listing, ensure_ascii=False))
         return
@@ -138,29 +135,6 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"standard input is not UTF-8, at byte {error.start}") from None
-
-
-def _call(url: str, method: str, path: str, **request: Any) -> Any:
-    from cli.client import call, check_url
-
-    with _arguments_in_utf8():
-        return call(check_url(url), method, path, **request)
-
-
-def _path(job_id: str) -> str:
-    from urllib.parse import quote
-
-    with _arguments_in_utf8():
-        return f"/v1/jobs/{quote(job_id, safe='')}"
-
-
-@contextlib.contextmanager
-def _arguments_in_utf8() -> Iterator[None]:
-    """Python takes other bytes of an argument too, as halves of surrogate pairs."""
-    try:
-        yield
-    except UnicodeEncodeError:
-        raise BadInput("an argument is not UTF-8") from None
 
 
 def _show(record: Mapping[str, Any], as_json: bool, text: str) -> None:

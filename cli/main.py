@@ -10,10 +10,10 @@ import typer
 
 from cli.batch_commands import batches
 from cli.bench_commands import bench
-from cli.bulk_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.compare_commands import COMPARE_EPILOG, compare_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
+from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
 from cli.train_heads import TRAIN_EPILOG, train_heads
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -11,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 WINDOW_S = 30.0  # speed is that of the last half minute: results come in bursts, and early ones are slow
 PLAIN_EVERY_S = 5.0
+UPDATE_S = 0.25
 
 
 class Speed:
@@ -60,13 +64,16 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, done: int, failed: int, tokens: int, trouble: str | None) -> None:
-        """tokens: generated in this session. trouble: why answers are missing, if they are."""
+    def update(
+        self, done: int, failed: int, tokens: int, trouble: str | None, total: int | None = None
+    ) -> None:
+        """tokens: generated in this session. trouble: why answers are missing. total: where it has grown."""
         now = time.monotonic()
+        self._total = self._total if total is None else total
         self._speed.note(now, tokens, done - self._done_before)
         text = self._text(done, failed, trouble)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=text)
+            self._bar.update(self._task, completed=done, total=self._total, description=text)
         elif self._enabled and now >= self._next_plain:
             self._next_plain = now + PLAIN_EVERY_S
             self._console.print(
@@ -83,6 +90,23 @@ class Display:
         if trouble is not None:
             parts.append(f"waiting for the gateway ({trouble})")
         return "  ".join(parts)
+
+
+@contextlib.asynccontextmanager
+async def updated(update: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls update all the while, and at the end."""
+
+    async def keep_on() -> None:
+        while True:
+            update()
+            await asyncio.sleep(UPDATE_S)
+
+    task = asyncio.create_task(keep_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+        update()
 
 
 def duration(seconds: float) -> str:

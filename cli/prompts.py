@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,11 +11,9 @@ from typing import Any
 
 from cli.errors import BadInput
 from cli.lines import Format, Record, detect, records
-from tasks.openai_format import as_written, is_batch_line, job_fields
+from cli.seen import Seen
+from tasks.openai_format import MAX_CUSTOM_ID, as_written, is_batch_line, job_fields, own_fields
 from tasks.requests import HALF_PAIR, Problem, job_problems
-
-MAX_CUSTOM_ID = 512  # characters; it travels in the job's metadata, whose values end there
-MAX_OWN_METADATA = 14  # keys: of the sixteen a job may have, the run takes two
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptLine:
-    """One line of the file. job is the body of POST /v1/jobs, empty when there are problems."""
+    """One line of the file. job is what POST /v1/jobs takes, empty when there are problems."""
 
     index: int  # among the lines that are no blanks, from 0
     number: int  # in the file, from 1
@@ -58,7 +57,6 @@ class PromptReader:
     def __init__(self, options: ReadOptions, suffix: str = "") -> None:
         self._options = options
         self._suffix = suffix
-        self._seen: dict[str, int] = {}
         self.kinds: Counter[str] = Counter()
 
     def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
@@ -67,10 +65,11 @@ class PromptReader:
         form = options.form
         if form is Format.AUTO:
             form = detect(stream, self._suffix, options.column)
-        for index, record in enumerate(records(stream, form, options.column)):
-            yield self._line(index, record, form)
+        with contextlib.closing(Seen()) as seen:
+            for index, record in enumerate(records(stream, form, options.column)):
+                yield self._line(index, record, form, seen)
 
-    def _line(self, index: int, record: Record, form: Format) -> PromptLine:
+    def _line(self, index: int, record: Record, form: Format, seen: Seen) -> PromptLine:
         if isinstance(record.value, Problem):
             self.kinds["unreadable"] += 1
             return PromptLine(index, record.number, None, {}, (record.value,))
@@ -80,36 +79,18 @@ class PromptReader:
         if batch:
             fields, problems = job_fields(value)
         else:
-            fields = {name: item for name, item in value.items() if name != "custom_id" and item is not None}
-            problems = []
-        custom_id = self._custom_id(value.get("custom_id"), record.number, problems)
-        if isinstance(own := fields.get("metadata"), dict) and len(own) > MAX_OWN_METADATA:
-            problems.append(Problem(f"has {len(own)} keys, at most {MAX_OWN_METADATA} fit", "metadata"))
+            fields, problems = own_fields({name: v for name, v in value.items() if name != "custom_id"})
+        custom_id = _custom_id(value.get("custom_id"), record.number, problems, seen)
         job = self._complete(fields)
         if fields or not problems:
             found = job_problems(job)
             problems += _in_body(found, value["body"]) if batch else found
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
 
-    def _custom_id(self, given: Any, number: int, problems: list[Problem]) -> str | None:
-        custom_id = f"line-{number}" if given is None else given
-        if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
-            problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
-            return None
-        if any("\ud800" <= char <= "\udfff" for char in custom_id):
-            problems.append(Problem(HALF_PAIR, "custom_id", "invalid_json_line"))
-            return None
-        first = self._seen.setdefault(custom_id, number)
-        if first != number:
-            problems.append(
-                Problem(f"{custom_id!r} is also that of line {first}", "custom_id", "duplicate_custom_id")
-            )
-        return custom_id
-
     def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The line's own fields over the command's, and what the command replaces."""
         options = self._options
-        job = {"priority": "bulk", **options.defaults, **fields}
+        job = {**options.defaults, **fields}
         if options.raw and "prompt" in job:
             job.setdefault("raw", True)
         if options.model is not None:
@@ -119,6 +100,22 @@ class PromptReader:
         if options.system is not None and not job.get("raw"):
             _add_system(job, options.system)
         return job
+
+
+def _custom_id(given: Any, number: int, problems: list[Problem], seen: Seen) -> str | None:
+    custom_id = f"line-{number}" if given is None else given
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+        problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
+        return None
+    if any("\ud800" <= char <= "\udfff" for char in custom_id):
+        problems.append(Problem(HALF_PAIR, "custom_id", "invalid_json_line"))
+        return None
+    first = seen.first(custom_id, number)
+    if first != number:
+        problems.append(
+            Problem(f"{custom_id!r} is also that of line {first}", "custom_id", "duplicate_custom_id")
+        )
+    return custom_id
 
 
 def _add_system(job: dict[str, Any], system: str) -> None:

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from cli.errors import BadInput, CliError
-from cli.journal import Journal, RunFolder, RunIdentity, write_results
-from cli.progress import Display
+from cli.client import Refused, call
+from cli.errors import BadInput, CliError, GatewayUnreachable
+from cli.parts import PartFiles
+from cli.run_folder import RunFolder
+from cli.run_record import RunIdentity, RunRecord, batches_of, load
 from cli.session import RunOptions, Session
 from cli.summary import Outcome
-from cli.survey import STDIN, Survey, opened, read_lines, sha256, spool, survey
-from cli.tally import Tally
+from cli.survey import STDIN, opened, sha256, spool, survey
 
 
 def run(options: RunOptions, console: Console) -> Outcome:
-    """Raises CliError; what was done until then is in RESULTS.run, and repeating goes on from there."""
+    """Raises CliError; what was done until then is remembered, and repeating goes on from there."""
     options.read.check()
     _check_results(options.results)
-    with RunFolder(options.results) as folder:
+    with RunFolder(options.results, keep=options.keep) as folder:
         if options.fresh:
-            folder.clear()
-        elif options.results.exists() and not folder.journal.exists():
+            _cancel(batches_of(folder.record), options.url)
+        elif options.results.exists() and not folder.record.exists():
             raise CliError(f"{options.results} exists already; --fresh replaces it")
-        source, suffix = Path(options.source), Path(options.source).suffix
-        if options.source == STDIN:
-            source, suffix = folder.path / "input", ""
-            spool(STDIN, source)
-        found = _survey(source, suffix, options, console)
-        identity = RunIdentity(sha256(source), _shaping(options))
-        journal = Journal(folder.journal, found.total, identity)
-        try:
-            session = _session(options, folder, journal, found.total, console)
-            if journal.done < found.total:
-                session.run(read_lines(source, suffix, options.read))
-            whole = Tally()
-            write_results(journal, folder, whole.add)
-        finally:
-            journal.close()
-        if not options.keep:
-            folder.remove()
-    return Outcome(options.results, whole, session.tally, session.seconds, session.occupancy)
+        if options.fresh or not folder.record.exists():
+            folder.clear()
+        record = _record(options, folder)
+        if record.bad:
+            say(console, _about_bad(record, options.source))
+        session = Session(options, folder, record, console, lambda text: say(console, text))
+        session.run()
+        folder.forget()
+    if options.url is not None:
+        _drop(session.files, options.url)
+    return Outcome(options.results, session.whole, session.summary())
 
 
 def _check_results(results: Path) -> None:
@@ -54,27 +50,28 @@ def _check_results(results: Path) -> None:
         raise BadInput(f"the folder {results.parent} does not exist")
 
 
-def _survey(source: Path, suffix: str, options: RunOptions, console: Console) -> Survey:
-    with opened(str(source)) as stream:
-        found = survey(stream, suffix, options.read, lambda _: None)
-    see = f"medusaq validate {options.source}"
+def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
+    """Of the run that was begun before, or of a new one, its input read and cut into parts."""
+    source, suffix = Path(options.source), Path(options.source).suffix
+    if options.source == STDIN:
+        source, suffix = folder.input, ""
+        spool(STDIN, source)
+    identity = RunIdentity(sha256(source), _shaping(options))
+    if (record := load(folder.record, identity)) is not None:
+        return record
+    with opened(str(source)) as stream, PartFiles(folder) as files:
+        found = survey(stream, suffix, options.read, files.add)
     if not found.good:
+        see = f"medusaq validate {options.source}"
         raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
-    if found.bad:
-        say(
-            console,
-            f"{found.bad} of {found.total} requests are invalid; `{see}` says why; sending the others",
-        )
-    return found
+    record = RunRecord(identity, found.total, found.bad, files.parts)
+    record.save(folder.record)
+    return record
 
 
-def _session(
-    options: RunOptions, folder: RunFolder, journal: Journal, total: int, console: Console
-) -> Session:
-    if journal.done:
-        say(console, f"going on: {journal.done} of {total} requests are done already")
-    display = Display(console, total, journal.done, enabled=options.progress)
-    return Session(options, journal, total, folder.path / "stack", lambda text: say(console, text), display)
+def _about_bad(record: RunRecord, source: str) -> str:
+    see = f"medusaq validate {source}"
+    return f"{record.bad} of {record.total} requests are invalid; `{see}` says why; sending the others"
 
 
 def _shaping(options: RunOptions) -> dict[str, object]:
@@ -82,6 +79,24 @@ def _shaping(options: RunOptions) -> dict[str, object]:
     read = asdict(options.read)
     shaping = {**read.pop("defaults"), **read, "model": options.model_path or options.read.model}
     return {name: value for name, value in shaping.items() if value not in (None, False)}
+
+
+def _cancel(batches: Sequence[str], url: str | None) -> None:
+    """What a run that is dropped left at this gateway, if it was this one."""
+    if url is not None:
+        _each(batches, lambda batch: call(url, "POST", f"/v1/batches/{batch}/cancel"))
+
+
+def _drop(files: Sequence[str], url: str) -> None:
+    """The files of a run whose results are written; those that stay expire by themselves."""
+    _each(files, lambda file: call(url, "DELETE", f"/v1/files/{file}"))
+
+
+def _each(ids: Sequence[str], do: Callable[[str], object]) -> None:
+    with contextlib.suppress(GatewayUnreachable):
+        for one in ids:
+            with contextlib.suppress(Refused):  # it is gone, or was another gateway's
+                do(one)
 
 
 def say(console: Console, line: str) -> None:

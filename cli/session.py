@@ -1,39 +1,40 @@
-"""One session of a bulk run: a gateway to talk to, the sending itself, and what may break it off."""
+"""One session of a run: a gateway to talk to, the run itself, and what may break it off."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.bulk import BulkRun
-from cli.client import PATIENCE_S, PatientClient
+from rich.console import Console
+
+from cli.batch_run import BatchRun, Counts
 from cli.errors import CliError
 from cli.interrupts import Interrupts
-from cli.journal import Journal
-from cli.progress import Display
-from cli.prompts import PromptLine, ReadOptions
+from cli.patient import PATIENCE_S, PatientClient
+from cli.progress import Display, updated
+from cli.prompts import ReadOptions
+from cli.run_folder import RunFolder
+from cli.run_record import RunRecord
 from cli.stack import Stack, StackOptions
+from cli.summary import SessionSummary
 from cli.tally import Tally
 
-MAX_CONNECTIONS = 1024  # above it, file descriptors run out on common systems
-DISPLAY_S = 0.25
 RUN_DRAIN_S = 2.0  # a broken-off run does not wait for its jobs: they are taken up again
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """url None is a local stack for the run, with the GGUF at model_path. concurrency 0 is automatic."""
+    """url None is a local stack for the run, with the GGUF at model_path."""
 
     source: str
     results: Path
     read: ReadOptions = field(default_factory=ReadOptions)
     url: str | None = None
     model_path: str | None = None
-    concurrency: int = 0
     patience_s: float = PATIENCE_S
     progress: bool = True
     fresh: bool = False
@@ -41,45 +42,57 @@ class RunOptions:
 
 
 class Session:
-    """After run(), tally counts what it added to the journal in `seconds`; occupancy is None if unknown."""
+    """After run(), whole counts the results, and files names what the gateway keeps for them."""
 
     def __init__(
         self,
         options: RunOptions,
-        journal: Journal,
-        total: int,
-        state_dir: Path,
+        folder: RunFolder,
+        record: RunRecord,
+        console: Console,
         say: Callable[[str], None],
-        display: Display,
     ) -> None:
-        self.tally = Tally()
-        self.seconds = 0.0
-        self.occupancy: float | None = None
+        self.whole = Tally()
+        self.files: list[str] = []
         self._options = options
-        self._journal = journal
-        self._total = total
-        self._state_dir = state_dir
+        self._folder = folder
+        self._record = record
+        self._console = console
         self._say = say
-        self._display = display
+        self._before = self._now = Counts(record.bad, record.bad, 0)
+        self._resumed = False
+        self._known = not record.begun  # whether these are the true ones
+        self._handed_over = False
+        self._seconds = 0.0
+        self._occupancy: float | None = None
         self._interrupts = Interrupts()
         self._abort: Callable[[], object] | None = None
         self._aborted = False
         self._stack: Stack | None = None
 
-    def run(self, lines: Generator[PromptLine]) -> None:
-        """Until every line has its end. Raises CliError; repeating goes on from there."""
+    def run(self) -> None:
+        """Until RESULTS is written. Raises CliError; repeating goes on from there."""
         try:
             with self._interrupts, self._gateway() as url:
                 started = time.monotonic()
                 try:
-                    asyncio.run(self._send(url, lines))
+                    asyncio.run(self._send(url))
                 finally:
-                    self.seconds = time.monotonic() - started
+                    self._seconds = time.monotonic() - started
         except (CliError, asyncio.CancelledError) as error:
-            self._say(
-                f"{self._journal.done} of {self._total} requests are done; repeat the same command to go on"
-            )
+            self._say(self._how_to_go_on())
             raise self._cause(error) from None
+
+    def summary(self) -> SessionSummary:
+        requests = self._now.done - (self._before.done if self._resumed else 0)
+        tokens = self._now.tokens - self._before.tokens
+        return SessionSummary(max(0, requests), max(0, tokens), self._seconds, self._occupancy)
+
+    def _how_to_go_on(self) -> str:
+        done = f"{self._now.done} of {self._record.total} requests are done; " if self._known else ""
+        if self._options.url is not None and self._interrupts.requested() and self._handed_over:
+            return f"{done}the gateway goes on: repeat the same command to fetch the results"
+        return f"{done}repeat the same command to go on"
 
     def _cause(self, error: CliError | asyncio.CancelledError) -> CliError:
         """What really broke the session off: the rest follows from it."""
@@ -96,7 +109,8 @@ class Session:
         if self._options.url is not None:
             yield self._options.url
             return
-        where = StackOptions(self._state_dir, 0, 0, self._options.model_path, RUN_DRAIN_S)
+        model = self._options.model_path
+        where = StackOptions(self._folder.stack, 0, 0, model, RUN_DRAIN_S, private=True)
         self._stack = Stack(where, self._say, on_failure=lambda _: self._break_off())
         self._interrupts.on_further(self._stack.hurry)
         with self._stack as stack:
@@ -111,7 +125,7 @@ class Session:
         if self._abort is not None:
             self._abort()
 
-    async def _send(self, url: str, lines: Generator[PromptLine]) -> None:
+    async def _send(self, url: str) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -122,24 +136,32 @@ class Session:
         self._abort = abort
         if self._aborted:
             abort()
-        client = PatientClient(url, MAX_CONNECTIONS, self._options.patience_s)
-        bulk = BulkRun(client, self._journal, self.tally, self._say, self._options.concurrency)
-        with self._display:
-            show = asyncio.create_task(self._show(client))
-            try:
-                await bulk.run(lines)
-            finally:
-                show.cancel()
-                lines.close()
-                await client.close()
-                self._update(client)
-        self.occupancy = bulk.occupancy()
+        client = PatientClient(url, self._options.patience_s)
+        run = BatchRun(client, self._folder, self._record, self._say)
+        try:
+            await self._look_back(run)
+            await self._watch(run, client)
+        finally:
+            await client.close()
+            self._handed_over = run.handed_over()
+        self._occupancy, self.files = run.occupancy(), run.files()
 
-    async def _show(self, client: PatientClient) -> None:
-        while True:
-            self._update(client)
-            await asyncio.sleep(DISPLAY_S)
+    async def _look_back(self, run: BatchRun) -> None:
+        """At what earlier sessions began."""
+        await run.look()
+        self._resumed = self._record.begun
+        self._before = self._now = run.counts()
+        self._known = True
+        if self._resumed:
+            self._say(f"going on: {self._now.done} of {self._record.total} requests are done already")
 
-    def _update(self, client: PatientClient) -> None:
-        journal = self._journal
-        self._display.update(journal.done, journal.failed, self.tally.generated_tokens, client.trouble)
+    async def _watch(self, run: BatchRun, client: PatientClient) -> None:
+        total, done = self._record.total, self._before.done
+        with Display(self._console, total, done, enabled=self._options.progress) as display:
+
+            def update() -> None:
+                self._now = now = run.counts()
+                display.update(now.done, now.failed, now.tokens - self._before.tokens, client.trouble)
+
+            async with updated(update):
+                self.whole = await run.run()

@@ -29,7 +29,8 @@ STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 class StackOptions:
     """Where a stack lives. Port 0 is any free one; flower_port None is no Flower.
 
-    model None leaves the setting; drain_s None likewise.
+    model None leaves the setting; drain_s None likewise. private: it goes with a command, and its files with
+    it, whatever the setting.
     """
 
     state_dir: Path
@@ -37,6 +38,7 @@ class StackOptions:
     flower_port: int | None
     model: str | None = None
     drain_s: float | None = None
+    private: bool = False
 
 
 class Stack:
@@ -61,7 +63,7 @@ class Stack:
         self._say = say
         self._state_dir = options.state_dir.absolute()
         # Named by nobody, they are kept with the records that tell of them.
-        named = "files" in settings.model_fields_set
+        named = "files" in settings.model_fields_set and not options.private
         self._files = settings.files if named else str(self._state_dir / "files")
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")

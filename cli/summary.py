@@ -12,14 +12,22 @@ TOP_CODES = 3
 
 
 @dataclass(frozen=True)
+class SessionSummary:
+    """What one command saw end, in so many seconds; occupancy None if unknown."""
+
+    requests: int
+    tokens: int
+    seconds: float
+    occupancy: float | None
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """whole counts the results file, session what this command added to it in session_s seconds."""
+    """whole counts the results file."""
 
     results: Path
     whole: Tally
-    session: Tally
-    session_s: float
-    occupancy: float | None
+    session: SessionSummary
 
     def text(self) -> str:
         whole, session = self.whole, self.session
@@ -31,15 +39,15 @@ class Outcome:
             ("prompt tokens", f"{whole.prompt_tokens:,}"),
             ("generated tokens", f"{whole.generated_tokens:,}"),
         ]
-        if self.session_s > 0 and session.generated_tokens:
-            rows.append(("tokens/s", f"{session.generated_tokens / self.session_s:.1f}"))
+        if session.seconds > 0 and session.tokens:
+            rows.append(("tokens/s", f"{session.tokens / session.seconds:.1f}"))
         if whole.tokens_per_step is not None:
             rows.append(("tokens/step", f"{whole.tokens_per_step:.2f}"))
-        if self.occupancy is not None:
-            rows.append(("batch occupancy", f"{self.occupancy:.0%}"))
+        if session.occupancy is not None:
+            rows.append(("batch occupancy", f"{session.occupancy:.0%}"))
         if whole.prompt_tokens:
             rows.append(("prefix hit rate", f"{whole.cached_tokens / whole.prompt_tokens:.0%}"))
-        rows += [("wall time", duration(self.session_s)), ("results", str(self.results))]
+        rows += [("wall time", duration(session.seconds)), ("results", str(self.results))]
         return "\n".join(f"{name:<18}{value}" for name, value in rows)
 
 

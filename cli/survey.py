@@ -1,4 +1,4 @@
-"""A first reading of a prompt file: how many requests, which are wrong, and what tells it from another."""
+"""The reading of a prompt file: how many requests, which are wrong, and what tells it from another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import io
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,22 +41,21 @@ class Survey:
 
 
 def survey(
-    stream: io.BufferedReader, suffix: str, options: ReadOptions, bad: Callable[[PromptLine], None]
+    stream: io.BufferedReader, suffix: str, options: ReadOptions, each: Callable[[PromptLine], None]
 ) -> Survey:
-    """Read it all once, calling bad with each bad line. Raises BadInput for a file without any request."""
+    """Read it all once, calling each with every line. Raises BadInput for a file without any request."""
     reader = PromptReader(options, suffix)
-    total = wrong = 0
+    total = bad = 0
     for line in reader.read(stream):
         total += 1
-        if line.problems:
-            wrong += 1
-            bad(line)
+        bad += bool(line.problems)
+        each(line)
     if not total:
         raise BadInput("the input holds no prompts")
-    return Survey(total, wrong, reader.kinds)
+    return Survey(total, bad, reader.kinds)
 
 
-def read_lines(path: Path, suffix: str, options: ReadOptions) -> Generator[PromptLine]:
+def read_lines(path: Path, suffix: str, options: ReadOptions) -> Iterator[PromptLine]:
     """The lines of a file, which stays open until the last one is read."""
     with opened(str(path)) as stream:
         yield from PromptReader(options, suffix).read(stream)

@@ -23,7 +23,7 @@ def gateway(url: str | None, model: str | None, say: Callable[[str], None]) -> I
             folder = exits.enter_context(
                 tempfile.TemporaryDirectory(prefix="medusaq-", ignore_cleanup_errors=True)
             )
-            stack = Stack(StackOptions(Path(folder), 0, None, model, DRAIN_S), say)
+            stack = Stack(StackOptions(Path(folder), 0, None, model, DRAIN_S, private=True), say)
             interrupts.on_further(stack.hurry)
             exits.enter_context(stack)
             say(f"local stack for this command: gateway {stack.url}")

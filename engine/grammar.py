@@ -107,7 +107,8 @@ class GrammarConstraint:
     def __init__(self, model: Model, alphabet: Alphabet, grammar: str) -> None:
         self._model = model  # outlives the sampler, which points into its vocabulary
         self._alphabet = alphabet
-        self._sampler = llama_cpp.llama_sampler_init_grammar(model.vocab, grammar.encode(), b"root")
+        raw = grammar.encode() or b"-"  # an empty one would allow everything
+        self._sampler = llama_cpp.llama_sampler_init_grammar(model.vocab, raw, b"root")
         if not self._sampler:
             raise _refusal(
                 "llama.cpp takes no such grammar: it refers to itself without end, or is malformed"

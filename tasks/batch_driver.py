@@ -167,7 +167,7 @@ class BatchDriver:
 
     def _live(self) -> list[WorkerInfo]:
         at, seen = self._workers
-        if time.monotonic() - at > WORKERS_AGE_S:
+        if not seen or time.monotonic() - at > WORKERS_AGE_S:  # the first answers name their model too
             seen = self._registry.live()
             self._workers = time.monotonic(), seen
         return seen

@@ -9,10 +9,9 @@ from typing import Any, BinaryIO
 
 from tasks.batches import Line
 from tasks.job import preview, random_seed
-from tasks.openai_format import job_fields
-from tasks.requests import HALF_PAIR, Problem, job_problems
+from tasks.openai_format import JOBS, MAX_CUSTOM_ID, job_fields
+from tasks.requests import HALF_PAIR, Problem, read_job
 
-MAX_CUSTOM_ID = 512  # characters, as OpenAI's
 BAD_JSON = "invalid_json_line"
 NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
 PREFIX_CHARS = 512  # lines that share so much of their beginning are sent near each other
@@ -56,7 +55,10 @@ def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, byt
 
 
 class LineDecoder:
-    """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own."""
+    """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own.
+
+    Bodies of JOBS may name several models.
+    """
 
     def __init__(self, endpoint: str, max_bytes: int, default_max_tokens: int) -> None:
         self.model: str | None = None  # that of the first good line that names one
@@ -68,8 +70,8 @@ class LineDecoder:
     def decode(self, number: int, raw: bytes | None) -> Line | Refused:
         """raw: a line, or None for one that is too long."""
         if raw is None:
-            problem = Problem(f"longer than {self._max_bytes:,} bytes", code="line_too_long")
-            return Refused(number, None, problem)
+            too_long = Problem(f"longer than {self._max_bytes:,} bytes", code="line_too_long")
+            return Refused(number, None, too_long)
         value = _object(raw)
         if isinstance(value, Problem):
             return Refused(number, None, value)
@@ -80,20 +82,20 @@ class LineDecoder:
         fields, problems = job_fields(value)
         if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
             problems.append(Problem(f"the batch is for {self._endpoint}", "url", "url_mismatch"))
-        if not problems:
-            problems = self._schema_problems(fields)
-        if problems:
-            return Refused(number, custom_id, problems[0])
-        model = fields.pop("model", None)
-        self.model = self.model or model
-        if model is not None and model != self.model:
+        job = problems or read_job(fields)
+        if isinstance(job, list):
+            return Refused(number, custom_id, (problems or _in_body(job))[0])
+        self.model = self.model or job.model
+        if job.model not in (None, self.model) and self._endpoint != JOBS:  # whose jobs each name their own
             return Refused(
                 number, custom_id, Problem(f"the batch is for {self.model!r}", "model", "model_mismatch")
             )
-        fields.setdefault("max_tokens", self._default_max_tokens)
-        fields.setdefault("seed", random_seed())
-        request = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        return Line(number, custom_id, model or "", request, preview(fields))
+        sent = job.sent()
+        sent.pop("model", None)
+        sent.setdefault("max_tokens", self._default_max_tokens)
+        sent.setdefault("seed", random_seed())
+        request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+        return Line(number, custom_id, job.model or "", request, preview(sent))
 
     def _id_problem(self, number: int, custom_id: object) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
@@ -107,9 +109,9 @@ class LineDecoder:
             return Problem(f"{custom_id!r} is that of line {first} too", "custom_id", "duplicate_custom_id")
         return None
 
-    def _schema_problems(self, fields: Mapping[str, Any]) -> list[Problem]:
-        found = job_problems(fields)
-        return [Problem(p.message, f"body.{p.field}" if p.field else "body", p.code) for p in found]
+
+def _in_body(problems: list[Problem]) -> list[Problem]:
+    return [Problem(p.message, f"body.{p.field}" if p.field else "body", p.code) for p in problems]
 
 
 def _object(raw: bytes) -> dict[str, Any] | Problem:

@@ -38,7 +38,12 @@ class Ingest:
         self._files, self._batches, self._settings, self._token = files, batches, settings, token
 
     def run(self, batch: Batch) -> None:
-        """Raises BatchRefused for a file that is no batch at all, LeadLost, and what the stores raise."""
+        """Raises BatchRefused for a file that is no batch at all, LeadLost, and what the stores raise.
+
+        batch: as it was a moment ago. One that was read meanwhile is left as it is.
+        """
+        if self._batches.get(batch.id).validated:
+            return
         with self._files.local_copy(object_name(batch.input_file_id)) as source:
             only = self._failed_before(batch)
             self._check(source)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.batch_lines import MAX_CUSTOM_ID
-from tasks.openai_format import CHAT, COMPLETIONS
+from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID, OF_THE_BATCH
 from tasks.requests import JobRequest
 
-OURS_ALONE = ("prompt", "messages", "raw", "logprobs", "priority", "deadline")
+NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # or spelt otherwise there
 REF = "#/$defs/{model}"
 
 
 def line_schema() -> dict[str, Any]:
     """Draft 2020-12. What it accepts is valid, but for a custom_id or a model that other lines contradict."""
     job = JobRequest.model_json_schema(ref_template=REF)
-    fields = {name: field for name, field in job["properties"].items() if name not in OURS_ALONE}
+    own = {name: field for name, field in job["properties"].items() if name not in OF_THE_BATCH}
+    fields = {name: field for name, field in own.items() if name not in NOT_OPENAIS}
     chat = {
         **fields,
-        "messages": job["properties"]["messages"],
+        "messages": own["messages"],
         "max_completion_tokens": fields["max_tokens"],
         "logprobs": {"type": ["boolean", "null"]},
         "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
@@ -27,7 +27,7 @@ def line_schema() -> dict[str, Any]:
     completion = {
         **fields,
         "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 1}]},
-        "logprobs": job["properties"]["logprobs"],
+        "logprobs": own["logprobs"],
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -38,10 +38,14 @@ def line_schema() -> dict[str, Any]:
         "properties": {
             "custom_id": {"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID},
             "method": {"const": "POST"},
-            "url": {"enum": [CHAT, COMPLETIONS]},
+            "url": {"enum": list(ENDPOINTS)},
             "body": {"type": "object"},
         },
-        "oneOf": [_body(CHAT, chat, "messages"), _body(COMPLETIONS, completion, "prompt")],
+        "oneOf": [
+            _body(CHAT, chat, "messages"),
+            _body(COMPLETIONS, completion, "prompt"),
+            _own_body(own),
+        ],
         "$defs": job.get("$defs", {}),
     }
 
@@ -49,3 +53,15 @@ def line_schema() -> dict[str, Any]:
 def _body(url: str, properties: dict[str, Any], required: str) -> dict[str, Any]:
     body = {"type": "object", "required": [required], "properties": properties}
     return {"properties": {"url": {"const": url}, "body": body}}
+
+
+def _own_body(properties: dict[str, Any]) -> dict[str, Any]:
+    raw = {"required": ["raw"], "properties": {"raw": {"const": True}}}
+    body = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "oneOf": [{"required": ["messages"], "not": raw}, {"required": ["prompt"]}],
+        "not": {**raw, "required": ["raw", "tools"]},  # raw text has no place for them
+    }
+    return {"properties": {"url": {"const": JOBS}, "body": body}}

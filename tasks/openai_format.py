@@ -15,7 +15,11 @@ from tasks.requests import SEED_LIMIT, UNKNOWN_FIELD, Problem
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+JOBS = "/v1/jobs"  # of batch lines alone: their bodies are job fields already
+ENDPOINTS = (CHAT, COMPLETIONS, JOBS)
 KEYS = ("custom_id", "method", "url", "body")
+MAX_CUSTOM_ID = 512  # characters, as OpenAI's
+OF_THE_BATCH = ("deadline", "priority")  # job fields that a batch has for all its lines
 
 # Nothing in an answer depends on them: names for their accounts, for their caches, hints about speed.
 IGNORED = frozenset(
@@ -73,16 +77,41 @@ def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
     if value.get("method") != "POST":
         problems.append(Problem('must be "POST"', "method"))
     url, body = value.get("url"), value.get("body")
-    known = isinstance(url, str) and url in TRANSLATORS
+    known = isinstance(url, str) and url in ENDPOINTS
     if not known:
-        problems.append(Problem(f"must be {' or '.join(TRANSLATORS)}", "url", "url_mismatch"))
+        *some, last = ENDPOINTS
+        problems.append(Problem(f"must be {', '.join(some)} or {last}", "url", "url_mismatch"))
     if not isinstance(body, dict):
         problems.append(Problem("must be a JSON object" if "body" in value else "missing", "body"))
     elif known:
-        fields, found = body_fields(str(url), body)
+        if url == JOBS:
+            fields, found = own_fields(body)
+        else:
+            fields, found = body_fields(str(url), body)
+            found += _not_of_a_line(fields)
         problems += [replace(problem, field=f"body.{problem.field}") for problem in found]
         return fields, problems
     return {}, problems
+
+
+def own_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The job fields of a body sent to JOBS as a line; null is as good as absent, in messages too."""
+    given = _given(body)
+    if isinstance(messages := given.get("messages"), list):
+        given["messages"] = [
+            _given(message) if isinstance(message, dict) else message for message in messages
+        ]
+    return given, _not_of_a_line(given)
+
+
+def _not_of_a_line(fields: dict[str, Any]) -> list[Problem]:
+    """Takes out what a line cannot have of its own."""
+    found = [name for name in OF_THE_BATCH if fields.pop(name, None) is not None]
+    return [Problem("a batch has one for all its lines", name) for name in found]
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

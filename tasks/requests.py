@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -47,6 +48,14 @@ class Problem:
 
     def __str__(self) -> str:
         return self.message if self.field is None else f"{self.field}: {self.message}"
+
+
+_STOP_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOPS},
+    ]
+}
 
 
 def _listed(value: object) -> object:
@@ -86,9 +95,9 @@ class JobRequest(Strict):
     top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT)
-    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS)] = Field(
-        [], json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    )
+    stop: Annotated[
+        list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS), WithJsonSchema(_STOP_SCHEMA)
+    ] = Field([])
     stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOPS)
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
@@ -170,13 +179,18 @@ def refused(found: Problem) -> InvalidRequest:
     return InvalidRequest(message, code=found.code, param=found.field)
 
 
-def job_problems(job: Mapping[str, Any]) -> list[Problem]:
-    """Everything that the schema refuses in a job read from JSON."""
+def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
+    """A job read from JSON, or everything that the schema refuses in it."""
     try:
-        JobRequest.model_validate_json(json.dumps(job))
+        return JobRequest.model_validate_json(json.dumps(job))
     except ValidationError as error:
         return [problem(item) for item in error.errors(include_url=False, include_input=False)]
-    return []
+
+
+def job_problems(job: Mapping[str, Any]) -> list[Problem]:
+    """The latter alone."""
+    found = read_job(job)
+    return found if isinstance(found, list) else []
 
 
 def problem(item: ErrorDetails) -> Problem:

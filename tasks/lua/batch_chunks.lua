@@ -2,6 +2,7 @@
 -- While a file is still read: its first lines need not wait for its last. Returns 'ok', or 'lost'.
 if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
+if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
 if tonumber(redis.call('HGET', key, 'chunks')) < tonumber(ARGV[3]) then redis.call('HSET', key, 'chunks', ARGV[3]) end
 redis.call('HSET', key, 'total', ARGV[4])
 return 'ok'

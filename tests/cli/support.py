@@ -12,6 +12,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from tasks.batch import ENDED
 from tests.workers import ROOT, SCRIPTED, wait_until
 
 COMMAND = ["-P", "-m", "cli"]
@@ -102,18 +105,19 @@ class Cli:
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(ended.args, ended.returncode, out, err)
 
-    def start(self, *arguments: str, **env: str) -> Running:
+    def start(self, *arguments: str, stdin: Path = Path(os.devnull), **env: str) -> Running:
         """Run it in the background."""
-        process = subprocess.Popen(
-            [sys.executable, *COMMAND, *arguments],
-            cwd=self.folder,
-            env={**self.env, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=_heed_ctrl_c,
-        )
+        with stdin.open("rb") as given:
+            process = subprocess.Popen(
+                [sys.executable, *COMMAND, *arguments],
+                cwd=self.folder,
+                env={**self.env, **env},
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=_heed_ctrl_c,
+            )
         running = Running(process)
         self._running.append(running)
         return running
@@ -162,6 +166,42 @@ def write_jsonl(path: Path, values: list[dict[str, Any]]) -> Path:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Begun:
+    """A run that was begun and has not ended: what its folder says, and its batches at a gateway."""
+
+    def __init__(self, results: Path, url: str) -> None:
+        self.record = results.with_name(results.name + ".run") / "run.json"
+        self.url = url
+
+    def read(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.record.read_bytes())
+        return content
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Those that the record names by now."""
+        try:
+            ids = [part["batch_id"] for part in self.read()["parts"]]
+        except FileNotFoundError:
+            return []
+        return [httpx.get(f"{self.url}/v1/batches/{one}").raise_for_status().json() for one in ids if one]
+
+    def done(self) -> int:
+        """How many requests have ended."""
+        counts = [batch["request_counts"] for batch in self.batches()]
+        return sum(count["completed"] + count["failed"] for count in counts)
+
+    def done_or_away(self) -> int:
+        """Likewise; -1 while the gateway is away."""
+        try:
+            return self.done()
+        except httpx.HTTPError:
+            return -1
+
+    def ended(self) -> bool:
+        batches = self.batches()
+        return bool(batches) and all(batch["status"] in ENDED for batch in batches)
 
 
 def texts(path: Path) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ def read(data: bytes | str, suffix: str = "", **options: Any) -> list[PromptLine
 def jobs(data: bytes | str, suffix: str = "", **options: Any) -> list[dict[str, Any]]:
     lines = read(data, suffix, **options)
     assert [line.problems for line in lines] == [()] * len(lines)
-    assert all(line.job.pop("priority") == "bulk" for line in lines)
     return [line.job for line in lines]
 
 
@@ -64,7 +63,11 @@ def test_json_lines_take_every_job_field() -> None:
     line |= {"decoding": "medusa", "acceptance": "typical"}
     assert jobs(json.dumps({**line, "model": None})) == [line]
     assert jobs(json.dumps({"messages": MESSAGES, "custom_id": "q"})) == [{"messages": MESSAGES}]
-    assert read(json.dumps({"prompt": "x", "priority": "interactive"}))[0].job["priority"] == "interactive"
+
+
+def test_a_batch_line_of_ours_is_a_job_already() -> None:
+    line = batch({"prompt": "x", "raw": True, "seed": None}, url="/v1/jobs")
+    assert jobs(json.dumps(line)) == [{"prompt": "x", "raw": True}]
 
 
 def test_chat_lines_of_a_batch_file() -> None:
@@ -201,13 +204,17 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
             ["custom_id: holds half of a surrogate pair, which UTF-8 cannot carry"],
         ),
         (
-            {"prompt": "x", "metadata": {str(i): "" for i in range(15)}},
-            ["metadata: has 15 keys, at most 14 fit"],
+            {"prompt": "x", "priority": "interactive", "deadline": 4e9},
+            ["deadline: a batch has one for all its lines", "priority: a batch has one for all its lines"],
+        ),
+        (
+            {"prompt": "x", "metadata": {str(i): "" for i in range(17)}},
+            ["metadata: dictionary should have at most 16 items after validation, not more"],
         ),
         (batch({"messages": MESSAGES}, method="GET"), ['method: must be "POST"']),
         (
             batch({"input": "x"}, url="/v1/embeddings"),
-            ["url: must be /v1/chat/completions or /v1/completions"],
+            ["url: must be /v1/chat/completions, /v1/completions or /v1/jobs"],
         ),
         (batch({"messages": MESSAGES}, custom_id=None), ["custom_id: missing"]),
         (batch({"messages": MESSAGES}, extra=1), ["extra: there is no such field"]),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.cli.support import Cli, Running, texts, write_jsonl
+from tests.cli.support import Begun, Cli, Running, texts, write_jsonl
 from tests.servers import RedisServer, free_port
 from tests.workers import wait_until
 
@@ -112,31 +113,39 @@ def test_a_model_that_cannot_be_loaded_stops_the_stack(cli: Cli) -> None:
     assert cli.processes() == {}
 
 
+def of_run(running: Running) -> str:
+    """The address of the gateway that a run has started for itself."""
+    return running.wait_for("local stack for this run").split("gateway ")[1].split(",")[0]
+
+
 def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
-    lines = [{"prompt": f"answer {n} delay=0.3"} for n in range(60)]
+    lines = [{"prompt": f"answer {n} delay=0.5"} for n in range(120)]
     write_jsonl(cli.folder / "p.jsonl", lines)
-    command = ("run", "p.jsonl", "-o", "r.jsonl", "--concurrency", "4")
-    journal = cli.folder / "r.jsonl.run" / "journal.jsonl"
+    command = ("run", "p.jsonl", "-o", "r.jsonl")
+    slots = {"MEDUSAQ_SLOTS": "4", "MEDUSAQ_FILES": str(cli.folder / "of-others")}
 
-    def ended() -> int:
-        return journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+    def ended(running: Running) -> Callable[[], int]:
+        return Begun(cli.folder / "r.jsonl", of_run(running)).done_or_away
 
-    first = cli.start(*command)
-    wait_until(lambda: ended() >= 4, 30, alive=lambda: first.process.poll() is None, report=first.text)
+    first = cli.start(*command, **slots)
+    done = ended(first)
+    wait_until(lambda: done() >= 8, 30, alive=lambda: first.process.poll() is None, report=first.text)
     first.send(signal.SIGKILL)
     first.wait()
     cli.gone()
-    before = ended()
-    assert 4 <= before < len(lines)
+    assert (cli.folder / "r.jsonl.run" / "stack" / "files").is_dir()
 
-    second = cli.start(*command)
-    assert second.wait_for("local stack for this run").count("http://127.0.0.1:") == 2
-    wait_until(lambda: ended() >= before + 4, 30, alive=lambda: second.process.poll() is None)
+    second = cli.start(*command, **slots)
+    done = ended(second)
+    before = int(second.wait_for("going on: ").split()[2])
+    assert 8 <= before < len(lines)
+    wait_until(lambda: done() >= before + 4, 30, alive=lambda: second.process.poll() is None)
+    goal = before + 4
     for service in ("gateway", "worker", "io", "redis"):
         os.kill(cli.service(service), signal.SIGKILL)
         second.wait_for(f"{service} ended (killed by SIGKILL)")
-        goal = ended() + 2
-        wait_until(lambda goal=goal: ended() >= goal, 30, report=second.text)  # type: ignore[misc]
+        goal = max(goal, done()) + 4
+        wait_until(lambda goal=goal: done() >= goal, 30, report=second.text)  # type: ignore[misc]
     assert second.wait() == 0, second.text()
     assert texts(cli.folder / "r.jsonl") == [(f"line-{n + 1}", f"answer {n}") for n in range(len(lines))]
     assert cli.processes() == {}

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine import EngineClosed, EngineConfig, EngineError, FinishReason, RequestRefused, load
+from engine import (
+    Completion,
+    EngineClosed,
+    EngineConfig,
+    EngineError,
+    FinishReason,
+    RequestRefused,
+    TextDelta,
+    load,
+)
 from engine.service import EngineService
 from tests.engine.drive import alone, request, same
 from tests.engine.test_exactness import prompts
@@ -60,6 +71,24 @@ def test_refusals_come_through_the_future(service: EngineService) -> None:
     assert isinstance(future.exception(timeout=5), RequestRefused)
 
 
+def test_a_grammar_is_refused_through_the_future(service: EngineService) -> None:
+    """On the thread that submits: the engine's never sees it."""
+    submitting = threading.get_ident()
+    prepared_on = []
+    prepare = service._engine.prepare
+
+    def noted(*args: object) -> object:
+        prepared_on.append(threading.get_ident())
+        return prepare(*args)  # type: ignore[arg-type]
+
+    service._engine.prepare = noted  # type: ignore[assignment, method-assign]
+    error = service.submit(request("r", "abc", grammar="root ::= root")).exception(timeout=5)
+    assert isinstance(error, RequestRefused)
+    assert (error.param, error.code) == ("response_format", "invalid_schema")
+    assert prepared_on == [submitting]
+    assert service.submit(request("r", "abc", grammar='root ::= "a"')).result(timeout=5).text == "a"
+
+
 def test_an_id_is_in_use_only_once(service: EngineService) -> None:
     first = service.submit(request("r", "abc", max_tokens=500))
     error = service.submit(request("r", "abc")).exception(timeout=5)
@@ -106,3 +135,151 @@ def test_an_error_of_its_own_closes_the_engine(tiny_gguf: str, monkeypatch: pyte
     assert isinstance(error, EngineClosed)
     assert "internal error" in error.message
     service.close()
+
+
+# Text as it comes
+
+
+class Heard:
+    """A listener that keeps what it hears, and on which thread."""
+
+    def __init__(self) -> None:
+        self.deltas: list[TextDelta] = []
+        self.threads: set[str] = set()
+        self.first = threading.Event()
+
+    def __call__(self, delta: TextDelta) -> None:
+        self.deltas.append(delta)
+        self.threads.add(threading.current_thread().name)
+        self.first.set()
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+    def is_all_of(self, completion: Completion) -> None:
+        assert self.text == completion.text
+        assert sum(delta.tokens for delta in self.deltas) == len(completion.tokens)
+        logprobs = tuple(one for delta in self.deltas for one in delta.logprobs)
+        assert logprobs == (completion.logprobs or ())
+
+
+@pytest.mark.parametrize("sampling", [{}, {"logprobs": 2}, {"temperature": 1.5, "logprobs": 0}], ids=str)
+def test_a_listener_hears_all_of_its_own_text(service: EngineService, sampling: dict[str, object]) -> None:
+    heard = [Heard() for _ in range(8)]
+    requests = [request(f"r{i}", p, seed=i, **sampling) for i, p in enumerate(prompts(8))]
+    futures = [service.submit(r, on_text=one) for r, one in zip(requests, heard, strict=True)]
+    for one, future in zip(heard, futures, strict=True):
+        one.is_all_of(future.result(timeout=30))
+        assert one.threads == {"engine"}
+        assert len(one.deltas) > 5, "piece by piece"
+        assert all(delta.text for delta in one.deltas[:-1])
+
+
+def test_what_was_heard_is_complete_before_the_result(service: EngineService) -> None:
+    heard = Heard()
+    future = service.submit(request("r", "abc"), heard)
+    texts = []
+    future.add_done_callback(lambda done: texts.append((heard.text, done.result().text)))
+    future.result(timeout=5)
+    time.sleep(0.05)
+    assert texts == [(heard.text, heard.text)]
+
+
+def test_a_stop_string_is_not_heard(service: EngineService) -> None:
+    whole = service.submit(request("r", "cabbage", max_tokens=40)).result(timeout=5)
+    for at in range(4, len(whole.text) - 3, 5):
+        heard = Heard()
+        stop = whole.text[at : at + 3]
+        future = service.submit(request("r", "cabbage", max_tokens=40, stop=(stop,), logprobs=1), heard)
+        heard.is_all_of(future.result(timeout=5))
+        assert stop not in heard.text
+
+
+def test_a_cancelled_request_is_heard_up_to_its_end(service: EngineService) -> None:
+    heard = Heard()
+    future = service.submit(request("r", "cabbage", max_tokens=900, stop=("no such text",)), heard)
+    assert heard.first.wait(5)
+    service.cancel("r")
+    completion = future.result(timeout=5)
+    assert completion.finish_reason is FinishReason.CANCELLED
+    heard.is_all_of(completion)
+
+
+def test_a_late_listener_hears_everything(service: EngineService) -> None:
+    early, late, later = Heard(), Heard(), Heard()
+    future = service.submit(request("r", "cabbage", max_tokens=700, logprobs=1), early)
+    assert early.first.wait(5)
+    while len(early.deltas) < 20:
+        time.sleep(0.001)
+    assert service.listen("r", late)
+    assert late.first.wait(5)
+    assert len(late.deltas[0].text) > 10, "all so far comes first"
+    assert service.listen("r", later)
+    completion = future.result(timeout=30)
+    for one in (early, late, later):
+        one.is_all_of(completion)
+    assert not service.listen("r", Heard())
+    assert not service.listen("unknown", Heard())
+
+
+def test_listening_to_one_that_still_waits(tiny_gguf: str) -> None:
+    service = tiny_service(tiny_gguf, slots=1)
+    first = service.submit(request("first", "abc", max_tokens=300))
+    second = service.submit(request("second", "bead"))
+    heard = Heard()
+    assert service.listen("second", heard)
+    heard.is_all_of(second.result(timeout=10))
+    assert first.done()
+    service.close()
+
+
+def test_no_listener_misses_the_end_however_late_it_comes(service: EngineService) -> None:
+    """It hears everything, or is told that the request is not here."""
+    outcomes = set()
+    for i in range(150):
+        heard = Heard()
+        future = service.submit(request("r", "abc", max_tokens=6))
+        time.sleep(i * 2e-5)
+        known = service.listen("r", heard)
+        completion = future.result(timeout=5)
+        if known:
+            heard.is_all_of(completion)
+        else:
+            assert not heard.deltas
+        outcomes.add(known)
+    assert True in outcomes
+
+
+def test_a_listener_that_raises_is_dropped_and_harms_nobody(
+    service: EngineService, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def broken(delta: TextDelta) -> None:
+        calls.append(delta)
+        raise ZeroDivisionError("a bug of the caller's")
+
+    heard, other = Heard(), Heard()
+    with caplog.at_level(logging.ERROR):
+        bad = service.submit(request("bad", "abc"), broken)
+        good = service.submit(request("good", "bead"), heard)
+        assert service.listen("bad", other)
+        heard.is_all_of(good.result(timeout=5))
+        other.is_all_of(bad.result(timeout=5))
+    assert len(calls) == 1
+    assert [record.message for record in caplog.records] == ["the listener of bad raised, and is dropped"]
+    assert service.submit(request("next", "abc")).result(timeout=5).text
+
+
+def test_an_error_ends_what_is_heard(tiny_gguf: str) -> None:
+    service = tiny_service(tiny_gguf)
+    heard = Heard()
+    future = service.submit(request("r", "abc", max_tokens=900), heard)
+    assert heard.first.wait(5)
+    service.close()
+    assert isinstance(future.exception(timeout=5), EngineClosed)
+    count = len(heard.deltas)
+    time.sleep(0.05)
+    assert len(heard.deltas) == count
+    assert not service.listen("r", Heard())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.text import TextStream
+from engine.text import TextReader, TextStream
 
 MIXED = "é€😀"  # characters of two, three and four bytes
 
@@ -158,3 +158,117 @@ def test_the_text_so_far_is_there_after_every_token() -> None:
 def test_any_split_of_any_bytes_reads_as_the_whole(raw: bytes, cuts: list[int], stop: list[str]) -> None:
     tokens = pieces(raw, *(min(cut, len(raw)) for cut in cuts))
     assert stream(tokens, *stop) == naive(tokens, *stop)
+
+
+# Heard piece by piece
+
+
+def told(tokens: list[bytes], *stop: str, every: int = 1) -> tuple[list[str], list[int], str]:
+    """(texts, tokens whole with each, the whole text) of a reader asked after every so many tokens."""
+    stream = TextStream(stop)
+    reader = TextReader(stream)
+    texts, counts = [], []
+    for i, token in enumerate(tokens):
+        ended = stream.push(token)
+        if i % every == 0 and not ended:
+            text, count = reader.take()
+            assert text or not count, "a token is told with text"
+            texts.append(text)
+            counts.append(count)
+        if ended:
+            break
+    text, count = reader.take(final=True)
+    assert sum(counts) + count == len(stream.parts), "each token is told once"
+    return [*texts, text], [*counts, count], stream.text
+
+
+@pytest.mark.parametrize("text", ["é", "€", "😀", MIXED, f"a{MIXED}b"])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_what_is_told_is_the_text_at_every_split(text: str, parts: int) -> None:
+    for tokens in splits(text.encode(), parts):
+        texts, _, whole = told(tokens)
+        assert "".join(texts) == whole == text
+
+
+@pytest.mark.parametrize("stop", ["END", "é€", "😀", "\n\n", "€"])
+def test_nothing_of_a_stop_string_is_ever_told(stop: str) -> None:
+    raw = f"ab {stop} tail".encode()
+    for parts in (1, 2, 3, 4):
+        for tokens in splits(raw, parts):
+            texts, _, whole = told(tokens, stop)
+            assert "".join(texts) == whole == "ab ", tokens
+
+
+def test_the_beginning_of_a_stop_string_waits_until_it_is_none() -> None:
+    tokens = [b"one E", b"N", b"D", b"ING", b" E"]
+    texts, counts, _ = told(tokens, "ENDED")
+    assert texts == ["one ", "", "", "ENDING", " ", "E"]
+    assert counts == [0, 0, 0, 4, 0, 1]
+
+
+def test_the_longest_beginning_waits() -> None:
+    assert told([b"xaab", b"c"], "aabd", "bz")[0] == ["x", "aabc", ""]
+    assert told([b"aa", b"ab"], "aab")[0] == ["", "a"], "it begins one character later"
+
+
+def test_a_token_is_told_with_its_last_character() -> None:
+    raw = "😀".encode()
+    texts, counts, _ = told([b"a", raw[:1], raw[1:3], raw[3:] + b"b"])
+    assert texts == ["a", "", "", "😀b", ""]
+    assert counts == [1, 0, 0, 3, 0]
+
+
+def test_a_character_that_is_never_finished_is_not_told() -> None:
+    texts, counts, whole = told([b"ab", "😀".encode()[:2]])
+    assert (texts, counts, whole) == (["ab", "", ""], [1, 0, 1], "ab")
+
+
+def test_a_late_reader_hears_everything() -> None:
+    stream = TextStream(("STOP",))
+    for token in (b"one ", b"two S", b"TO"):
+        stream.push(token)
+    reader = TextReader(stream)
+    assert reader.take() == ("one two ", 1)
+    assert reader.take() == ("", 0)
+    stream.push(b"P gone")
+    assert reader.take(final=True) == ("", 3)
+    assert reader.take(final=True) == ("", 0)
+
+
+@given(
+    raw=st.one_of(
+        st.text(alphabet="ab€😀é\n", max_size=24).map(str.encode),
+        st.binary(max_size=16),
+        st.text(alphabet="ab", max_size=24).map(str.encode),
+    ),
+    cuts=st.lists(st.integers(0, 60), max_size=12),
+    stop=st.lists(st.text(alphabet="ab€😀é\n\ufffd", min_size=1, max_size=4), max_size=3),
+    every=st.integers(1, 4),
+)
+@settings(max_examples=600, deadline=None)
+def test_what_is_told_is_certain_and_joins_to_the_text(
+    raw: bytes, cuts: list[int], stop: list[str], every: int
+) -> None:
+    tokens = pieces(raw, *(min(cut, len(raw)) for cut in cuts))
+    texts, _, whole = told(tokens, *stop, every=every)
+    assert "".join(texts) == whole == naive(tokens, *stop)[0]
+
+
+@given(
+    raw=st.text(alphabet="ab", max_size=12).map(str.encode),
+    stop=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=2),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_character_waits_that_no_stop_string_could_take(raw: bytes, stop: list[str]) -> None:
+    """What is held back is the longest end of the text with which some stop string begins."""
+    stream = TextStream(stop)
+    reader = TextReader(stream)
+    said = ""
+    for i in range(len(raw)):
+        if stream.push(raw[i : i + 1]):
+            return
+        said += reader.take()[0]
+        text = raw[: i + 1].decode()
+        held = text[len(said) :]
+        ends = [text[n:] for n in range(len(text)) if any(s.startswith(text[n:]) for s in stop)]
+        assert held == max(ends, key=len, default="")

@@ -64,7 +64,7 @@ def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
     cached = [body(row)["usage"]["prompt_tokens_details"]["cached_tokens"] for row in rows[:20]]
     assert sum(n > len(INSTRUCTION) // 2 for n in cached) >= 15
     assert text(rows[20]) == text(rows[21]) != text(rows[22])
-    error = rows[23]["error"]
+    error = body(rows[23])["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert sorted(path.name for path in cli.folder.iterdir()) == [model, "p.jsonl", "r.jsonl"]
     cli.gone()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
 from tasks.batches import Line
-from tasks.openai_format import CHAT, COMPLETIONS
+from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS
 
 MOST = 4096
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -35,6 +35,12 @@ def test_a_good_line_becomes_the_request_of_a_job() -> None:
     assert isinstance(got, Line)
     assert (got.number, got.custom_id, got.model, got.preview) == (7, "a", "m", "Hello")
     assert json.loads(got.request) == {"messages": MESSAGES, "max_tokens": 5, "seed": 3}
+
+
+def test_one_stop_string_is_a_list_of_one() -> None:
+    got = decoder().decode(1, line(body={"messages": MESSAGES, "stop": "END"}))
+    assert isinstance(got, Line)
+    assert json.loads(got.request)["stop"] == ["END"]
 
 
 def test_what_the_line_leaves_open_is_fixed_once() -> None:
@@ -103,6 +109,74 @@ def test_a_batch_is_for_one_model() -> None:
     assert isinstance(d.decode(3, line("c", body={"messages": MESSAGES})), Line), "it names none"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "Hello", "raw": True, "stop_token_ids": [2], "seed": 3, "max_tokens": 5},
+        {"messages": MESSAGES, "decoding": "medusa", "logprobs": 2, "seed": 3, "max_tokens": 5},
+    ],
+)
+def test_a_line_of_ours_is_a_job_as_it_stands(body: dict[str, Any]) -> None:
+    got = decoder(JOBS).decode(1, line(url=JOBS, body={**body, "model": "m", "top_p": None}))
+    assert isinstance(got, Line)
+    assert (got.model, got.preview, json.loads(got.request)) == ("m", "Hello", body)
+
+
+def test_what_a_line_of_ours_leaves_open_is_fixed_too() -> None:
+    got = decoder(JOBS).decode(1, line(url=JOBS, body={"prompt": "x", "seed": None, "max_tokens": None}))
+    assert isinstance(got, Line)
+    request = json.loads(got.request)
+    assert (request["max_tokens"], request["seed"] >= 0) == (64, True)
+
+
+def test_a_call_without_content_is_no_trouble() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    got = decoder(JOBS).decode(1, line(url=JOBS, body={"messages": [message]}))
+    assert isinstance(got, Line)
+    assert (got.preview, prefix(got)) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        (
+            {"prompt": "x", "priority": "interactive"},
+            "invalid_value",
+            "body.priority: a batch has one for all its lines",
+        ),
+        (
+            {"prompt": "x", "deadline": 4e9},
+            "invalid_value",
+            "body.deadline: a batch has one for all its lines",
+        ),
+        ({"prompt": "x", "n": 1}, "unknown_field", "body.n: there is no such field"),
+        ({"prompt": "x", "stream": False}, "unknown_field", "body.stream: there is no such field"),
+        (
+            {"prompt": "x", "messages": MESSAGES},
+            "invalid_value",
+            "body.prompt: give exactly one of prompt and messages",
+        ),
+    ],
+)
+def test_a_line_of_ours_takes_no_other_field(body: dict[str, Any], code: str, message: str) -> None:
+    got = decoder(JOBS).decode(1, line(url=JOBS, body=body))
+    assert isinstance(got, Refused)
+    assert (got.problem.code, str(got.problem)) == (code, message)
+
+
+def test_a_deadline_of_its_own_is_refused_in_a_chat_too() -> None:
+    got = decoder().decode(1, line(body={"messages": MESSAGES, "deadline": 4e9}))
+    assert isinstance(got, Refused)
+    assert got.problem.field == "body.deadline"
+
+
+def test_lines_of_ours_may_name_several_models() -> None:
+    d = decoder(JOBS)
+    got = [d.decode(n, line(name, JOBS, {"prompt": "x", "model": name})) for n, name in enumerate("ab")]
+    assert [g.model for g in got if isinstance(g, Line)] == ["a", "b"]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_one_verdict(raw: bytes) -> None:
     assert isinstance(decoder().decode(1, raw), Line | Refused)
@@ -124,6 +198,9 @@ NAMES = [
     "n",
     "tools",
     "logit_bias",
+    "priority",
+    "deadline",
+    "raw",
 ]
 bodies = json_values | st.dictionaries(st.sampled_from(NAMES), json_values, max_size=5)
 objects = st.fixed_dictionaries(
@@ -131,14 +208,14 @@ objects = st.fixed_dictionaries(
     optional={
         "custom_id": json_values | st.just("a"),
         "method": json_values | st.just("POST"),
-        "url": json_values | st.sampled_from([CHAT, COMPLETIONS]),
+        "url": json_values | st.sampled_from(ENDPOINTS),
         "body": bodies,
     },
 )
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(objects, st.sampled_from([CHAT, COMPLETIONS]))
+@given(objects, st.sampled_from(ENDPOINTS))
 def test_any_object_is_one_verdict(value: dict[str, Any], endpoint: str) -> None:
     assert isinstance(decoder(endpoint).decode(1, json.dumps(value).encode()), Line | Refused)
 

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from tasks.batch import Batch, BatchStatus, Ending, NewBatch
+from tasks.batch_files import remove_all
 from tasks.batches import BatchStore
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords, Purpose, object_name
 from tasks.files import FileStore, make_store
+from tasks.ingest import Ingest
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
 from tasks.publish import Publisher
@@ -232,6 +234,18 @@ def test_a_file_that_was_half_read_is_read_again(
     client.batches.end(batch.id, Ending.CANCELLED)
     done = client.end(batch)
     answered_once(client, done, 10_000)
+
+
+def test_what_was_read_is_not_read_again(client: Client, settings: Settings) -> None:
+    """By one who looked at the batch before the end of the first reading."""
+    batch = client.create([line(n) for n in range(3)])
+    assert client.batches.lead("me", 64) is not None
+    ingest = Ingest(client.files, client.batches, settings, "me")
+    ingest.run(batch)
+    assert client.get(batch).total == 3
+    remove_all(client.files, batch.id)
+    ingest.run(batch)
+    assert client.files.list(f"batches/{batch.id}") == []
 
 
 def test_a_killed_model_worker_costs_no_line(client: Client, settings: Settings, workers: Workers) -> None:

@@ -98,6 +98,16 @@ def test_pages_are_newest_first(batches: BatchStore) -> None:
         batches.page(2, after="batch_none")
 
 
+def test_a_second_reading_does_not_count_again(batches: BatchStore) -> None:
+    batch = made(batches)
+    lead(batches)
+    batches.validated("me", batch.id, chunks=3, lines=700, invalid={"a": 2}, errors=[], model=None)
+    batches.chunks_ready("me", batch.id, 1, 1)
+    batches.validated("me", batch.id, chunks=1, lines=1, invalid={"a": 1}, errors=[], model=None)
+    now = batches.get(batch.id)
+    assert (now.total, now.failed, now.chunks, now.codes) == (700, 2, 3, {"a": 2})
+
+
 def test_one_leads(batches: BatchStore) -> None:
     batch = made(batches)
     lead(batches, "me")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.openai_format import CHAT, COMPLETIONS, as_written, body_fields, job_fields
+from tasks.openai_format import CHAT, COMPLETIONS, JOBS, as_written, body_fields, job_fields
 from tasks.requests import JobRequest, job_problems
 
 HI = {"role": "user", "content": "hi"}
@@ -255,6 +255,15 @@ def test_a_batch_line_names_the_field_within_its_body() -> None:
         "body.n: only 1 answer a line is possible: send a line for each",
     ]
     assert [problem.field for problem in job_fields({**line, "url": [CHAT]})[1]] == ["url"]
+
+
+def test_a_batch_line_of_ours_has_job_fields_already() -> None:
+    body = {"messages": [{**HI, "name": None}], "top_k": 4, "seed": -1, "model": None}
+    line = {"custom_id": "a", "method": "POST", "url": JOBS, "body": body}
+    assert job_fields(line) == ({"messages": [HI], "top_k": 4, "seed": -1}, [])
+    fields, problems = job_fields({**line, "body": {"prompt": "x", "priority": "bulk", "deadline": 1}})
+    assert fields == {"prompt": "x"}
+    assert [problem.field for problem in problems] == ["body.deadline", "body.priority"]
 
 
 def test_a_schema_is_stored_as_it_was_written() -> None:

@@ -61,9 +61,6 @@ def run_command(
     stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
     decoding: DecodingOption = None,
     acceptance: AcceptanceOption = None,
-    concurrency: Annotated[
-        int, typer.Option(min=0, max=1000, help="Requests in flight; 0 is twice the model's slots.")
-    ] = 0,
     patience: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Give up after so long without the gateway.")
     ] = 120.0,
@@ -99,7 +96,6 @@ def run_command(
         read=ReadOptions(form, column, system, raw, name, defaults),
         url=check_url(url) if url is not None else None,
         model_path=model if url is None else None,
-        concurrency=concurrency,
         patience_s=patience,
         progress=not no_progress,
         fresh=fresh,
