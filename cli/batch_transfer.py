@@ -40,13 +40,19 @@ def fetch_to_stdout(url: str, path: str) -> None:
 
 
 def _fetch(url: str, source: str, target: Path) -> None:
-    # What is there and is no plain file, as /dev/null, is written to and not replaced.
-    unfinished = (
-        target if target.exists() and not target.is_file() else target.with_name(f"{target.name}.part")
-    )
-    with transfer(check_url(url), "GET", source) as response, writing(target):
-        with unfinished.open("wb") as file:
-            for block in response.iter_bytes(READ_BYTES):
-                file.write(block)
-        if unfinished != target:
+    if target.exists() and not target.is_file():  # as /dev/null, which is written to and not replaced
+        _copy(url, source, target)
+        return
+    unfinished = target.with_name(f"{target.name}.part")
+    try:
+        with writing(target):
+            _copy(url, source, unfinished)
             unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _copy(url: str, source: str, target: Path) -> None:
+    with transfer(check_url(url), "GET", source) as response, target.open("wb") as file:
+        for block in response.iter_bytes(READ_BYTES):
+            file.write(block)

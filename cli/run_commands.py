@@ -25,7 +25,8 @@ medusaq run questions.csv --column question --system "Answer in one sentence." -
 
 cat prompts.txt | medusaq run - -o results.jsonl --url http://127.0.0.1:7860 --max-tokens 64
 
-Broken off at any point, even by kill -9, the same command goes on where it stopped.
+Broken off at any point, even by kill -9, the same command goes on where it stopped. With --url the gateway
+works on meanwhile (medusaq batches list), and the same command fetches the results.
 
 Exit codes: 0 all done, 1 some requests failed, 2 bad input, 3 no model, 4 no gateway, 130 Ctrl-C."""
 

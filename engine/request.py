@@ -143,7 +143,8 @@ class TokenLogprob:
 class TextDelta:
     """A further piece of an answer's text, with the tokens that are whole with it.
 
-    logprobs: of these tokens; empty when none were asked for. tokens: how many they are.
+    logprobs: of these tokens; empty when none were asked for. tokens: how many they are. The last piece
+    may have no text, but the tokens of a stop string.
     """
 
     text: str

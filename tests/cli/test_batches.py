@@ -238,5 +238,6 @@ def test_a_full_disk_leaves_what_was_there(cli: Cli) -> None:
     ended = cli("batches", "download", batch, "-o", "out", file_kb=4)
     assert (ended.returncode, ended.stderr) == (1, "error: cannot write out: File too large\n")
     assert (cli.folder / "out").read_text(encoding="utf-8") == "before"
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["lines.jsonl", "out"]
     assert cli("batches", "download", batch, "-o", "/dev/null").returncode == 0
     assert Path("/dev/null").is_char_device()

@@ -18,6 +18,7 @@ COMMANDS = [
     "status",
     "cancel",
     "jobs",
+    "batches",
     "compare",
     "up",
     "gateway",
@@ -44,6 +45,8 @@ def test_each_command_has_help(cli: Cli, command: str) -> None:
 def test_help_has_examples(cli: Cli) -> None:
     for command in ("run", "validate", "submit", "compare"):
         assert "Examples" in cli(command, "--help").stdout
+    for command in ("create", "list", "show", "cancel", "retry", "download"):
+        assert "Examples" in cli("batches", command, "--help").stdout
 
 
 @pytest.mark.parametrize(

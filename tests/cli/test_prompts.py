@@ -11,6 +11,7 @@ import pytest
 from cli.errors import BadInput
 from cli.lines import MAX_LINE_BYTES, Format
 from cli.prompts import PromptLine, PromptReader, ReadOptions
+from tests.cli.support import Cli, write_jsonl
 
 
 def read(data: bytes | str, suffix: str = "", **options: Any) -> list[PromptLine]:
@@ -298,3 +299,13 @@ def test_raw_and_model_options() -> None:
 def test_impossible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         ReadOptions(**options).check()
+
+
+def test_ids_that_find_no_room_are_one_line(cli: Cli) -> None:
+    lines = [{"prompt": "x", "custom_id": f"{n:0512}"} for n in range(8000)]
+    write_jsonl(cli.folder / "p.jsonl", lines)
+    ended = cli("validate", "p.jsonl", file_kb=100)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: the temporary folder cannot hold the list of custom_ids: ")
+    assert ended.stderr.count("\n") == 1
+    assert cli("validate", "p.jsonl").stdout == "8000 good, 0 bad; format: jsonl\n"

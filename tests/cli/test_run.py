@@ -162,6 +162,7 @@ def test_an_interrupted_run_goes_on_at_the_gateway(cli: Cli, gateway: str, signu
     )
     assert running.lines[-1] == "interrupted"
     wait_until(run.ended)
+    (cli.folder / "r.jsonl").write_text("as if killed between this and the end", encoding="utf-8")
     ended = cli(*command)
     assert ended.returncode == 0
     assert f"going on: {COUNT} of {COUNT} requests are done already" in ended.stderr

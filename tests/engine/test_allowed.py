@@ -100,7 +100,7 @@ def test_greedy_takes_the_first_of_the_best_allowed(logits: Row, share: float, s
     assert best_allowed(logits, Only(tokens)) == int(masked(logits, tokens).argmax())
 
 
-@given(logits=rows, p=filtered, share=allowed_shares, u=st.floats(0, 1, exclude_max=True))
+@given(logits=rows, p=filtered, share=allowed_shares, u=st.floats(0, 0.999999))
 @settings(max_examples=600, deadline=None)
 def test_any_draw_in_order_is_the_reference_draw(
     logits: Row, p: SamplingParams, share: float, u: float
@@ -147,7 +147,7 @@ def test_allowed_tokens_below_all_weight_are_drawn_by_their_own_weights() -> Non
     """Two allowed tokens 300 nats below the best: in float32 they weigh nothing beside it."""
     logits = row(0.0, -300.0, -301.0)
     p = SamplingParams(temperature=1.0, seed=4)
-    drawn = [choose(logits, p, position, Only({1, 2})) for position in range(DRAWS)]
+    drawn = [choose(logits, p, position, Only({1, 2})) for position in range(DRAWS // 4)]
     observed = np.bincount(drawn, minlength=3).astype(np.float64)
     assert follows(observed, np.array([0, *reference(logits[1:], p).probabilities(2)]))
 

@@ -251,7 +251,7 @@ def test_what_is_told_is_certain_and_joins_to_the_text(
 ) -> None:
     tokens = pieces(raw, *(min(cut, len(raw)) for cut in cuts))
     texts, _, whole = told(tokens, *stop, every=every)
-    assert "".join(texts) == whole == naive(tokens, *stop)[0]
+    assert "".join(texts) == whole == stream(tokens, *stop)[0]
 
 
 @given(
