@@ -19,7 +19,7 @@ from tasks.errors import JobNotFound, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import FileStore
-from tasks.publish import Publisher
+from tasks.publish import Outbox, Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -40,7 +40,8 @@ class Gateway:
         self.store = JobStore(settings)
         self.files = FileKeeper(objects, FileRecords(self.store))
         self._file_threads = CapacityLimiter(FILE_THREADS)
-        self.publisher = Publisher.connect(settings)
+        self._publisher = Publisher.connect(settings)
+        self.outbox = Outbox(self._publisher)
         self.waiter = Waiter(settings, self.store)
         self.batches = BatchStore(self.store)
         self._registry = Registry(self.store, settings.worker_ttl_s)
@@ -88,12 +89,13 @@ class Gateway:
                 log.warning("%s could not be cancelled: %s", job_id, error)
 
     def close(self) -> None:
-        self.publisher.close()
+        self.outbox.close()
+        self._publisher.close()
         self.files.objects.close()
         self.store.close()
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:  # async: FastAPI would call a plain function on a thread
     gateway: Gateway = request.app.state.gateway
     return gateway
 

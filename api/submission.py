@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 
 from api.errors import BadRequest, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
-from tasks.errors import PublishFailed
 from tasks.job import Decoding, Job, NewJob, random_seed
 from tasks.requests import JobRequest
-
-log = logging.getLogger(__name__)
 
 
 def submit(
@@ -47,10 +43,7 @@ def submit(
     )
     job, created = gateway.store.create(new)
     if created:
-        try:
-            gateway.publisher.publish_job(job)
-        except PublishFailed as error:
-            log.warning("%s; the reconciler will send it", error)
+        gateway.outbox.put(job)
     return job
 
 

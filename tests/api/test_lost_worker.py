@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from tasks.settings import Settings
 from tests.api.test_events import Event, events, submit, text, told, whole
-from tests.workers import Workers
+from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -24,6 +24,7 @@ def test_events_and_streams(
     workers.io(gateway_settings)
     first = workers.model(gateway_settings)
     job_id = submit(http, SCRIPT)
+    wait_until(lambda: http.get(f"/v1/jobs/{job_id}").json()["status"] == "running")
     seen: list[Event] = []
     chunks: list[str] = []
 

@@ -1,14 +1,16 @@
 """A large batch through the whole system, and what it does to everybody else.
 
-    python -m tests.benchmarks.batches [--only large submit poll interactive] [--lines 50000]
+    python -m tests.benchmarks.batches [--only large submit poll interactive instructions] [--lines 50000]
 
-Every part is real but the engine, which answers at once or after a scripted delay.
+Every part is real but the engine, which answers at once or after a scripted delay; `instructions` and
+`poll --real` have the real one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import threading
@@ -18,33 +20,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import openai
 import redis
 
+from tasks.job import Priority
 from tests.benchmarks.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
+from tests.workers import SCRIPTED
 
 PROMPT = "x" * 200  # the answer repeats it
 POLL_S = 0.1
+WARM_UP_JOBS = 200
 TIMEOUT_S = 1200.0
 MB = 2**20
+REAL = "engine:load"
+ENDPOINT = "/v1/completions"
+
+POLLERS, POLLED_JOBS = 64, 2000
+CLIENT_POLL_S = 1.0
+
+EACH = 24  # inputs of each instruction
+ANSWER_TOKENS = 8
+RULE = "Rule {number}: a case of kind {number} goes to desk {number}, and its answer names the desk."
+RULES = 12
 
 
-def line(number: int, prompt: str) -> str:
-    body = {"model": "scripted", "prompt": prompt, "max_tokens": 1}
-    value = {"custom_id": f"id-{number}", "method": "POST", "url": "/v1/completions", "body": body}
-    return json.dumps(value)
+def line(number: int, prompt: str, tokens: int) -> str:
+    body = {"prompt": prompt, "max_tokens": tokens}
+    return json.dumps({"custom_id": f"id-{number}", "method": "POST", "url": ENDPOINT, "body": body})
 
 
 def client_of(running: Running) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{running.url}/v1", api_key="benchmark", timeout=600)
 
 
-def start(client: openai.OpenAI, prompts: list[str], **extra: Any) -> Any:
-    content = "".join(line(n, prompt) + "\n" for n, prompt in enumerate(prompts)).encode()
+def start(client: openai.OpenAI, prompts: list[str], tokens: int = 1, **extra: Any) -> Any:
+    content = "".join(line(n, prompt, tokens) + "\n" for n, prompt in enumerate(prompts)).encode()
     uploaded = client.files.create(file=("lines.jsonl", content), purpose="batch")
     return client.batches.create(
-        input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h", extra_body=extra
+        input_file_id=uploaded.id, endpoint=ENDPOINT, completion_window="24h", extra_body=extra
     )
 
 
@@ -116,43 +131,53 @@ def large(options: argparse.Namespace) -> None:
 
 
 def submit(options: argparse.Namespace) -> None:
-    """Submissions alone, over many connections."""
-    with whole_stack() as running:
-        times = asyncio.run(_submit(running.url, options.jobs))
-    took, each = times
-    cuts = statistics.quantiles(each, n=100, method="inclusive")
-    print(f"{options.jobs / took:.0f} submissions/s over {CONNECTIONS} connections, ", end="")
-    print(f"p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms")
+    """Submissions alone, over many connections; every one is looked for afterwards."""
+    for priority in Priority:
+        with whole_stack() as running:
+            asyncio.run(_submit(running, priority, WARM_UP_JOBS))
+            took, each, ids = asyncio.run(_submit(running, priority, options.jobs))
+            with redis.Redis(port=running.redis.port, decode_responses=True) as server:
+                known = set(server.zrange(f"{running.settings.key_prefix}jobs", 0, -1))
+        if lost := [job_id for job_id in ids if job_id not in known]:
+            raise BenchmarkFailed(f"{len(lost)} of {len(ids)} accepted jobs are not there")
+        cuts = statistics.quantiles(each, n=100, method="inclusive")
+        print(
+            f"{options.jobs / took:.0f} {priority} jobs submitted a second over {CONNECTIONS} connections, "
+            f"p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms, none lost",
+            flush=True,
+        )
 
 
-async def _submit(url: str, jobs: int) -> tuple[float, list[float]]:
-    """Seconds in all, and of each."""
-    left, each = iter(range(jobs)), list[float]()
-    body = {"prompt": PROMPT, "max_tokens": 1, "priority": "bulk"}
+async def _submit(running: Running, priority: str, jobs: int) -> tuple[float, list[float], list[str]]:
+    """Seconds in all, of each, and the ids. The jobs wait: what runs them is not the subject."""
+    left, each, ids = iter(range(jobs)), list[float](), list[str]()
+    body = {"prompt": f"delay=30 {PROMPT}", "max_tokens": 1, "priority": priority}
 
-    async def one_connection(client: httpx.AsyncClient) -> None:
+    async def one_connection(client: aiohttp.ClientSession) -> None:
         for _ in left:
             began = time.perf_counter()
-            response = await client.post("/v1/jobs", json=body)
-            if response.status_code not in (200, 202):
-                raise BenchmarkFailed(f"{response.status_code} {response.text}")
+            async with client.post("/v1/jobs", json=body) as response:
+                answer = await response.json()
+            if response.status != httpx.codes.ACCEPTED:
+                raise BenchmarkFailed(f"{response.status} {answer}")
             each.append(time.perf_counter() - began)
+            ids.append(answer["id"])
 
-    limits = httpx.Limits(max_connections=CONNECTIONS)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        await client.get("/healthz")
+    # A client that takes little of the two cores which it shares with the gateway.
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS)
+    async with aiohttp.ClientSession(running.url, connector=connector) as client:
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS):
                 group.create_task(one_connection(client))
-        return time.perf_counter() - began, each
+        return time.perf_counter() - began, each, ids
 
 
 @contextmanager
-def busy(running: Running, lines: int, delay_s: float) -> Iterator[Callable[[], int]]:
+def busy(running: Running, lines: int, prompt: str, tokens: int = 1) -> Iterator[Callable[[], int]]:
     """A batch under way; gives a function that says how many of its lines have ended."""
     client = client_of(running)
-    batch = start(client, [f"delay={delay_s} x"] * lines)
+    batch = start(client, [prompt] * lines, tokens)
 
     def done() -> int:
         counts = client.batches.retrieve(batch.id).request_counts
@@ -169,7 +194,7 @@ def interactive(options: argparse.Namespace) -> None:
     for name, lines in (("no batch", 0), (f"beside a batch of {options.lines:,} lines", options.lines)):
         with whole_stack() as running:
             if lines:
-                with busy(running, lines, 0.1):
+                with busy(running, lines, "delay=0.1 x"):
                     waits = _waits(running.url)
             else:
                 waits = _waits(running.url)
@@ -189,10 +214,140 @@ def _waits(url: str, jobs: int = 100) -> list[float]:
     return waits
 
 
+def poll(options: argparse.Namespace) -> None:
+    """Bulk work with and without many clients that look at 2,000 jobs, in turns; lines ended a second."""
+    engine = REAL if options.real else SCRIPTED
+    prompt, tokens = ("Count from one to twenty.", 32) if options.real else ("delay=0.1 x", 1)
+    quiet, polled, asked = [], [], 0
+    with whole_stack(engine) as running:
+        ended = _ended_jobs(running.url, POLLED_JOBS)
+        with busy(running, options.lines, prompt, tokens) as done:
+            for _ in range(options.rounds):
+                quiet.append(_rate(done, options.seconds))
+                with _Pollers(running.url, ended) as pollers:
+                    polled.append(_rate(done, options.seconds))
+                asked += pollers.answers
+    ratio = statistics.fmean(polled) / statistics.fmean(quiet)
+    print(
+        f"{POLLERS} clients, {asked / (options.rounds * options.seconds):.0f} polls/s of {POLLED_JOBS:,} "
+        f"jobs: {statistics.fmean(polled):.1f} lines/s against {statistics.fmean(quiet):.1f}, {ratio:.3f}"
+    )
+
+
+def _rate(done: Callable[[], int], seconds: float) -> float:
+    began, before = time.perf_counter(), done()
+    time.sleep(seconds)
+    after = done()
+    return (after - before) / (time.perf_counter() - began)
+
+
+def _ended_jobs(url: str, jobs: int) -> list[str]:
+    """Jobs to look at, with their results."""
+    body = {"prompt": PROMPT, "priority": "bulk", "max_tokens": 1}
+    with httpx.Client(base_url=url, timeout=60) as client:
+        ids = [client.post("/v1/jobs", json=body).json()["id"] for _ in range(jobs)]
+        for job_id in ids:
+            while client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=60"}).json()["result"] is None:
+                pass
+    return ids
+
+
+class _Pollers:
+    """Clients that each ask for the next of their jobs once a second."""
+
+    def __init__(self, url: str, jobs: list[str]) -> None:
+        self.answers = 0
+        self._url, self._jobs = url, jobs
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> _Pollers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        limits = httpx.Limits(max_connections=POLLERS)
+        async with (
+            httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for first in range(POLLERS):
+                group.create_task(self._one(client, first))
+
+    async def _one(self, client: httpx.AsyncClient, first: int) -> None:
+        await asyncio.sleep(first / POLLERS * CLIENT_POLL_S)
+        for job_id in itertools.cycle(self._jobs[first::POLLERS]):
+            if self._stop.is_set():
+                return
+            began = time.perf_counter()
+            response = await client.get(f"/v1/jobs/{job_id}")
+            if response.status_code != httpx.codes.OK:
+                raise BenchmarkFailed(f"{response.status_code} {response.text}")
+            self.answers += 1
+            await asyncio.sleep(max(0.0, CLIENT_POLL_S - (time.perf_counter() - began)))
+
+
+def instructions(_options: argparse.Namespace) -> None:
+    """Five long instructions in turns, on the real engine: a batch, and single jobs in the file's order."""
+    prompts = [f"{text} Parcel {i} is late." for i in range(EACH) for text in _five_instructions()]
+    with whole_stack(REAL) as running:
+        batch, began = start(client_of(running), prompts, ANSWER_TOKENS), time.perf_counter()
+        client = client_of(running)
+        while batch.status != "completed":
+            time.sleep(POLL_S)
+            batch = client.batches.retrieve(batch.id)
+        took = time.perf_counter() - began
+        usage = batch.usage
+        cached = usage.input_tokens_details.cached_tokens
+        _say("a batch, like beside like", usage.input_tokens, cached, took)
+    with whole_stack(REAL) as running:
+        began = time.perf_counter()
+        total, cached = asyncio.run(_one_by_one(running.url, prompts))
+        _say("single jobs in the file's order", total, cached, time.perf_counter() - began)
+
+
+def _say(name: str, tokens: int, cached: int, took: float) -> None:
+    print(f"{name:<32} {tokens - cached} of {tokens} prompt tokens computed, {took:.1f} s", flush=True)
+
+
+def _five_instructions() -> list[str]:
+    """About 300 tokens each."""
+    topics = ("parcels", "invoices", "tickets", "contracts", "complaints")
+    rules = " ".join(RULE.format(number=n + 1) for n in range(RULES))
+    return [f"You sort {topic} for a delivery company. {rules}" for topic in topics]
+
+
+async def _one_by_one(url: str, prompts: list[str]) -> tuple[int, int]:
+    """Prompt tokens in all, and those that were not computed."""
+    limits = httpx.Limits(max_connections=len(prompts))
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+        ids = []
+        for prompt in prompts:
+            body = {"prompt": prompt, "raw": True, "max_tokens": ANSWER_TOKENS, "priority": "bulk"}
+            ids.append((await client.post("/v1/jobs", json=body)).json()["id"])
+
+        async def usage(job_id: str) -> dict[str, int]:
+            while True:
+                answer = await client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=60"})
+                if answer.json()["status"] == "succeeded":
+                    return dict(answer.json()["result"]["usage"])
+
+        usages = await asyncio.gather(*(usage(job_id) for job_id in ids))
+    return sum(u["prompt_tokens"] for u in usages), sum(
+        u["prompt_tokens_details"]["cached_tokens"] for u in usages
+    )
+
+
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "large": large,
     "submit": submit,
+    "poll": poll,
     "interactive": interactive,
+    "instructions": instructions,
 }
 
 
@@ -202,7 +357,10 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     parser.add_argument("--lines", type=int, default=50_000)
-    parser.add_argument("--jobs", type=int, default=4000)
+    parser.add_argument("--jobs", type=int, default=4000, help="of submit")
+    parser.add_argument("--real", action="store_true", help="poll: beside the real engine")
+    parser.add_argument("--rounds", type=int, default=5, help="of poll")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each round of poll")
     options = parser.parse_args()
     for name in options.only:
         print(f"== {name}", flush=True)

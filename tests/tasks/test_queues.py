@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tasks.errors import PublishFailed
-from tasks.job import PREVIEW_CHARS, Priority, preview
-from tasks.publish import Publisher
+from tasks.job import PREVIEW_CHARS, NewJob, Priority, preview
+from tasks.publish import MOST_AT_ONCE, Outbox, Publisher
 from tasks.queues import IO_QUEUE, QUEUES, InteractiveFirst, list_key
 from tasks.settings import Settings
-from tasks.store import JobStore
-from tests.servers import free_port
+from tasks.store import JobStore, Unsent
+from tests.servers import RedisServer, fast_settings, free_port
 
 
 def test_interactive_is_always_polled_first() -> None:
@@ -42,6 +43,69 @@ def test_publish_without_a_server_fails_in_time(settings: Settings) -> None:
     with pytest.raises(PublishFailed, match="job_1"):
         publisher.publish("job_1", Priority.BULK, "x")
     publisher.close()
+
+
+def test_messages_of_one_trip_are_those_sent_one_by_one(
+    settings: Settings, store: JobStore, publisher: Publisher
+) -> None:
+    for n in (1, 2):
+        publisher.publish(f"job_{n}", Priority.BULK, f"prompt {n}")
+    alone = _queued(store, settings)
+    store.redis.delete(list_key(settings, Priority.BULK))
+    publisher.publish_all([Unsent(f"job_{n}", Priority.BULK, f"prompt {n}") for n in (1, 2)])
+    together = _queued(store, settings)
+    for message in (*alone, *together):
+        del message["properties"]["delivery_tag"], message["headers"]["origin"]
+    assert alone == together
+    assert [message["headers"]["id"] for message in together] == ["job_1", "job_2"]
+
+
+def test_publishing_goes_on_when_redis_was_restarted(own_redis: RedisServer) -> None:
+    settings = fast_settings(own_redis)
+    publisher = Publisher.connect(settings)
+    publisher.publish("job_1", Priority.BULK, "x")
+    own_redis.stop()
+    with pytest.raises(PublishFailed, match="job_2"):
+        publisher.publish("job_2", Priority.BULK, "x")
+    own_redis.start()
+    publisher.publish("job_3", Priority.BULK, "x")
+    publisher.close()
+    store = JobStore(settings)
+    assert _queued(store, settings)[-1]["headers"]["id"] == "job_3"
+    store.close()
+
+
+def test_outbox_sends_all_that_waits_before_it_closes(
+    settings: Settings, store: JobStore, publisher: Publisher
+) -> None:
+    jobs = [store.create(NewJob(request={"prompt": f"n{n}"}))[0] for n in range(3 * MOST_AT_ONCE)]
+    outbox = Outbox(publisher)
+    for job in jobs:
+        outbox.put(job)
+    outbox.close()
+    sent = [message["headers"]["id"] for message in _queued(store, settings, Priority.INTERACTIVE)]
+    assert sent == [job.id for job in jobs]
+
+
+def test_outbox_leaves_what_cannot_be_sent_to_the_reconciler(
+    settings: Settings, store: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    publisher = Publisher.connect(nowhere)
+    outbox = Outbox(publisher)
+    job, _ = store.create(NewJob(request={"prompt": "x"}))
+    outbox.put(job)
+    outbox.close()
+    publisher.close()
+    assert f"({job.id})" in caplog.text
+    assert "the reconciler will send them" in caplog.text
+
+
+def _queued(
+    store: JobStore, settings: Settings, priority: Priority = Priority.BULK
+) -> list[dict[str, dict[str, Any]]]:
+    """The waiting messages, oldest first."""
+    return [json.loads(text) for text in store.redis.lrange(list_key(settings, priority), 0, -1)[::-1]]
 
 
 def test_preview() -> None:
