@@ -40,7 +40,7 @@ ENDPOINT = "/v1/completions"
 POLLERS, POLLED_JOBS = 64, 2000
 CLIENT_POLL_S = 1.0
 
-EACH = 24  # inputs of each instruction
+INPUTS = 120
 ANSWER_TOKENS = 8
 RULE = "Rule {number}: a case of kind {number} goes to desk {number}, and its answer names the desk."
 RULES = 12
@@ -292,33 +292,37 @@ class _Pollers:
 
 
 def instructions(_options: argparse.Namespace) -> None:
-    """Five long instructions in turns, on the real engine: a batch, and single jobs in the file's order."""
-    prompts = [f"{text} Parcel {i} is late." for i in range(EACH) for text in _five_instructions()]
-    with whole_stack(REAL) as running:
-        batch, began = start(client_of(running), prompts, ANSWER_TOKENS), time.perf_counter()
-        client = client_of(running)
-        while batch.status != "completed":
-            time.sleep(POLL_S)
-            batch = client.batches.retrieve(batch.id)
-        took = time.perf_counter() - began
-        usage = batch.usage
-        cached = usage.input_tokens_details.cached_tokens
-        _say("a batch, like beside like", usage.input_tokens, cached, took)
-    with whole_stack(REAL) as running:
-        began = time.perf_counter()
-        total, cached = asyncio.run(_one_by_one(running.url, prompts))
-        _say("single jobs in the file's order", total, cached, time.perf_counter() - began)
+    """Long instructions in turns, on the real engine: a batch, and single jobs in the file's order."""
+    for count, slots in ((5, 16), (5, 4), (40, 16)):
+        print(f"{count} instructions of some 300 tokens in turns, {slots} slots", flush=True)
+        texts = _instructions(count)
+        prompts = [f"{texts[i % count]} Parcel {i // count} is late." for i in range(INPUTS)]
+        with whole_stack(REAL, slots=slots) as running:
+            client, began = client_of(running), time.perf_counter()
+            batch = start(client, prompts, ANSWER_TOKENS)
+            while batch.status != "completed":
+                time.sleep(POLL_S)
+                batch = client.batches.retrieve(batch.id)
+            took, usage = time.perf_counter() - began, batch.usage
+            _say(
+                "a batch, like beside like",
+                usage.input_tokens,
+                usage.input_tokens_details.cached_tokens,
+                took,
+            )
+        with whole_stack(REAL, slots=slots) as running:
+            began = time.perf_counter()
+            total, cached = asyncio.run(_one_by_one(running.url, prompts))
+            _say("single jobs in the file's order", total, cached, time.perf_counter() - began)
 
 
 def _say(name: str, tokens: int, cached: int, took: float) -> None:
-    print(f"{name:<32} {tokens - cached} of {tokens} prompt tokens computed, {took:.1f} s", flush=True)
+    print(f"  {name:<32} {tokens - cached:6} of {tokens} prompt tokens computed, {took:.1f} s", flush=True)
 
 
-def _five_instructions() -> list[str]:
-    """About 300 tokens each."""
-    topics = ("parcels", "invoices", "tickets", "contracts", "complaints")
+def _instructions(count: int) -> list[str]:
     rules = " ".join(RULE.format(number=n + 1) for n in range(RULES))
-    return [f"You sort {topic} for a delivery company. {rules}" for topic in topics]
+    return [f"You are clerk {n} of a delivery company. {rules}" for n in range(count)]
 
 
 async def _one_by_one(url: str, prompts: list[str]) -> tuple[int, int]:

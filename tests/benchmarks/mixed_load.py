@@ -111,7 +111,8 @@ def draw(busy: Seen, quiet: Seen, path: Path) -> None:
             axis.axvspan(submitted, submitted + BURST_S, color="0.9", zorder=0)
     rates.set_ylabel("lines of batches a second")
     rates.set_title("Batches fill what interactive bursts (grey) leave, earliest deadline first")
-    rates.legend(loc="upper right")
+    rates.set_ylim(0, 220)
+    rates.legend(loc="upper center", ncols=len(BATCHES))
     for seen, name in ((busy, "beside the batches"), (quiet, "without them")):
         waits.plot(*zip(*((at, wait * 1e3) for at, wait in seen.waits), strict=True), ".", ms=4, label=name)
     waits.set_ylabel("time in queue of an\ninteractive job (ms)")
