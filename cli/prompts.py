@@ -6,14 +6,14 @@ import contextlib
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cli.errors import BadInput
 from cli.lines import Format, Record, detect, records
 from cli.seen import Seen
-from tasks.openai_format import MAX_CUSTOM_ID, as_written, is_batch_line, job_fields, own_fields
-from tasks.requests import HALF_PAIR, Problem, job_problems
+from tasks.openai_format import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
+from tasks.requests import HALF_PAIR, Problem, is_unicode, job_problems
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PromptReader:
         job = self._complete(fields)
         if fields or not problems:
             found = job_problems(job)
-            problems += _in_body(found, value["body"]) if batch else found
+            problems += in_body(found, value) if batch else found
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
 
     def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _custom_id(given: Any, number: int, problems: list[Problem], seen: Seen) -> 
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
         return None
-    if any("\ud800" <= char <= "\udfff" for char in custom_id):
+    if not is_unicode(custom_id):
         problems.append(Problem(HALF_PAIR, "custom_id", "invalid_json_line"))
         return None
     first = seen.first(custom_id, number)
@@ -127,11 +127,3 @@ def _add_system(job: dict[str, Any], system: str) -> None:
             job["messages"] = [instruction, *messages]
     elif isinstance(job.get("prompt"), str) and job["prompt"]:
         job["messages"] = [instruction, {"role": "user", "content": job.pop("prompt")}]
-
-
-def _in_body(problems: list[Problem], body: Mapping[str, Any]) -> list[Problem]:
-    """The same about the body of a batch line, with its own names of the fields."""
-    return [
-        replace(problem, field=f"body.{as_written(problem.field, body)}") if problem.field else problem
-        for problem in problems
-    ]

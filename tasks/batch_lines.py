@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tasks.batches import Line
-from tasks.job import preview, random_seed
-from tasks.openai_format import JOBS, MAX_CUSTOM_ID, job_fields
-from tasks.requests import HALF_PAIR, Problem, read_job
+from tasks.job import preview
+from tasks.openai_format import JOBS, MAX_CUSTOM_ID, in_body, job_fields
+from tasks.requests import HALF_PAIR, Problem, is_unicode, read_job
 
 BAD_JSON = "invalid_json_line"
 NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
@@ -79,21 +79,21 @@ class LineDecoder:
         if (wrong := self._id_problem(number, custom_id)) is not None:
             return Refused(number, None, wrong)
         assert isinstance(custom_id, str)
+        if not is_unicode(value):  # a refusal may repeat any part of it
+            return Refused(number, custom_id, Problem(HALF_PAIR, code=BAD_JSON))
         fields, problems = job_fields(value)
         if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
             problems.append(Problem(f"the batch is for {self._endpoint}", "url", "url_mismatch"))
         job = problems or read_job(fields)
         if isinstance(job, list):
-            return Refused(number, custom_id, (problems or _in_body(job))[0])
+            return Refused(number, custom_id, (problems or in_body(job, value))[0])
         self.model = self.model or job.model
         if job.model not in (None, self.model) and self._endpoint != JOBS:  # whose jobs each name their own
             return Refused(
                 number, custom_id, Problem(f"the batch is for {self.model!r}", "model", "model_mismatch")
             )
-        sent = job.sent()
+        sent = job.fixed(self._default_max_tokens)
         sent.pop("model", None)
-        sent.setdefault("max_tokens", self._default_max_tokens)
-        sent.setdefault("seed", random_seed())
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
         return Line(number, custom_id, job.model or "", request, preview(sent))
 
@@ -102,16 +102,12 @@ class LineDecoder:
             return Problem(
                 f"must be a text of 1 to {MAX_CUSTOM_ID} characters", "custom_id", "invalid_custom_id"
             )
-        if not _is_unicode(custom_id):
+        if not is_unicode(custom_id):
             return Problem(HALF_PAIR, "custom_id", BAD_JSON)
         first = self._seen.setdefault(custom_id, number)
         if first != number:
             return Problem(f"{custom_id!r} is that of line {first} too", "custom_id", "duplicate_custom_id")
         return None
-
-
-def _in_body(problems: list[Problem]) -> list[Problem]:
-    return [Problem(p.message, f"body.{p.field}" if p.field else "body", p.code) for p in problems]
 
 
 def _object(raw: bytes) -> dict[str, Any] | Problem:
@@ -128,10 +124,6 @@ def _object(raw: bytes) -> dict[str, Any] | Problem:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def prefix(line: Line) -> str | None:

@@ -134,6 +134,20 @@ def as_written(field: str, body: Mapping[str, Any]) -> str:
     return field if given is None or body.get(given) is None else given
 
 
+def renamed(message: str, field: str, written: str) -> str:
+    """A message that begins with a field's name, or does not, with another name for it."""
+    return written + message.removeprefix(field) if message.startswith(field) else message
+
+
+def in_body(problems: list[Problem], line: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the job of a batch line, by the names that the line has for its fields."""
+    body = {} if line["url"] == JOBS else line["body"]
+    return [
+        replace(problem, field=f"body.{as_written(problem.field, body)}" if problem.field else "body")
+        for problem in problems
+    ]
+
+
 def _chat(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     _needs("messages", "prompt", [{"role": "user", "content": ""}], body, problems)
     if "max_completion_tokens" in body:

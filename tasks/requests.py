@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tasks.errors import InvalidRequest
-from tasks.job import Acceptance, Decoding, Priority
+from tasks.job import Acceptance, Decoding, Priority, random_seed
 from tasks.messages import Message, ResponseFormat, Strict, Tool, wrong
 
 MAX_STOPS = 16
@@ -36,6 +36,7 @@ SEED_LIMIT = 2**63  # signed 64-bit, as the engine takes it
 INVALID_VALUE = "invalid_value"
 UNKNOWN_FIELD = "unknown_field"
 HALF_PAIR = "holds half of a surrogate pair, which UTF-8 cannot carry"
+TOO_DEEP = "nested too deeply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,10 @@ class JobRequest(Strict):
         """What the caller gave, ready for JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
+    def fixed(self, default_max_tokens: int) -> dict[str, Any]:
+        """The same with what it leaves open, so that a second attempt gives the text of the first."""
+        return {"max_tokens": default_max_tokens, "seed": random_seed(), **self.sent()}
+
 
 def parse(body: bytes, kind: type[S]) -> S:
     """The request in a body; raises InvalidRequest with the code and the field at fault."""
@@ -187,6 +192,15 @@ def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
         return [problem(item) for item in error.errors(include_url=False, include_input=False)]
 
 
+def is_unicode(value: object) -> bool:
+    """Whether UTF-8 can carry a value read from JSON, which can spell halves of surrogate pairs."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def job_problems(job: Mapping[str, Any]) -> list[Problem]:
     """The latter alone."""
     found = read_job(job)
@@ -195,8 +209,9 @@ def job_problems(job: Mapping[str, Any]) -> list[Problem]:
 
 def problem(item: ErrorDetails) -> Problem:
     """One of pydantic's findings in our words."""
-    if item["type"] == "json_invalid":  # of text that json.dumps wrote: JSON can hold it, UTF-8 cannot
-        return Problem(HALF_PAIR, code="invalid_json_line")
+    if item["type"] == "json_invalid":  # of text that json.dumps wrote: only these two can be wrong with it
+        deep = "recursion" in item["ctx"]["error"]
+        return Problem(TOO_DEEP if deep else HALF_PAIR, code="invalid_json_line")
     at_fault = item.get("ctx", {}).get("param")
     path = ".".join(str(part) for part in (*item["loc"], at_fault) if part is not None)
     if item["type"] == "extra_forbidden":

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tasks.batch_files import dump
 from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
 from tasks.batches import Line
 from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS
@@ -81,12 +82,34 @@ def test_what_the_line_leaves_open_is_fixed_once() -> None:
         (line(body={"model": "m"}), "invalid_value", "body.messages"),
         (b'{"custom_id": "b", "method": "POST", "url": "/v1/chat/completions"}', "invalid_value", "body"),
         (line(extra=1), "unknown_field", "extra"),
+        (line()[:-1] + b', "\\ud800": 1}', "invalid_json_line", None),
+        (line(body={"messages": MESSAGES, "\ud800": 1}), "invalid_json_line", None),
+        (
+            line(body={"messages": [{"role": "user", "content": [{"type": "\ud800"}]}]}),
+            "invalid_json_line",
+            None,
+        ),
+        (line(body={"messages": MESSAGES, "user": "\ud800"}), "invalid_json_line", None),
+        (
+            line(body={"messages": MESSAGES, "max_completion_tokens": 0}),
+            "invalid_value",
+            "body.max_completion_tokens",
+        ),
     ],
 )
 def test_a_bad_line_is_refused_with_its_code(raw: bytes | None, code: str, field: str | None) -> None:
     got = decoder().decode(3, raw)
     assert isinstance(got, Refused)
     assert (got.number, got.problem.code, got.problem.field) == (3, code, field)
+
+
+def test_what_is_nested_too_deeply_is_called_so() -> None:
+    deep: object = []
+    for _ in range(300):
+        deep = [deep]
+    got = decoder().decode(1, line(body={"messages": MESSAGES, "metadata": deep}))
+    assert isinstance(got, Refused)
+    assert str(got.problem) == "body: nested too deeply"
 
 
 def test_an_id_names_one_line() -> None:
@@ -179,12 +202,20 @@ def test_lines_of_ours_may_name_several_models() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_one_verdict(raw: bytes) -> None:
-    assert isinstance(decoder().decode(1, raw), Line | Refused)
+    _one_verdict(CHAT, raw)
 
 
+def _one_verdict(endpoint: str, raw: bytes) -> None:
+    """And one that can be written into a file."""
+    got = decoder(endpoint).decode(1, raw)
+    assert isinstance(got, Line | Refused)
+    dump([got.custom_id, got.request if isinstance(got, Line) else str(got.problem)])
+
+
+texts = st.text(st.characters(), max_size=8)  # halves of surrogate pairs too
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
 NAMES = [
@@ -217,7 +248,7 @@ objects = st.fixed_dictionaries(
 @hypothesis_settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(objects, st.sampled_from(ENDPOINTS))
 def test_any_object_is_one_verdict(value: dict[str, Any], endpoint: str) -> None:
-    assert isinstance(decoder(endpoint).decode(1, json.dumps(value).encode()), Line | Refused)
+    _one_verdict(endpoint, json.dumps(value).encode())
 
 
 @given(st.lists(st.binary(max_size=40)), st.sampled_from([b"\n", b"\r\n"]))
