@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.errors import BadRequest
+from tasks import openai_format
 from tasks.errors import InvalidRequest
 from tasks.job import random_seed
 from tasks.openai_format import COMPLETIONS, as_written, body_fields
@@ -58,22 +59,32 @@ def read(data: bytes, endpoint: str) -> Asked:
     prompts = _prompts(body) if endpoint == COMPLETIONS else None
     if prompts is None:
         first = [_job(endpoint, job_body)]
-    else:
-        first = [_job(endpoint, {**job_body, "prompt": prompt}, f"prompt.{i}") for i, prompt in prompts]
-    if len(first) * n > MAX_CHOICES:
-        message = f"prompt: {len(first)} prompts with n {n} are over {MAX_CHOICES} answers: use a batch"
+    elif len(prompts) * n > MAX_CHOICES:
+        message = f"prompt: {len(prompts)} prompts with n {n} are over {MAX_CHOICES} answers: use a batch"
         raise InvalidRequest(message, param="prompt")
+    else:
+        first = _jobs(job_body, prompts)
     usage = options.stream_options is not None and bool(options.stream_options.include_usage)
     jobs = tuple(again for job in first for again in _repeated(job, n))
     return Asked(jobs, n, bool(options.stream), usage, body)
 
 
-def _prompts(body: dict[str, Any]) -> list[tuple[int, str]] | None:
-    """Several prompts with their places; None for anything else."""
+def _prompts(body: dict[str, Any]) -> list[str] | None:
+    """Several prompts; None for anything else."""
     prompts = body.get("prompt")
     if isinstance(prompts, list) and len(prompts) > 1 and all(isinstance(p, str) for p in prompts):
-        return list(enumerate(prompts))
+        return prompts
     return None
+
+
+def _jobs(body: dict[str, Any], prompts: list[str]) -> list[JobRequest]:
+    """A job for each prompt. The rest of the body may be megabytes: it is read once."""
+    first = _job(COMPLETIONS, {**body, "prompt": prompts[0]}, "prompt.0")
+    rest = [
+        _job(COMPLETIONS, {"prompt": prompt}, f"prompt.{place}").prompt
+        for place, prompt in enumerate(prompts[1:], 1)
+    ]
+    return [first, *(first.model_copy(update={"prompt": prompt}) for prompt in rest)]
 
 
 def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequest:
@@ -92,9 +103,7 @@ def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequ
 
 def renamed(error: E, param: str) -> E:
     """The same error with another name for the field at fault."""
-    message = str(error)
-    if error.param is not None and message.startswith(error.param):
-        message = param + message.removeprefix(error.param)
+    message = str(error) if error.param is None else openai_format.renamed(str(error), error.param, param)
     return type(error)(message, code=error.code, param=param)
 
 

@@ -56,7 +56,7 @@ async def completions(request: Request, gateway: GatewayDep) -> Response:
 
 
 async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
-    asked = read(await json_bytes(request), endpoint)
+    asked = await run_in_threadpool(read, await json_bytes(request), endpoint)
     model = await run_in_threadpool(gateway.served)
     running = await Running.start(gateway, asked, owner_of(request))
     headers = {"x-request-id": running.jobs[0].id}

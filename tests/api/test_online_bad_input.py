@@ -91,6 +91,8 @@ def test_bad_chat(client: OpenAI, options: dict[str, Any], param: str) -> None:
         ({"prompt": [[1, 2], [3]]}, "prompt"),
         ({"prompt": ["a", ""]}, "prompt.1"),
         ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        ({"prompt": ["a"] * 128 + [""]}, "prompt"),  # counted before any is read
+        ({"prompt": ["a", "b"], "temperature": -1}, "temperature"),
         ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
