@@ -22,6 +22,9 @@ def _file_store(url: str) -> str:
     return url
 
 
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class Settings(BaseSettings):
     """One field per variable; MEDUSAQ_SLOTS sets `slots`."""
 
@@ -67,7 +70,7 @@ class Settings(BaseSettings):
 
     # batches
     max_batch_lines: int = Field(50_000, ge=1)
-    owner_weights: dict[str, float] = Field({})  # shares of the workers, by API key; 1 where absent
+    owner_weights: dict[str, Weight] = Field({})  # shares of the workers, by API key; 1 where absent
 
     # the gateway
     max_body_bytes: int = Field(4_194_304, ge=1024)
