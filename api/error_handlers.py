@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from api.errors import INVALID, SERVER, TABLE, Row, body
 from tasks.errors import FileStoreUnavailable, ObjectMissing, StoreUnavailable
 
+DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's client repeats 409 and 5xx by itself without it
+
 log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,8 @@ def respond(error: Exception, retry_after_s: int) -> JSONResponse:
     headers = dict(getattr(error, "headers", None) or {})
     if row.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(retry_after_s)
+    if not row.again:
+        headers |= DO_NOT_RETRY
     return JSONResponse(error_object(error), row.status, headers)
 
 

@@ -113,10 +113,13 @@ class ClientGone(ApiError):
 
 
 class Row(NamedTuple):
+    """again: False where the same request would only do the same once more, so that nobody repeats it."""
+
     status: int
     type: str
     code: str
     param: str | None = None
+    again: bool = True
 
 
 TABLE: dict[type[Exception], Row] = {
@@ -128,15 +131,15 @@ TABLE: dict[type[Exception], Row] = {
     UploadStalled: Row(408, INVALID, "upload_stalled"),
     RangeNotSatisfiable: Row(416, INVALID, "range_not_satisfiable", "Range"),
     NoWorker: Row(503, SERVER, "no_worker"),
-    NotInTime: Row(504, SERVER, "not_in_time"),
-    JobCancelled: Row(409, INVALID, "job_cancelled"),
-    JobUnsuccessful: Row(500, SERVER, "job_failed"),
+    NotInTime: Row(504, SERVER, "not_in_time", again=False),
+    JobCancelled: Row(409, INVALID, "job_cancelled", again=False),
+    JobUnsuccessful: Row(500, SERVER, "job_failed", again=False),
     ClientGone: Row(CLIENT_CLOSED, INVALID, "connection_closed"),
     JobNotFound: Row(404, INVALID, "job_not_found"),
     BatchNotFound: Row(404, INVALID, "batch_not_found"),
     BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
     JobNotFinished: Row(409, INVALID, "job_not_finished"),
-    IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key"),
+    IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key", again=False),
     StoreUnavailable: Row(503, SERVER, "store_unavailable"),
     FileNotFound: Row(404, INVALID, "file_not_found"),
     FileInUse: Row(409, INVALID, "file_in_use"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
 from tests.api.conftest import GatewayProcess
+from tests.workers import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
@@ -256,6 +258,30 @@ def test_what_fails_in_the_worker(
     with pytest.raises(kind) as failed:
         chat(client, script, stream=True)
     assert (failed.value.code, failed.value.param) == (code, param), "before the first token"
+
+
+@pytest.mark.parametrize("script", ["fail=decode_failed", "delay=20"])
+def test_the_official_client_repeats_nothing_that_has_ended(
+    client: OpenAI, http: httpx.Client, script: str
+) -> None:
+    """As it does by default with 409 and 5xx: a prompt that kills workers would kill three times as many."""
+    marker = {"m": f"once {script}"}
+
+    def jobs() -> list[Any]:
+        return list(http.get("/v1/jobs", params={"metadata[m]": marker["m"]}).json()["data"])
+
+    with ThreadPoolExecutor(1) as pool, client.with_options(max_retries=2) as patient:
+        asking = pool.submit(
+            patient.completions.create, model=MODEL, prompt=script, extra_body={"metadata": marker}
+        )
+        if script == "delay=20":
+            wait_until(lambda: len(jobs()) == 1)
+            http.post(f"/v1/jobs/{jobs()[0]['id']}/cancel")
+            wait_until(lambda: asking.done() or len(jobs()) > 1)
+            for job in jobs():
+                http.post(f"/v1/jobs/{job['id']}/cancel")
+        assert isinstance(asking.exception(30), openai.APIStatusError)
+    assert len(jobs()) == 1
 
 
 def test_one_of_several_that_fails_fails_the_request(client: OpenAI, http: httpx.Client) -> None:
