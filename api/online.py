@@ -57,7 +57,7 @@ async def completions(request: Request, gateway: GatewayDep) -> Response:
 
 async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
     asked = await run_in_threadpool(read, await json_bytes(request), endpoint)
-    model = await run_in_threadpool(gateway.served)
+    model = await run_in_threadpool(gateway.served) if asked.stream else None
     running = await Running.start(gateway, asked, owner_of(request))
     headers = {"x-request-id": running.jobs[0].id}
     try:
@@ -70,14 +70,14 @@ async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response
         running.cancel_rest()
         raise
     running.cancel_rest()
-    return JSONResponse(_whole(running, model), headers=headers)
+    return JSONResponse(_whole(running), headers=headers)
 
 
-def _whole(running: Running, model: str | None) -> dict[str, Any]:
+def _whole(running: Running) -> dict[str, Any]:
     records = [job.to_json() for job in running.ended]
     if len(records) == 1:
-        return answer(records[0], model)
-    return answer_of_several(records, running.asked.n, model)
+        return answer(records[0])
+    return answer_of_several(records, running.asked.n)
 
 
 async def _events(running: Running, model: str | None) -> AsyncGenerator[bytes, None]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from api.errors import ApiError, BadRequest, JobCancelled, JobUnsuccessful, NotInTime, UnknownModel
 from tasks.job import Job, Status
-
-MODEL_NOT_FOUND = "model_not_found"
+from tasks.openai_answers import MODEL_NOT_FOUND, refused
 
 
 def failure(job: Job) -> ApiError | None:
@@ -13,12 +12,12 @@ def failure(job: Job) -> ApiError | None:
     if job.status is Status.SUCCEEDED:
         return None
     if job.error is not None:
-        message, code, param = job.error["message"], job.error["code"], job.error["param"]
+        message, code = job.error["message"], job.error["code"]
+        if (refusal := refused(job.error, job.request)) is None:
+            return JobUnsuccessful(f"{job.id} failed: {message}", code=code)
         if code == MODEL_NOT_FOUND:
             return UnknownModel(message)
-        if param is not None:
-            return BadRequest(message, code=code, param=param)
-        return JobUnsuccessful(f"{job.id} failed: {message}", code=code)
+        return BadRequest(refusal.error["message"], code=code, param=refusal.error["param"])
     if job.status is Status.EXPIRED:
         return NotInTime(f"{job.id} did not end before its deadline")
     return JobCancelled(f"{job.id} was {job.status} before it ended")

@@ -120,7 +120,7 @@ class BatchDriver:
         if work is None:
             return False
         for active in work.active:
-            self._one(active, work, workers)
+            self._one(active, work)
         for gone in self._busy.keys() - {active.batch.id for active in work.active}:
             del self._busy[gone]
             self._cancelled.discard(gone)
@@ -128,7 +128,7 @@ class BatchDriver:
         self._dispatcher.send(work, room)
         return True
 
-    def _one(self, active: Active, work: Work, workers: list[WorkerInfo]) -> None:
+    def _one(self, active: Active, work: Work) -> None:
         batch = active.batch
         if not batch.ending and batch.expires_at <= work.now:
             self._batches.end(batch.id, Ending.EXPIRED)
@@ -136,7 +136,7 @@ class BatchDriver:
             for job_id in self._batches.live_jobs(batch.id):
                 self._store.cancel(job_id)
             self._cancelled.add(batch.id)
-        self._collector.collect(active, work.now, _only_model(workers))
+        self._collector.collect(active, work.now)
         if not batch.validated:
             self._begin(batch, self._ingest.run)
         elif batch.all_sent and not active.live and not active.ended:
@@ -167,13 +167,7 @@ class BatchDriver:
 
     def _live(self) -> list[WorkerInfo]:
         at, seen = self._workers
-        if not seen or time.monotonic() - at > WORKERS_AGE_S:  # the first answers name their model too
+        if not seen or time.monotonic() - at > WORKERS_AGE_S:  # the first worker is seen at once
             seen = self._registry.live()
             self._workers = time.monotonic(), seen
         return seen
-
-
-def _only_model(workers: list[WorkerInfo]) -> str | None:
-    """The served model, where there is just one."""
-    names = {worker.model for worker in workers}
-    return names.pop() if len(names) == 1 else None

@@ -14,14 +14,14 @@ from typing import Any
 from tasks.batch_files import Result, write_part
 from tasks.batches import Active, BatchStore, EndedJob
 from tasks.files import FileStore
-from tasks.openai_answers import answer
+from tasks.openai_answers import answer, refused
 
 PART_RESULTS = 512  # most in one part
 FULL = 256  # results that are collected at once
 FIRST_WAIT_S = 0.5  # results wait no longer than this for company at first,
 MOST_WAIT_S = 20.0  # nor than this later,
 WAIT_SHARE = 0.02  # or this share of the batch's age: a night's batch has hundreds of parts, not thousands
-OK, REFUSED = 200, 400
+OK = 200
 SUCCEEDED = "succeeded"
 
 
@@ -32,11 +32,10 @@ class Collector:
         self._batches, self._files, self._token = batches, files, token
         self._last: dict[str, float] = {}  # batch -> when it was last collected, on the monotonic clock
 
-    def collect(self, active: Active, now: float, model: str | None) -> int:
+    def collect(self, active: Active, now: float) -> int:
         """What is due of one batch; how many results.
 
-        now: Unix seconds; model: the served one, for lines that name none. Raises LeadLost and what the
-        stores raise.
+        now: Unix seconds. Raises LeadLost and what the stores raise.
         """
         batch = active.batch
         if not active.ended or not self._due(active, now):
@@ -44,7 +43,7 @@ class Collector:
         number, jobs = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
         if not jobs:
             return 0
-        results = [to_result(job, model) for job in jobs]
+        results = [to_result(job) for job in jobs]
         write_part(self._files, batch.id, number, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
         self._batches.collected(self._token, batch.id, number, len(jobs), _tokens(jobs), codes)
@@ -62,7 +61,7 @@ class Collector:
         return time.monotonic() - self._last.get(active.batch.id, float("-inf")) >= wait
 
 
-def to_result(job: EndedJob, model: str | None) -> Result:
+def to_result(job: EndedJob) -> Result:
     """The entry of a job's line: an answer, a refusal as HTTP would have given it, or an error."""
     entry: dict[str, Any] = {
         "id": f"batch_req_{job.job_id.removeprefix('job_')}",
@@ -71,13 +70,16 @@ def to_result(job: EndedJob, model: str | None) -> Result:
         "error": None,
     }
     if job.status == SUCCEEDED:
-        body = answer(job.record, model)
+        body = answer(job.record)
         entry["response"] = {"status_code": OK, "request_id": job.job_id, "body": body}
         return Result(job.line, failed=False, entry=entry)
     error = _failure(job)
-    if error["param"] is not None:
-        shown = {**error, "type": "invalid_request_error"}
-        entry["response"] = {"status_code": REFUSED, "request_id": job.job_id, "body": {"error": shown}}
+    if (refusal := refused(error, job.record["request"])) is not None:
+        entry["response"] = {
+            "status_code": refusal.status,
+            "request_id": job.job_id,
+            "body": {"error": refusal.error},
+        }
     else:
         entry["error"] = {**error, "line": job.line}
         if job.result is not None and job.result["text"]:
@@ -90,7 +92,7 @@ def _failure(job: EndedJob) -> dict[str, Any]:
 
 
 REASONS = {
-    "cancelled": "the batch was cancelled before this line ended",
+    "cancelled": "this line was cancelled before it ended",
     "expired": "the batch expired before this line ended",
 }
 

@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 EXIT_MODEL = 3  # the model cannot load: starting again would not help
 EXIT_ENGINE_LOST = 1
+INTERNAL = "an internal error, which the worker's log describes"
 SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 2.0  # a Redis that is back is found within this
@@ -127,21 +128,21 @@ class ModelWorker:
             request = to_request(claim, running.request_id, self._settings)
             on_text = self._tokens.open(claim) if running.watched else None
             completion = self._engine.submit(request, on_text).result()
+            result = to_result(claim, completion)
         except EngineClosed:
             self._engine_lost(claim)
             raise Ignore from None
-        except EngineError as error:
-            failure = {"code": error.code, "message": error.message, "param": error.param}
+        except Exception as error:
+            failure = _failure(claim, error)
             self._finish(running, Status.FAILED, error=failure)
-            raise JobFailed(f"{error.code}: {error.message}") from None
-        result = to_result(claim, completion)
+            raise JobFailed(f"{failure['code']}: {failure['message']}") from None
         self._finish(running, STATUS[completion.finish_reason], result=result)
         return result_line(result)
 
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
         written = not running.disowned and self._insist(
-            lambda: self._store.finish(claim.job_id, claim.fence, status, **end)
+            lambda: self._store.finish(claim.job_id, claim.fence, status, model=self._engine.info.name, **end)
         )
         if not written:
             log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
@@ -201,6 +202,14 @@ class ModelWorker:
             },
             metrics=self._engine.metrics(),
         )
+
+
+def _failure(claim: Claim, error: Exception) -> dict[str, Any]:
+    """What the record says of it."""
+    if isinstance(error, EngineError):
+        return {"code": error.code, "message": error.message, "param": error.param}
+    log.error("%s cannot be run", claim.job_id, exc_info=error)
+    return {"code": "internal_error", "message": INTERNAL, "param": None}
 
 
 def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:

@@ -6,32 +6,56 @@ A record is what Job.to_json() gives. A job with raw text is a text completion, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from tasks.openai_format import as_written, renamed
 from tasks.tool_calls import ToolCallSplitter, tool_call
 
 TOOL_CALLS = "tool_calls"
+MODEL_NOT_FOUND = "model_not_found"
 
 
-def answer(record: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """The body that answers one request. model is the served one, for records that name none."""
+class Refusal(NamedTuple):
+    """Status and error object of a response."""
+
+    status: int
+    error: dict[str, Any]
+
+
+def refused(error: Mapping[str, Any], request: Mapping[str, Any]) -> Refusal | None:
+    """What HTTP says to a request whose job failed by what it asks for; None for any other failure.
+
+    error and request are those of the job's record.
+    """
+    code, message, param = error["code"], error["message"], error["param"]
+    if code != MODEL_NOT_FOUND and param is None:
+        return None
+    if param is not None:
+        written = as_written(param, request)
+        message, param = renamed(message, param, written), written
+    shown = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return Refusal(404 if code == MODEL_NOT_FOUND else 400, shown)
+
+
+def answer(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that answers one request."""
     return {
-        **answer_of_several([record], 1, model),
+        **answer_of_several([record], 1),
         "speculation": record["result"].get("speculation"),  # null from older workers
     }
 
 
-def answer_of_several(records: Sequence[Mapping[str, Any]], n: int, model: str | None) -> dict[str, Any]:
+def answer_of_several(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
     """The body that answers one or more prompts n times each, the choices in the order of the records."""
     return {
-        **envelope(records[0], model),
+        **envelope(records[0]),
         "choices": [choice(record, index) for index, record in enumerate(records)],
         "usage": total_usage(records, n),
     }
 
 
-def envelope(record: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """What stands around the choices."""
+def envelope(record: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    """What stands around the choices. model: the served one, for a record that names none yet."""
     kind, prefix = ("text_completion", "cmpl") if is_raw(record) else ("chat.completion", "chatcmpl")
     return {
         "id": f"{prefix}-{record['id'].removeprefix('job_')}",

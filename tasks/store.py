@@ -232,10 +232,14 @@ class JobStore:
         status: Status,
         result: Mapping[str, Any] | None = None,
         error: Mapping[str, Any] | None = None,
+        model: str = "",
     ) -> bool:
-        """Write the end of a job. False: the claim is no longer ours and nothing was written."""
-        answer = self._run("finish", job_id, fence, status.value, _dump(result), _dump(error), self._ttl_ms)
-        return bool(answer == 1)
+        """Write the end of a job. False: the claim is no longer ours and nothing was written.
+
+        model: the one that ran it, for a job that names none.
+        """
+        end = (status.value, _dump(result), _dump(error), model)
+        return bool(self._run("finish", job_id, fence, *end, self._ttl_ms) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""

@@ -22,7 +22,7 @@ def record(text: str, prompt_tokens: int = 5, cached: int = 3, **request: Any) -
     result = {"text": text, "finish_reason": "stop", "usage": usage, "logprobs": None}
     return {
         "id": "job_1f",
-        "model": None,
+        "model": "m",
         "created_at": 12.5,
         "request": {"prompt": "x", **request},
         "result": result,
@@ -30,7 +30,7 @@ def record(text: str, prompt_tokens: int = 5, cached: int = 3, **request: Any) -
 
 
 def test_calls_of_tools_are_taken_out_of_the_text() -> None:
-    body = answer(record(f"Let me see.\n{CALL}\n{CALL}", tools=TOOLS), "m")
+    body = answer(record(f"Let me see.\n{CALL}\n{CALL}", tools=TOOLS))
     function = {"name": "f", "arguments": '{"x": 1}'}
     assert body["choices"] == [
         {
@@ -48,24 +48,24 @@ def test_calls_of_tools_are_taken_out_of_the_text() -> None:
             "finish_reason": "tool_calls",
         }
     ]
-    assert answer(record(CALL, tools=TOOLS), "m")["choices"][0]["message"]["content"] is None
+    assert answer(record(CALL, tools=TOOLS))["choices"][0]["message"]["content"] is None
 
 
 @pytest.mark.parametrize("request_fields", [{}, {"tools": TOOLS, "tool_choice": "none"}])
 def test_without_tools_nothing_is_a_call(request_fields: dict[str, Any]) -> None:
-    choice = answer(record(CALL, **request_fields), "m")["choices"][0]
+    choice = answer(record(CALL, **request_fields))["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": CALL, "refusal": None}
     assert choice["finish_reason"] == "stop"
 
 
 def test_text_with_tools_and_no_call_stays_as_it_is() -> None:
-    choice = answer(record(" No need. \n", tools=TOOLS), "m")["choices"][0]
+    choice = answer(record(" No need. \n", tools=TOOLS))["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == (" No need. \n", "stop")
 
 
 def test_several_answers_count_each_prompt_once() -> None:
     records = [record("a", 5, 1), record("b", 5, 5), record("c", 7, 2), record("d", 7, 7)]
-    body = answer_of_several(records, 2, "m")
+    body = answer_of_several(records, 2)
     assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [
         (0, "a"),
         (1, "b"),

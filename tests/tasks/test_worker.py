@@ -65,6 +65,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert good.error is None
     assert good.result is not None
     assert good.result["text"] == "hello there"
+    assert good.model == "scripted", "though none was asked for"
     assert good.result["finish_reason"] == "stop"
     assert good.result["usage"] == {
         "prompt_tokens": 2,
@@ -135,6 +136,20 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert info.metrics["generated_tokens_total"] > 10
     assert not info.has_heads
     assert "Traceback" not in worker.text()
+
+
+def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
+    store: JobStore, publisher: Publisher, worker: Worker
+) -> None:
+    """Of a record that no gateway of this version lets in."""
+    job, _ = store.create(NewJob(request={"prompt": "hi", "logit_bias": {"word": 1}}))
+    publisher.publish_job(job)
+    failed = ended(store, job.id, 5)
+    assert (failed.status, failed.attempts) == (Status.FAILED, 1)
+    assert failed.error is not None
+    assert failed.error["code"] == "internal_error"
+    assert "word" not in failed.error["message"]
+    wait_until(lambda: "ValueError" in worker.text())
 
 
 @pytest.mark.usefixtures("worker")
