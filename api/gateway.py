@@ -69,7 +69,7 @@ class Gateway:
     def cancel_soon(self, job_ids: Collection[str]) -> None:
         """Cancel jobs whose answer nobody waits for any more, without waiting for it."""
         if job_ids:
-            task = asyncio.create_task(run_in_threadpool(self._cancel, tuple(job_ids)))
+            task = asyncio.create_task(run_in_threadpool(self.cancel, tuple(job_ids)))
             self._cancelling.add(task)
             task.add_done_callback(self._cancelling.discard)
 
@@ -79,14 +79,16 @@ class Gateway:
         while self._cancelling:
             await asyncio.gather(*self._cancelling)
 
-    def _cancel(self, job_ids: Collection[str]) -> None:
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """Cancel jobs one after the other, until Redis fails: the rest end by their deadlines."""
         for job_id in job_ids:
             try:
                 self.store.cancel(job_id)
             except JobNotFound:
                 pass
-            except StoreUnavailable as error:  # it ends by its deadline
-                log.warning("%s could not be cancelled: %s", job_id, error)
+            except StoreUnavailable as error:
+                log.warning("%s, and what is cancelled with it, goes on to its deadline: %s", job_id, error)
+                return
 
     def close(self) -> None:
         self.outbox.close()

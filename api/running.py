@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,7 +15,6 @@ from api.following import Text, follow
 from api.gateway import WORKERS_AGE_S, Gateway
 from api.outcomes import failure
 from api.submission import submit
-from tasks.errors import StoreUnavailable
 from tasks.job import Job
 from tasks.openai_format import as_written
 
@@ -117,9 +115,7 @@ def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
             body = body.model_copy(update={"deadline": due})
             jobs.append(submit(gateway, body, owner, watched=asked.stream, keep_s=keep_s))
     except Exception as error:
-        for job in jobs:
-            with contextlib.suppress(StoreUnavailable):
-                gateway.store.cancel(job.id)
+        gateway.cancel([job.id for job in jobs])
         raise (_worded(error, asked) if isinstance(error, BadRequest) else error) from None
     return jobs
 
