@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import AfterValidator, Field
 
+from api.content import READ_BYTES, ContentResponse, open_content
 from api.errors import BadRequest, BatchNotEnded
 from api.gateway import Gateway, GatewayDep
-from api.inputs import idempotency_key, json_body, owner_of, page_query
-from api.schemas import ErrorBody
+from api.inputs import (
+    MAX_EXPIRY_S,
+    MIN_EXPIRY_S,
+    idempotency_key,
+    json_body,
+    owner_of,
+    page_query,
+)
+from api.schemas import ErrorBody, page
 from tasks.batch import Batch, Ending, NewBatch
 from tasks.batch_files import dump, merged
-from tasks.errors import BatchNotFound, FileNotFound
-from tasks.file_records import Purpose, object_name
+from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
+from tasks.file_records import Purpose
 from tasks.line_schema import line_schema as make_line_schema
 from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, MetaKey, MetaValue, in_future
 
-DAY_S = 24 * 3600
-MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of output files, as OpenAI's
 MAX_PRIORITY = 100
-BLOCK_BYTES = 256 * 1024
+JSON_LINES = "application/jsonl"
 _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
+_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
 
 router = APIRouter(tags=["batches"], responses=_ERRORS)
 
@@ -92,16 +100,12 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
 @router.get("/v1/batches")
 async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Batches, newest first; ?limit=1..100 and ?after=ID."""
-    limit, after = page_query(request)
+    limit, after, _ = page_query(request)
     try:
         batches, more = await run_in_threadpool(gateway.batches.page, limit, after)
     except BatchNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
-    data = [batch.to_json() for batch in batches]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return JSONResponse(
-        {"object": "list", "data": data, "has_more": more, "first_id": first, "last_id": last}
-    )
+    return page([batch.to_json() for batch in batches], more)
 
 
 @router.get("/v1/batches/{batch_id}")
@@ -139,16 +143,16 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
     return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
 
 
-@router.get("/v1/batches/{batch_id}/output", response_class=StreamingResponse)
-async def partial_output(batch_id: str, gateway: GatewayDep) -> StreamingResponse:
+@router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
+async def partial_output(batch_id: str, gateway: GatewayDep) -> Response:
     """What has come so far, of a running batch too, in the order of the input: good answers alone."""
-    return await _results(batch_id, gateway, failed=False)
+    return await _results(await run_in_threadpool(gateway.batches.get, batch_id), gateway, failed=False)
 
 
-@router.get("/v1/batches/{batch_id}/errors", response_class=StreamingResponse)
-async def partial_errors(batch_id: str, gateway: GatewayDep) -> StreamingResponse:
+@router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
+async def partial_errors(batch_id: str, gateway: GatewayDep) -> Response:
     """The lines that have failed so far, in the order of the input."""
-    return await _results(batch_id, gateway, failed=True)
+    return await _results(await run_in_threadpool(gateway.batches.get, batch_id), gateway, failed=True)
 
 
 @router.get("/v1/schemas/batch_line.json")
@@ -168,29 +172,41 @@ def _create(gateway: Gateway, new: NewBatch) -> Batch:
     return gateway.batches.create(new)[0]
 
 
-async def _results(batch_id: str, gateway: Gateway, *, failed: bool) -> StreamingResponse:
-    batch = await run_in_threadpool(gateway.batches.get, batch_id)
+async def _results(batch: Batch, gateway: Gateway, *, failed: bool) -> Response:
+    """batch: as it was a moment ago. The first lines are read while the answer can still be an error."""
+    if not batch.ended:
+        blocks = _blocks(gateway, batch, failed=failed)
+        try:
+            if first := await gateway.in_file_thread(partial(next, blocks, b"")):
+                return StreamingResponse(_all(gateway, first, blocks), media_type=JSON_LINES)
+        except ObjectMissing:
+            if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
+                raise
+        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts go when it ends
     file_id = batch.error_file_id if failed else batch.output_file_id
-    lines = (
-        _object(gateway, file_id)
-        if file_id is not None
-        else _merged(gateway, batch, failed=failed)
-        if not batch.ended
-        else iter(())
-    )
-    return StreamingResponse(lines, media_type="application/jsonl")
+    if file_id is None:
+        return Response(media_type=JSON_LINES)
+    file = await run_in_threadpool(gateway.files.records.get, file_id)
+    return ContentResponse(gateway, await open_content(gateway, file), file, media_type=JSON_LINES)
 
 
-def _merged(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
+def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
+    """The lines so far, many at a time."""
+    block = bytearray()
     for result in merged(gateway.files.objects, batch.id, batch.parts):
         if result.failed is failed:
-            yield dump(result.entry)
+            block += dump(result.entry)
+        if len(block) >= READ_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
 
 
-def _object(gateway: Gateway, file_id: str) -> Iterator[bytes]:
-    with gateway.files.objects.open(object_name(file_id)) as content:
-        while block := content.read(BLOCK_BYTES):
-            yield block
+async def _all(gateway: Gateway, block: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while block:
+        yield block
+        block = await gateway.in_file_thread(partial(next, rest, b""))
 
 
 def _hash(value: object) -> str:

@@ -12,19 +12,31 @@ from starlette.types import Receive, Scope, Send
 
 from api.gateway import Gateway
 from tasks.errors import FileStoreUnavailable
+from tasks.file_records import FileRecord
 
 READ_BYTES = 256 * 1024  # handed to the socket at a time
 
 
+async def open_content(gateway: Gateway, file: FileRecord) -> BinaryIO:
+    """Raises ObjectMissing and FileStoreUnavailable."""
+    return await gateway.in_file_thread(partial(gateway.files.objects.open, file.object_name))
+
+
 class ContentResponse(StreamingResponse):
-    """Takes over `content`, of size bytes, and closes it however the answer ends. span None is all of it."""
+    """Takes over `content`, that of file, and closes it however the answer ends. span None is all of it."""
 
     def __init__(
-        self, gateway: Gateway, content: BinaryIO, size: int, filename: str, span: range | None
+        self,
+        gateway: Gateway,
+        content: BinaryIO,
+        file: FileRecord,
+        span: range | None = None,
+        media_type: str = "application/octet-stream",
     ) -> None:
         self._gateway = gateway
         self._content = content
-        name = urllib.parse.quote(filename, safe="")
+        size = file.bytes
+        name = urllib.parse.quote(file.filename, safe="")
         headers = {
             "Accept-Ranges": "bytes",
             "Content-Length": str(size if span is None else len(span)),
@@ -35,7 +47,7 @@ class ContentResponse(StreamingResponse):
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
         chunks = self._chunks(range(size) if span is None else span)
         status = 200 if span is None else 206
-        super().__init__(chunks, status, headers, media_type="application/octet-stream")
+        super().__init__(chunks, status, headers, media_type=media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -10,12 +10,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from api.content import ContentResponse
+from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import DEFAULT_PAGE, MAX_PAGE, idempotency_key, whole_number
+from api.inputs import idempotency_key, page_query
 from api.ranges import byte_range
-from api.schemas import ErrorBody
+from api.schemas import ErrorBody, page
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -88,31 +88,21 @@ async def create_file(request: Request, gateway: GatewayDep) -> JSONResponse:
 async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Files, newest first; ?purpose=, ?limit=1..100, ?after=ID, ?order=asc|desc."""
     purpose: Purpose | None = None
-    after: str | None = None
-    limit, order = DEFAULT_PAGE, "desc"
-    for name, value in request.query_params.multi_items():
+    order = "desc"
+    limit, after, filters = page_query(request, "purpose|order")
+    for name, value in filters:
         if name == "purpose":
             purpose = _purpose(value)
-        elif name == "limit":
-            limit = whole_number(value, 1, MAX_PAGE, "limit")
-        elif name == "after":
-            after = value
-        elif name == "order" and value in ("asc", "desc"):
-            order = value
-        elif name == "order":
+        elif value not in ("asc", "desc"):
             raise BadRequest("order: must be one of asc, desc", param="order")
         else:
-            raise BadRequest(f"{name}: there is no such query parameter", code="unknown_field", param=name)
+            order = value
     records = gateway.files.records
     try:
-        page = await run_in_threadpool(records.page, limit, after, purpose, order == "asc")
+        found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc")
     except FileNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
-    data = [file.to_json() for file in page.files]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return JSONResponse(
-        {"object": "list", "data": data, "has_more": page.has_more, "first_id": first, "last_id": last}
-    )
+    return page([file.to_json() for file in found.files], found.has_more)
 
 
 @router.get("/{file_id}", responses={200: {"model": FileObject}})
@@ -128,8 +118,7 @@ async def get_content(file_id: str, request: Request, gateway: GatewayDep) -> Co
     # Nothing here has a tag or a date that If-Range could match.
     header = None if "if-range" in request.headers else request.headers.get("range")
     span = byte_range(header, file.bytes)
-    content = await gateway.in_file_thread(partial(gateway.files.objects.open, file.object_name))
-    return ContentResponse(gateway, content, file.bytes, file.filename, span)
+    return ContentResponse(gateway, await open_content(gateway, file), file, span)
 
 
 @router.delete("/{file_id}")

@@ -17,6 +17,8 @@ from tasks.settings import Settings
 T = TypeVar("T")
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
+DAY_S = 24 * 3600
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of files, what the OpenAI API allows
 MAX_IDEMPOTENCY_KEY = 255  # characters
 NOBODY = "anonymous"  # whose work it is when no key was sent
 OWNER_DIGITS = 16
@@ -87,14 +89,17 @@ def owner_of(request: Request) -> str:
     return hashlib.sha256(key.strip().encode()).hexdigest()[:OWNER_DIGITS]
 
 
-def page_query(request: Request) -> tuple[int, str | None]:
-    """limit and after; raises BadRequest, for other parameters too."""
+def page_query(request: Request, also: str | None = None) -> tuple[int, str | None, list[tuple[str, str]]]:
+    """limit, after, and the parameters whose names match `also`; raises BadRequest, for any other too."""
     limit, after = DEFAULT_PAGE, None
+    others: list[tuple[str, str]] = []
     for name, value in request.query_params.multi_items():
         if name == "limit":
             limit = whole_number(value, 1, MAX_PAGE, "limit")
         elif name == "after":
             after = value
+        elif also is not None and re.fullmatch(also, name):
+            others.append((name, value))
         else:
             raise BadRequest(f"{name}: there is no such query parameter", code="unknown_field", param=name)
-    return limit, after
+    return limit, after, others

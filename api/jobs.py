@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,14 +10,13 @@ from fastapi.responses import JSONResponse
 
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import DEFAULT_PAGE, MAX_PAGE, idempotency_key, json_body, owner_of, wait_s, whole_number
-from api.schemas import ErrorBody, JobList, JobRecord
+from api.inputs import idempotency_key, json_body, owner_of, page_query, wait_s
+from api.schemas import ErrorBody, JobList, JobRecord, page
 from api.submission import submit
 from tasks.errors import JobNotFound
 from tasks.job import Status
 from tasks.requests import JobRequest
 
-_METADATA = re.compile(r"^metadata\[(.+)\]$")
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
 }
@@ -59,29 +57,18 @@ async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value."""
     status: Status | None = None
-    after: str | None = None
-    limit = DEFAULT_PAGE
     metadata: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    limit, after, filters = page_query(request, r"status|metadata\[.+\]")
+    for name, value in filters:
         if name == "status":
             status = _status(value)
-        elif name == "limit":
-            limit = whole_number(value, 1, MAX_PAGE, "limit")
-        elif name == "after":
-            after = value
-        elif match := _METADATA.match(name):
-            metadata[match[1]] = value
         else:
-            raise BadRequest(f"{name}: there is no such query parameter", code="unknown_field", param=name)
+            metadata[name.removeprefix("metadata[").removesuffix("]")] = value
     try:
-        page = await run_in_threadpool(gateway.store.page, limit, status, after, metadata)
+        found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata)
     except JobNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
-    data = [job.to_json() for job in page.jobs]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return JSONResponse(
-        {"object": "list", "data": data, "has_more": page.has_more, "first_id": first, "last_id": last}
-    )
+    return page([job.to_json() for job in found.jobs], found.has_more)
 
 
 @router.get("/{job_id}", responses={200: {"model": JobRecord}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from tasks.job import Priority, Status
@@ -82,6 +83,14 @@ class JobList(BaseModel):
     has_more: bool
     first_id: str | None
     last_id: str | None
+
+
+def page(data: list[dict[str, Any]], has_more: bool) -> JSONResponse:
+    """A list as the OpenAI API gives it."""
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return JSONResponse(
+        {"object": "list", "data": data, "has_more": has_more, "first_id": first, "last_id": last}
+    )
 
 
 class ErrorDetail(BaseModel):

@@ -19,18 +19,16 @@ from starlette.requests import ClientDisconnect
 
 from api.errors import BadRequest, BodyTooLarge, UnsupportedMedia, UploadStalled
 from api.gateway import Gateway
-from api.inputs import whole_number
+from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, whole_number
 from tasks.file_keeper import Upload
 from tasks.file_records import FileRecord, Purpose
 
-DAY_S = 24 * 3600
 FORM_BYTES = 64 * 1024  # of a body that are not the file: boundaries, headers and the fields below
 MAX_FIELD_BYTES = 1024
 MAX_FILENAME = 255  # characters
 WRITE_BYTES = 1024 * 1024  # gathered before each write: one change of threads for about 16 packets
 STALL_S = 60.0  # without a byte, then the upload is given up
-EXPIRES_S = (3600, 30 * DAY_S)  # what the OpenAI API allows
-DEFAULT_EXPIRES_S = 30 * DAY_S  # of an input file, as there
+DEFAULT_EXPIRES_S = MAX_EXPIRY_S  # of an input file, as there
 FILE, PURPOSE, ANCHOR, SECONDS = "file", "purpose", "expires_after[anchor]", "expires_after[seconds]"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -162,7 +160,7 @@ def _checked(name: str, value: bytes) -> str:
     if name == ANCHOR and text != "created_at":
         raise BadRequest(f"{ANCHOR}: must be created_at", param=ANCHOR)
     if name == SECONDS:
-        whole_number(text, *EXPIRES_S, SECONDS)
+        whole_number(text, MIN_EXPIRY_S, MAX_EXPIRY_S, SECONDS)
     return text
 
 
