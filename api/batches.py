@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -11,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from api.content import READ_BYTES, ContentResponse, open_content
 from api.errors import BadRequest, BatchNotEnded
@@ -25,13 +23,14 @@ from api.inputs import (
     page_query,
 )
 from api.schemas import ErrorBody, page
+from api.submission import hash_of
 from tasks.batch import Batch, Ending, NewBatch
 from tasks.batch_files import dump, merged
 from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
 from tasks.file_records import Purpose
 from tasks.line_schema import line_schema as make_line_schema
 from tasks.messages import Strict
-from tasks.requests import MAX_METADATA, MetaKey, MetaValue, in_future
+from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
 
 MAX_PRIORITY = 100
 JSON_LINES = "application/jsonl"
@@ -62,7 +61,7 @@ class BatchRequest(Strict):
         le=MAX_PRIORITY,
         description="Among your batches the higher goes first, then the earlier deadline.",
     )
-    deadline: Annotated[float, AfterValidator(in_future)] | None = Field(
+    deadline: Deadline | None = Field(
         None, description="Unix seconds; what has not run by then expires. A day from now unless given."
     )
     dry_run: bool = Field(False, description="Validate the file and send nothing.")
@@ -92,7 +91,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         output_expires_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
         dry_run=asked.dry_run,
         idempotency_key=key,
-        body_hash=_hash(asked.model_dump(mode="json", exclude_unset=True)),
+        body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
     )
     return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
 
@@ -138,7 +137,7 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
         output_expires_s=old.output_expires_s,
         retry_of=batch_id,
         idempotency_key=key,
-        body_hash=_hash(batch_id),
+        body_hash=hash_of(batch_id),
     )
     return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
 
@@ -162,6 +161,10 @@ async def line_schema() -> JSONResponse:
 
 
 def _create(gateway: Gateway, new: NewBatch) -> Batch:
+    earlier = gateway.batches.earlier(new.idempotency_key, new.body_hash)
+    if earlier is not None:  # what was fine then may not be now
+        return earlier
+    check_deadline(new.deadline)
     try:
         record = gateway.files.records.get(new.input_file_id)
     except FileNotFound as error:
@@ -207,7 +210,3 @@ async def _all(gateway: Gateway, block: bytes, rest: Iterator[bytes]) -> AsyncIt
     while block:
         yield block
         block = await gateway.in_file_thread(partial(next, rest, b""))
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -66,12 +66,14 @@ def wait_s(request: Request, settings: Settings) -> int | None:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The header, if it came; raises BadRequest."""
+    """The header, if it came, among those of its owner: others may have the same. Raises BadRequest."""
     key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
         message = f"Idempotency-Key: must have 1 to {MAX_IDEMPOTENCY_KEY} characters"
         raise BadRequest(message, param="Idempotency-Key")
-    return key
+    return f"{owner_of(request)}:{key}"
 
 
 def whole_number(value: str, least: int, most: int, name: str, param: str | None = None) -> int:

@@ -7,8 +7,8 @@ import json
 
 from api.errors import BadRequest, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
-from tasks.job import Decoding, Job, NewJob, random_seed
-from tasks.requests import JobRequest
+from tasks.job import Decoding, Job, NewJob
+from tasks.requests import JobRequest, check_deadline
 
 
 def submit(
@@ -22,15 +22,16 @@ def submit(
 ) -> Job:
     """Store the record, then send its message: from the first on, the job is accepted.
 
-    watched and keep_s are those of NewJob. Raises ApiError, IdempotencyConflict and StoreUnavailable.
+    watched and keep_s are those of NewJob. Raises ApiError, InvalidRequest, IdempotencyConflict and
+    StoreUnavailable.
     """
+    body_hash = hash_of(body.sent())
+    if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
+        return earlier
+    check_deadline(body.deadline)
     _check_against_workers(gateway, body)
-    sent = body.sent()
-    body_hash = hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()
-    sent.setdefault("max_tokens", gateway.settings.default_max_tokens)
-    sent.setdefault("seed", random_seed())
     new = NewJob(
-        request=sent,
+        request=body.fixed(gateway.settings.default_max_tokens),
         priority=body.priority,
         model=body.model,
         deadline=body.deadline,
@@ -45,6 +46,11 @@ def submit(
     if created:
         gateway.outbox.put(job)
     return job
+
+
+def hash_of(body: object) -> str:
+    """What tells one body from another under the same idempotency key."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:

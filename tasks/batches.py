@@ -13,8 +13,8 @@ from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
 from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
-from tasks.scripts import answering
-from tasks.store import IDEMPOTENCY_TTL_MS, JobStore
+from tasks.scripts import answering, pairs
+from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, earlier
 
 LEAD_MS = 5000  # a leader that is silent so long is replaced
 
@@ -66,6 +66,7 @@ class BatchStore:
     """Over the connection and the scripts of a job store."""
 
     def __init__(self, jobs: JobStore) -> None:
+        self._scripts = jobs.scripts
         self._run = jobs.scripts.run
         self._redis = jobs.redis
         self.prefix = jobs.prefix
@@ -99,6 +100,11 @@ class BatchStore:
         if answer == "conflict":
             raise IdempotencyConflict(record)
         return _batch(record), answer == "created"
+
+    def earlier(self, key: str | None, body_hash: str) -> Batch | None:
+        """The batch that came with this idempotency key; raises IdempotencyConflict for another body's."""
+        record = earlier(self._scripts, "batch", key, body_hash)
+        return self.get(record["id"]) if record else None
 
     def get(self, batch_id: str) -> Batch:
         """The record, with why lines failed; raises BatchNotFound."""
@@ -147,8 +153,8 @@ class BatchStore:
         _, now, outstanding, held, active = answer
         return Work(
             int(now) / 1000,
-            {owner: int(count) for owner, count in _pairs(outstanding).items()},
-            {owner: int(count) for owner, count in _pairs(held).items()},
+            {owner: int(count) for owner, count in pairs(outstanding).items()},
+            {owner: int(count) for owner, count in pairs(held).items()},
             [Active(_batch(record), live, ended) for record, live, ended in active],
         )
 
@@ -243,12 +249,8 @@ def _check(status: str) -> None:
         raise LeadLost
 
 
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
 def _batch(flat: Sequence[str]) -> Batch:
-    return Batch.from_hash(_pairs(flat))
+    return Batch.from_hash(pairs(flat))
 
 
 def _ended(values: Sequence[str]) -> EndedJob:

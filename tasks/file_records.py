@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
-from tasks.scripts import answering
+from tasks.scripts import answering, pairs
 from tasks.store import IDEMPOTENCY_TTL_MS, JobStore
 
 WRITER_LEASE_MS = 3_600_000  # a writer that says nothing for an hour is dead, whatever it writes to
@@ -187,4 +187,4 @@ def object_name(file_id: str) -> str:
 
 
 def _record(flat: Sequence[str]) -> FileRecord:
-    return FileRecord.from_hash(dict(zip(flat[::2], flat[1::2], strict=True)))
+    return FileRecord.from_hash(pairs(flat))

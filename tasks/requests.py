@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 from tasks.errors import InvalidRequest
 from tasks.job import Acceptance, Decoding, Priority, random_seed
@@ -31,6 +30,7 @@ MAX_STOPS = 16
 MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
 MAX_METADATA = 16  # the limits of the OpenAI API: 16 keys, 64 and 512 characters
 MAX_TOOLS = 128  # likewise
+LAST_SECOND = 253_402_300_799  # of the year 9999, in Unix seconds
 MAX_TOKENS = 2**31 - 1  # a C int; what the model allows is checked against the live workers
 SEED_LIMIT = 2**63  # signed 64-bit, as the engine takes it
 INVALID_VALUE = "invalid_value"
@@ -63,13 +63,7 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def in_future(deadline: float) -> float:
-    """A check of a field."""
-    if deadline <= time.time():
-        raise PydanticCustomError("deadline_passed", "must be in the future, in Unix seconds")
-    return deadline
-
-
+Deadline = Annotated[float, Field(le=LAST_SECOND)]
 Stop = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -124,7 +118,7 @@ class JobRequest(Strict):
         "temperature. typical is lossy: they stand when likely enough; faster at a high temperature.",
     )
     priority: Priority = Priority.INTERACTIVE
-    deadline: Annotated[float, AfterValidator(in_future)] | None = None
+    deadline: Deadline | None = None
     metadata: dict[MetaKey, MetaValue] = Field({}, max_length=MAX_METADATA)
 
     @model_validator(mode="after")
@@ -182,6 +176,12 @@ def refused(found: Problem) -> InvalidRequest:
     """A problem as an error."""
     message = str(found) if found.field else f"the body: {found.message}"
     return InvalidRequest(message, code=found.code, param=found.field)
+
+
+def check_deadline(deadline: float | None) -> None:
+    """Raise InvalidRequest for one that has passed; whoever repeats an earlier request need not ask."""
+    if deadline is not None and deadline <= time.time():
+        raise refused(Problem("must be in the future, in Unix seconds", "deadline"))
 
 
 def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:

@@ -5,7 +5,7 @@ common.lua lists the keys. A script that cannot run, or whose answer is late, ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,11 @@ class Scripts:
     def run(self, name: str, *args: str | int) -> Any:
         with answering():
             return self._scripts[name](keys=[self._prefix], args=args)
+
+
+def pairs(flat: Sequence[str]) -> dict[str, str]:
+    """A hash as Redis lists it."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 @contextmanager

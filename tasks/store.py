@@ -20,7 +20,7 @@ from redis.retry import Retry
 from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound
 from tasks.job import Job, NewJob, Priority, Status, preview
 from tasks.queues import list_key
-from tasks.scripts import Scripts, answering
+from tasks.scripts import Scripts, answering, pairs
 from tasks.settings import Settings
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
@@ -138,6 +138,11 @@ class JobStore:
         if answer == "conflict":
             raise IdempotencyConflict(record)
         return _job(record), answer == "created"
+
+    def earlier(self, key: str | None, body_hash: str) -> Job | None:
+        """The job that came with this idempotency key; raises IdempotencyConflict for another body's."""
+        record = earlier(self.scripts, "job", key, body_hash)
+        return Job.from_hash(record) if record else None
 
     def get(self, job_id: str) -> Job:
         """The record; raises JobNotFound."""
@@ -298,6 +303,16 @@ def connect(settings: Settings) -> redis.Redis:
     )
 
 
+def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:
+    """The record that came with an idempotency key, empty for none; raises IdempotencyConflict."""
+    if key is None:
+        return {}
+    answer, record = scripts.run("earlier", kind, key, body_hash)
+    if answer == "conflict":
+        raise IdempotencyConflict(record)
+    return pairs(record)
+
+
 def new_token() -> str:
     """A claim token."""
     return uuid.uuid4().hex
@@ -308,4 +323,4 @@ def _dump(value: Mapping[str, Any] | None) -> str:
 
 
 def _job(flat: Sequence[str]) -> Job:
-    return Job.from_hash(dict(zip(flat[::2], flat[1::2], strict=True)))
+    return Job.from_hash(pairs(flat))

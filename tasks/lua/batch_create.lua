@@ -1,16 +1,9 @@
 -- ARGV: id, expires at ms, or seconds from now as '+N', idempotency key or '', body hash, idempotency ttl ms,
 --       input file id, then names and values of further fields.
 -- Returns 'created' | 'existing' with the record, or 'conflict' with the id of the other batch.
-local id, idem = ARGV[1], ARGV[3]
-if idem ~= '' then
-  local held = redis.call('HMGET', P .. 'batch_idem:' .. idem, 'id', 'hash')
-  if held[1] and redis.call('EXISTS', P .. 'batch:' .. held[1]) == 1 then
-    if held[2] ~= ARGV[4] then return { 'conflict', held[1] } end
-    return { 'existing', redis.call('HGETALL', P .. 'batch:' .. held[1]) }
-  end
-  redis.call('HSET', P .. 'batch_idem:' .. idem, 'id', id, 'hash', ARGV[4])
-  redis.call('PEXPIRE', P .. 'batch_idem:' .. idem, ARGV[5])
-end
+local id = ARGV[1]
+local earlier = idempotent('batch', ARGV[3], ARGV[4], id, ARGV[5])
+if earlier then return earlier end
 local key = P .. 'batch:' .. id
 if redis.call('EXISTS', key) == 1 then return { 'existing', redis.call('HGETALL', key) } end
 

@@ -26,7 +26,10 @@
 -- file_expiry           files that expire: id -> when
 -- file_begun            objects being written: id -> until when their writer is believed alive
 -- file_garbage          objects without a record: id -> when to remove them (again)
--- file_idem:KEY hash    the file and the hash of the body that came with an idempotency key
+--
+-- idem:KIND:KEY hash    the job, batch or file, and the hash of the body, that came with an idempotency key
+-- seq, file_seq         the last sequence numbers given
+-- reconciled_at, grace_until    when the reconciler last looked, and until when it spares old leases
 
 local P = KEYS[1]
 local TIME = redis.call('TIME')
@@ -52,6 +55,23 @@ local function load_job(id)
   for i, name in ipairs(FIELDS) do job[name] = values[i] or '' end
   for _, name in ipairs(NUMBERS) do job[name] = tonumber(job[name]) end
   return job
+end
+
+-- What came with an idempotency key, if there is such a record still: 'existing' with it, or 'conflict' with its
+-- id for another body. Otherwise the key is noted, with the id of what it makes now, where one is given.
+local function idempotent(kind, key, hash, id, ttl_ms)
+  if key == '' then return nil end
+  local note = P .. 'idem:' .. kind .. ':' .. key
+  local held = redis.call('HMGET', note, 'id', 'hash')
+  local record = held[1] and redis.call('HGETALL', P .. kind .. ':' .. held[1]) or {}
+  if #record > 0 then
+    if held[2] ~= hash then return { 'conflict', held[1] } end
+    return { 'existing', record }
+  end
+  if id then
+    redis.call('HSET', note, 'id', id, 'hash', hash)
+    redis.call('PEXPIRE', note, ttl_ms)
+  end
 end
 
 local function move(job, status)

@@ -3,17 +3,9 @@
 --       how long the record is kept when that is not the usual time, ms or '', owner
 -- Returns 'created' | 'held' | 'existing' with the record, or 'conflict' with the id of the other job.
 -- The message of a held job is sent when its owner's share allows it, not by the caller.
-local id, idem = ARGV[1], ARGV[8]
-
-if idem ~= '' then
-  local held = redis.call('HMGET', P .. 'idem:' .. idem, 'id', 'hash')
-  if held[1] and redis.call('EXISTS', P .. 'job:' .. held[1]) == 1 then
-    if held[2] ~= ARGV[9] then return { 'conflict', held[1] } end
-    return { 'existing', redis.call('HGETALL', P .. 'job:' .. held[1]) }
-  end
-  redis.call('HSET', P .. 'idem:' .. idem, 'id', id, 'hash', ARGV[9])
-  redis.call('PEXPIRE', P .. 'idem:' .. idem, ARGV[10])
-end
+local id = ARGV[1]
+local earlier = idempotent('job', ARGV[8], ARGV[9], id, ARGV[10])
+if earlier then return earlier end
 
 -- A client that lost the reply of its first call asks again with the same id.
 if redis.call('EXISTS', P .. 'job:' .. id) == 1 then

@@ -2,29 +2,20 @@
 --       idempotency key or '', body hash, idempotency ttl ms
 -- Returns 'created' | 'existing' with the record, 'conflict' with the id of the other file, or 'lost'
 -- when the object has been given up.
-local id, purpose, idem = ARGV[1], ARGV[4], ARGV[6]
+local id, purpose = ARGV[1], ARGV[4]
 local key = P .. 'file:' .. id
 
 -- A client that lost the reply of its first call asks again with the same id.
 if redis.call('EXISTS', key) == 1 then return { 'existing', redis.call('HGETALL', key) } end
 
-if idem ~= '' then
-  local held = redis.call('HMGET', P .. 'file_idem:' .. idem, 'id', 'hash')
-  if held[1] and redis.call('EXISTS', P .. 'file:' .. held[1]) == 1 then
-    if held[2] ~= ARGV[7] then return { 'conflict', held[1] } end
-    return { 'existing', redis.call('HGETALL', P .. 'file:' .. held[1]) }
-  end
-end
+local earlier = idempotent('file', ARGV[6], ARGV[7], id, ARGV[8])
+if earlier then return earlier end
 
 -- Past its time it may be on the list of what is removed at any moment, though it still stands here.
 local until_ms = tonumber(redis.call('ZSCORE', P .. 'file_begun', id) or '0')
 if until_ms <= NOW then return { 'lost' } end
 redis.call('ZREM', P .. 'file_begun', id)
 
-if idem ~= '' then
-  redis.call('HSET', P .. 'file_idem:' .. idem, 'id', id, 'hash', ARGV[7])
-  redis.call('PEXPIRE', P .. 'file_idem:' .. idem, ARGV[8])
-end
 local seq = redis.call('INCR', P .. 'file_seq')
 local expires_at = ''
 if ARGV[5] ~= '' then

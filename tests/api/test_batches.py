@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -11,8 +12,13 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import Response
 from openai.types import Batch
 
+from api.batches import _results
+from api.gateway import Gateway
+from tasks.files import make_store
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
@@ -175,6 +181,78 @@ def test_the_same_key_creates_one_batch(client: openai.OpenAI) -> None:
     assert refused.value.code == "idempotency_conflict"
 
 
+def test_a_repeat_gives_the_batch_even_if_it_could_not_be_made_any_more(client: openai.OpenAI) -> None:
+    deadline = time.time() + 2
+    fields: dict[str, Any] = {
+        "input_file_id": upload(client, [chat(0)]),
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "extra_body": {"deadline": deadline},
+        "extra_headers": {"Idempotency-Key": "again"},
+    }
+    first = end(client, client.batches.create(**fields))
+    client.files.delete(first.input_file_id)
+    time.sleep(max(0, deadline - time.time()))
+    assert client.batches.create(**fields).id == first.id
+    with pytest.raises(openai.ConflictError):
+        client.batches.create(**{**fields, "extra_body": {"dry_run": True}})
+    with pytest.raises(openai.BadRequestError, match="deadline"):
+        client.with_options(api_key="another").batches.create(**fields)
+
+
+def test_results_that_are_gone_are_an_error(client: openai.OpenAI, http: httpx.Client) -> None:
+    batch = end(client, create(client, [chat(0), chat(1, "x fail=boom")]))
+    client.files.delete(batch.output_file_id or "")
+    refused = http.get(f"/v1/batches/{batch.id}/output")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "file_not_found")
+    errors = http.get(f"/v1/batches/{batch.id}/errors")
+    assert errors.headers["content-type"] == "application/jsonl"
+    assert len(errors.text.splitlines()) == 1
+
+
+def test_lost_results_are_an_error(
+    client: openai.OpenAI, http: httpx.Client, gateway_settings: Settings
+) -> None:
+    batch = create(client, [chat(n, "x delay=0.5" if n else "x") for n in range(20)])
+    while not http.get(f"/v1/batches/{batch.id}/output").text:
+        time.sleep(0.05)
+    objects = make_store(gateway_settings.files)
+    [lost, *_] = (name for name in objects.list(f"batches/{batch.id}/parts") if not name.endswith("invalid"))
+    objects.delete(lost)
+    refused = http.get(f"/v1/batches/{batch.id}/output")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "file_content_missing")
+    client.batches.cancel(batch.id)
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_ends_just_now_gives_its_file(
+    client: openai.OpenAI, gateway_settings: Settings
+) -> None:
+    """By one who has read the record before the end, when the parts were still there."""
+    gateway = Gateway(gateway_settings, make_store(gateway_settings.files))
+    batch = create(client, [chat(0, "x delay=0.3"), chat(1, "x delay=1")])
+    while (before := gateway.batches.get(batch.id)).parts == 0:
+        await asyncio.sleep(0.02)
+    end(client, batch)
+    while gateway.files.objects.list(f"batches/{batch.id}"):
+        await asyncio.sleep(0.02)
+
+    async def results(failed: bool) -> Response:
+        return await _results(before, gateway, failed=failed)
+
+    app = FastAPI()
+    app.add_api_route("/", results, response_class=Response)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as asked:
+        assert len((await asked.get("/?failed=false")).text.splitlines()) == 2
+        assert (await asked.get("/?failed=true")).text == ""
+    gateway.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
@@ -190,6 +268,7 @@ def test_the_same_key_creates_one_batch(client: openai.OpenAI) -> None:
         ),
         ({"priority": 101}, "priority", None),
         ({"deadline": 1.0}, "deadline", None),
+        ({"deadline": 1e308}, "deadline", None),
         ({"unknown": 1}, "unknown", "unknown_field"),
     ],
 )

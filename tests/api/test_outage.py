@@ -10,12 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.gateway import WORKERS_AGE_S, Gateway
+from tasks.files import make_store
 from tasks.job import Priority
 from tasks.queues import list_key
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
+from tests.tasks.helpers import new
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -155,3 +158,32 @@ def test_no_worker_is_not_ready_but_jobs_are_accepted(outage: GatewayProcess) ->
     assert outage.http.get("/v1/models").json() == {"object": "list", "data": []}
     body = {"prompt": "hi", "model": "not-started-yet", "max_tokens": 10**6}
     assert outage.http.post("/v1/jobs", json=body).status_code == 202
+
+
+def test_a_repeat_gives_the_job_whatever_is_served_now(
+    outage: GatewayProcess, outage_settings: Settings, workers: Workers
+) -> None:
+    body, headers = {"prompt": "hi", "model": "another"}, {"Idempotency-Key": "k"}
+    first = outage.http.post("/v1/jobs", json=body, headers=headers).json()
+    workers.model(outage_settings)
+    time.sleep(WORKERS_AGE_S)
+    assert outage.http.post("/v1/jobs", json=body).status_code == 404
+    assert outage.http.post("/v1/jobs", json=body, headers=headers).json()["id"] == first["id"]
+
+
+@pytest.mark.anyio
+async def test_with_redis_frozen_one_cancel_is_tried(
+    own_redis: RedisServer, outage_settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = Gateway(outage_settings, make_store(outage_settings.files))
+    gateway.awaited = {gateway.store.create(new())[0].id for _ in range(5)}
+    own_redis.freeze()
+    await gateway.abandon()
+    assert len([record for record in caplog.records if record.name == "api.gateway"]) == 1
+    own_redis.thaw()
+    gateway.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -116,7 +116,7 @@ def test_idempotency_key(kept: Kept) -> None:
             kept.add(idempotency_key="k", **other)
     assert kept.objects() == [first.object_name], "what was refused is not kept"
     assert kept.add(idempotency_key="l").id != first.id
-    assert 0 < kept.store.redis.pttl(f"{kept.store.prefix}file_idem:k") <= 24 * 3600 * 1000
+    assert 0 < kept.store.redis.pttl(f"{kept.store.prefix}idem:file:k") <= 24 * 3600 * 1000
 
 
 def test_idempotency_key_of_a_deleted_file_is_free(kept: Kept) -> None:
@@ -138,7 +138,7 @@ def test_uploads_with_one_key_at_once_make_one_file(kept: Kept) -> None:
     assert answers.count(made) == 8
     assert sum("another body" in answer for answer in answers) == 8
     assert kept.objects() == [f"files/{made}"]
-    assert kept.held() == {"file_idem:k", f"file:{made}", "files", "files:batch"}
+    assert kept.held() == {"idem:file:k", f"file:{made}", "files", "files:batch"}
 
 
 def test_create_repeated_with_the_same_id_changes_nothing(kept: Kept) -> None:

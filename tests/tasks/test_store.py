@@ -64,7 +64,25 @@ def test_idempotency_key(store: JobStore) -> None:
     other, created = store.create(new(idempotency_key="other", body_hash="b"))
     assert created
     assert other.id != first.id
-    assert 0 < store.redis.pttl(f"{store.prefix}idem:k") <= 24 * 3600 * 1000
+    assert 0 < store.redis.pttl(f"{store.prefix}idem:job:k") <= 24 * 3600 * 1000
+
+
+def test_an_earlier_job_is_found_by_its_key(store: JobStore) -> None:
+    assert store.earlier("k", "a") is None
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    assert store.earlier("k", "a") == first
+    assert store.earlier(None, "a") is None
+    with pytest.raises(IdempotencyConflict, match=first.id):
+        store.earlier("k", "b")
+
+
+def test_the_end_names_the_model_that_ran_it(store: JobStore) -> None:
+    for asked, kept in ((None, "served"), ("asked", "asked")):
+        job_id = queued(store, model=asked)
+        assert store.finish(
+            job_id, claimed(store, job_id).fence, Status.SUCCEEDED, result=RESULT, model="served"
+        )
+        assert store.get(job_id).model == kept
 
 
 def test_idempotency_key_of_a_deleted_job_is_free(store: JobStore) -> None:
