@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from api.errors import BadRequest, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
 from tasks.job import Decoding, Job, NewJob
+from tasks.registry import WorkerInfo
 from tasks.requests import JobRequest, check_deadline
 
 
@@ -53,6 +55,12 @@ def hash_of(body: object) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
+def not_served(model: str, workers: Sequence[WorkerInfo]) -> UnknownModel:
+    """What is said of a model that none of these has."""
+    served = ", ".join(sorted({worker.model for worker in workers})) or "none"
+    return UnknownModel(f"model: no live worker serves {model!r}; served: {served}")
+
+
 def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:
     """Refuse what no live worker can run. With none alive the job waits for one."""
     forced = body.decoding is Decoding.MEDUSA
@@ -61,8 +69,7 @@ def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:
     workers = gateway.workers(WORKERS_AGE_S)
     able = [worker for worker in workers if body.model in (None, worker.model)]
     if workers and not able:
-        served = ", ".join(sorted({worker.model for worker in workers}))
-        raise UnknownModel(f"model: no live worker serves {body.model!r}; served: {served}")
+        raise not_served(str(body.model), workers)
     longest = max((worker.context_length for worker in able), default=None)
     if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
         message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"

@@ -10,6 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from api.gateway import GatewayDep
+from api.schemas import ErrorBody
+from api.submission import not_served
 from tasks.errors import StoreUnavailable
 from tasks.registry import WorkerInfo
 
@@ -27,6 +29,15 @@ async def list_models(gateway: GatewayDep) -> JSONResponse:
     )
 
 
+@router.get("/v1/models/{model_id:path}", responses={404: {"model": ErrorBody}})
+async def get_model(model_id: str, gateway: GatewayDep) -> JSONResponse:
+    """One of them; a name may have slashes."""
+    workers = await run_in_threadpool(gateway.workers)
+    if serving := [worker for worker in workers if worker.model == model_id]:
+        return JSONResponse(_model(model_id, serving))
+    raise not_served(model_id, workers)
+
+
 @router.get("/healthz")
 async def healthz() -> JSONResponse:
     """The gateway itself is alive."""
@@ -35,15 +46,19 @@ async def healthz() -> JSONResponse:
 
 @router.get("/readyz")
 async def readyz(gateway: GatewayDep) -> JSONResponse:
-    """Jobs sent now would run: Redis answers and a worker is alive; 503 otherwise."""
+    """Jobs sent now would run: Redis answers and a model worker is alive; 503 otherwise.
+
+    io_worker: whether one is alive too. Without it batches and held bulk jobs are taken and wait, and nobody
+    looks after lost workers.
+    """
     try:
-        workers, reachable = len(await run_in_threadpool(gateway.workers)), True
+        workers = len(await run_in_threadpool(gateway.workers))
+        found = {"redis": True, "workers": workers, "io_worker": await run_in_threadpool(gateway.batches.led)}
     except StoreUnavailable:
-        workers, reachable = 0, False
-    if reachable and workers:
-        return JSONResponse({"redis": True, "workers": workers})
-    headers = {"Retry-After": str(gateway.settings.retry_after_s)}
-    return JSONResponse({"redis": reachable, "workers": workers}, 503, headers)
+        found = {"redis": False, "workers": 0, "io_worker": False}
+    if found["redis"] and found["workers"]:
+        return JSONResponse(found)
+    return JSONResponse(found, 503, {"Retry-After": str(gateway.settings.retry_after_s)})
 
 
 def _model(name: str, workers: list[WorkerInfo]) -> dict[str, Any]:

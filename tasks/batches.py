@@ -106,6 +106,11 @@ class BatchStore:
         record = earlier(self._scripts, "batch", key, body_hash)
         return self.get(record["id"]) if record else None
 
+    def led(self) -> bool:
+        """Whether some io worker works on batches."""
+        with answering():
+            return bool(self._redis.exists(f"{self.prefix}leader"))
+
     def get(self, batch_id: str) -> Batch:
         """The record, with why lines failed; raises BatchNotFound."""
         return self._get_all([batch_id])[0]

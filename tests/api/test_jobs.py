@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tasks.settings import Settings
+from tests.workers import Workers, wait_until
+
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
 FIELDS = (
@@ -207,7 +210,18 @@ def test_models_and_health(http: httpx.Client) -> None:
     [worker] = model["workers_detail"]
     assert worker["quantization"] == "F32"
     assert worker["metrics"]["running"] >= 0
-    assert http.get("/readyz").json() == {"redis": True, "workers": 1}
+    assert http.get("/v1/models/scripted").json()["id"] == "scripted"
+    unknown = http.get("/v1/models/some/other")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_ready_without_an_io_worker_says_so(
+    http: httpx.Client, gateway_settings: Settings, workers: Workers
+) -> None:
+    ready = http.get("/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"redis": True, "workers": 1, "io_worker": False})
+    workers.io(gateway_settings)
+    wait_until(lambda: http.get("/readyz").json()["io_worker"], 20)
 
 
 def test_openapi_describes_the_request(http: httpx.Client) -> None:

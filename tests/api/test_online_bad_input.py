@@ -157,5 +157,5 @@ def test_a_stream_is_refused_as_any_other(client: OpenAI) -> None:
 def test_unknown_paths_have_openais_shape(client: OpenAI, path: str) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         client.get(path.removeprefix("/v1"), cast_to=object)
-    assert refused.value.code in ("not_found", "job_not_found")
+    assert refused.value.code in ("not_found", "job_not_found", "model_not_found")
     assert refused.value.type == "invalid_request_error"

@@ -61,11 +61,11 @@ def test_redis_down_and_back(own_redis: RedisServer, outage: GatewayProcess) -> 
             refused(http.post("/v1/completions", json={"prompt": "hi", "stream": stream}))
     assert http.get("/healthz").status_code == 200
     ready = http.get("/readyz")
-    assert (ready.status_code, ready.json()) == (503, {"redis": False, "workers": 0})
+    assert (ready.status_code, ready.json()) == (503, {"redis": False, "workers": 0, "io_worker": False})
     own_redis.start()
     assert http.get(f"/v1/jobs/{job['id']}").json() == job
     assert http.post("/v1/jobs", json={"prompt": "hi"}).status_code == 202
-    assert http.get("/readyz").json() == {"redis": True, "workers": 0}
+    assert http.get("/readyz").json() == {"redis": True, "workers": 0, "io_worker": False}
 
 
 def test_redis_frozen(own_redis: RedisServer, outage: GatewayProcess) -> None:
@@ -154,7 +154,7 @@ def test_a_message_that_cannot_be_sent_leaves_an_accepted_job(
 
 def test_no_worker_is_not_ready_but_jobs_are_accepted(outage: GatewayProcess) -> None:
     response = outage.http.get("/readyz")
-    assert (response.status_code, response.json()) == (503, {"redis": True, "workers": 0})
+    assert (response.status_code, response.json()) == (503, {"redis": True, "workers": 0, "io_worker": False})
     assert outage.http.get("/v1/models").json() == {"object": "list", "data": []}
     body = {"prompt": "hi", "model": "not-started-yet", "max_tokens": 10**6}
     assert outage.http.post("/v1/jobs", json=body).status_code == 202
