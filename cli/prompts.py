@@ -76,6 +76,11 @@ class PromptReader:
         value = record.value
         batch = form is Format.BATCH or (form is Format.JSONL and is_batch_line(value))
         self.kinds["batch" if batch else form.value] += 1
+        if not is_unicode(value):  # what is said of it may repeat any part of it
+            wrong: list[Problem] = []
+            custom_id = _custom_id(value.get("custom_id"), record.number, wrong, seen)
+            wrong = wrong or [Problem(HALF_PAIR, code="invalid_json_line")]
+            return PromptLine(index, record.number, custom_id, {}, tuple(wrong))
         if batch:
             fields, problems = job_fields(value)
         else:

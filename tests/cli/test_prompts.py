@@ -154,6 +154,7 @@ def test_bad_csv_rows_do_not_stop_the_good_ones() -> None:
         (b'{"prompt": "\xff"}', "not valid UTF-8 at byte 13 of the line"),
         (b'{"prompt": "x", "temperature": NaN}', "not valid JSON: NaN is not JSON"),
         (b'{"prompt": "\\ud800"}', "holds half of a surrogate pair, which UTF-8 cannot carry"),
+        (b'{"\\ud800": 1}', "holds half of a surrogate pair, which UTF-8 cannot carry"),
         (b"[" * 100_000, "not valid JSON: maximum recursion depth exceeded"),
         (b'{"seed": ' + b"9" * 5000 + b"}", "not valid JSON: Exceeds the limit (4300 digits)"),
     ],
