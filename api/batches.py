@@ -142,6 +142,14 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
     return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
 
 
+@router.delete("/v1/batches/{batch_id}")
+async def delete_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+    """Drop the record of a batch that has ended; its files stay."""
+    if not await run_in_threadpool(gateway.batches.delete, batch_id):
+        raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
+    return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
+
+
 @router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
 async def partial_output(batch_id: str, gateway: GatewayDep) -> Response:
     """What has come so far, of a running batch too, in the order of the input: good answers alone."""
@@ -172,7 +180,7 @@ def _create(gateway: Gateway, new: NewBatch) -> Batch:
     if record.purpose is not Purpose.BATCH:
         message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
         raise BadRequest(message, param="input_file_id")
-    return gateway.batches.create(new)[0]
+    return gateway.batches.create(new)
 
 
 async def _results(batch: Batch, gateway: Gateway, *, failed: bool) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -75,8 +75,9 @@ class NewBatch:
 class Batch:
     """One record. Times are Unix seconds.
 
-    (chunk, place): the next line to send; chunks: how many chunks of lines are ready; parts: of collected
-    results. codes: why lines failed, and how many; read only where they are shown.
+    (chunk, place): the next line to send; chunks: how many chunks of lines are ready. codes: why lines
+    failed, and how many; parts: names of those that hold collected results. Lists have no parts, a round of
+    work has neither.
     """
 
     id: str
@@ -106,10 +107,10 @@ class Batch:
     chunks: int
     chunk: int
     place: int
-    parts: int
     validated: bool
     ending: Ending
     codes: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -125,7 +126,9 @@ class Batch:
         return self.validated and (bool(self.ending) or self.chunk >= self.chunks)
 
     @classmethod
-    def from_hash(cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None) -> Batch:
+    def from_hash(
+        cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None, parts: Sequence[str] = ()
+    ) -> Batch:
         """From the Redis hash, where absent and empty both mean none."""
         number = {name: int(fields.get(name) or 0) for name in NUMBERS}
         stamps = {name: fields.get(f"{name}_at") for name in TIMES}
@@ -140,7 +143,7 @@ class Batch:
             created_at=float(fields["created_at"]) / 1000,
             expires_at=float(fields["expires_at"]) / 1000,
             times={name: float(stamp) / 1000 for name, stamp in stamps.items() if stamp},
-            metadata=json.loads(fields["metadata"]),
+            metadata=json.loads(fields.get("metadata") or "{}"),
             errors=json.loads(fields.get("errors") or "[]"),
             output_file_id=fields.get("output_file_id") or None,
             error_file_id=fields.get("error_file_id") or None,
@@ -150,6 +153,7 @@ class Batch:
             validated=fields.get("validated") == "1",
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
+            parts=tuple(parts),
             **number,
         )
 
@@ -199,5 +203,4 @@ NUMBERS = (
     "chunks",
     "chunk",
     "place",
-    "parts",
 )

@@ -13,17 +13,20 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import redis
 
-from tasks.batch import Batch, Ending
-from tasks.batches import Active, BatchStore, Work
+from tasks.batch import Ending
+from tasks.batch_files import remove_all
+from tasks.batches import Active, BatchStore
 from tasks.collect import Collector
 from tasks.dispatch import Dispatcher, room_for
 from tasks.errors import BatchRefused, FileStoreUnavailable, LeadLost, ObjectMissing, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.finalise import Finaliser
 from tasks.ingest import Ingest
+from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
@@ -32,10 +35,11 @@ from tasks.store import JobStore
 log = logging.getLogger(__name__)
 
 ROUND_S = 0.05  # shortest time between two rounds: a round costs the machine a few milliseconds
-IDLE_S = 0.5  # longest, when nothing wakes it; the lead lasts ten times as long
+IDLE_S = 0.5  # longest, when nothing wakes it
 STANDBY_S = 1.0  # between two tries to take the lead
 WORKERS_AGE_S = 2.0
-RETRY_S = 5.0  # after a store was away
+RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
+RETRY_S = 2.0  # after a store was away, or a batch met an error
 JOBS = 2  # files read or written at once
 INTERNAL = "an internal error, which the io worker's log describes"
 
@@ -45,29 +49,37 @@ class BatchDriver:
 
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileKeeper) -> None:
         self._settings, self._store = settings, store
-        files = keeper.objects
+        self._files = files = keeper.objects
+        self._patience = Patience(RETRY_S)
         self._token = uuid.uuid4().hex
         self._batches = BatchStore(store)
         self._registry = Registry(store, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
-        self._dispatcher = Dispatcher(self._batches, files, publisher, settings, self._token)
+        self._dispatcher = Dispatcher(self._batches, files, publisher, settings, self._token, self._patience)
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finaliser = Finaliser(keeper, self._batches, self._token)
         self._threads = ThreadPoolExecutor(JOBS, thread_name_prefix="batch")
         self._busy: dict[str, Future[None]] = {}
-        self._cancelled: set[str] = set()
+        self._seen: set[str] = set()  # batches that were active in the last round,
+        self._cancelled: set[str] = set()  # and those of them whose jobs were cancelled
+        self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="batches", daemon=True)
+        self._running = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._loop, "batches"), (self._keep_lead, "lead"))
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._running:
+            thread.start()
 
     def stop(self) -> None:
         """End after the current round, and let another lead."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._running:
+            if thread.is_alive():
+                thread.join()
         self._threads.shutdown(wait=False, cancel_futures=True)
         try:
             self._batches.resign(self._token)
@@ -84,12 +96,20 @@ class BatchDriver:
             except LeadLost as error:
                 log.warning("batches: %s", error)
                 pause = STANDBY_S
-            except (StoreUnavailable, FileStoreUnavailable) as error:
+            except StoreUnavailable as error:
                 log.warning("batches wait: %s", error)
                 pause = RETRY_S
             except Exception:
                 log.exception("a round over the batches failed")
                 pause = RETRY_S
+
+    def _keep_lead(self) -> None:
+        """While a round takes long, as with a slow file store."""
+        while not self._stopping.wait(RENEW_S):
+            try:
+                self._batches.renew(self._token)
+            except (LeadLost, StoreUnavailable) as error:
+                log.debug("batches: %s", error)
 
     def _wait_for_work(self) -> float:
         """Until something wakes us, at most IDLE_S; then the rest of ROUND_S."""
@@ -104,8 +124,6 @@ class BatchDriver:
             return IDLE_S
         return max(0.0, ROUND_S - (time.monotonic() - began))
 
-    _pubsub: redis.client.PubSub | None = None
-
     def _wakes(self) -> redis.client.PubSub:
         if self._pubsub is None:
             self._pubsub = self._store.redis.pubsub(ignore_subscribe_messages=True)
@@ -113,57 +131,84 @@ class BatchDriver:
         return self._pubsub
 
     def round(self) -> bool:
-        """Whether we lead. Raises LeadLost and what the stores raise."""
+        """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
         workers = self._live()
         room = room_for(workers, self._settings.worker_lookahead)
         work = self._batches.lead(self._token, room)
         if work is None:
             return False
         for active in work.active:
-            self._one(active, work)
-        for gone in self._busy.keys() - {active.batch.id for active in work.active}:
-            del self._busy[gone]
-            self._cancelled.discard(gone)
-            self._collector.forget(gone)
+            self._patience.attempt(active.batch.id, partial(self._one, active, work.now))
+        for batch_id in work.cleanup:
+            self._begin(f"cleaning up after {batch_id}", partial(self._clean_up, batch_id))
+        self._forget({active.batch.id for active in work.active})
         self._dispatcher.send(work, room)
         return True
 
-    def _one(self, active: Active, work: Work) -> None:
+    def _one(self, active: Active, now: float) -> None:
         batch = active.batch
-        if not batch.ending and batch.expires_at <= work.now:
+        if not batch.ending and batch.expires_at <= now:
             self._batches.end(batch.id, Ending.EXPIRED)
         if batch.ending is Ending.CANCELLED and batch.id not in self._cancelled:
             for job_id in self._batches.live_jobs(batch.id):
                 self._store.cancel(job_id)
             self._cancelled.add(batch.id)
-        self._collector.collect(active, work.now)
+        self._collector.collect(active, now)
         if not batch.validated:
-            self._begin(batch, self._ingest.run)
+            self._begin(f"reading of {batch.id}", partial(self._read, batch.id))
         elif batch.all_sent and not active.live and not active.ended:
-            self._begin(batch, self._finaliser.run)
+            over = bool(batch.ending) or batch.expires_at <= now
+            self._begin(f"finalising of {batch.id}", partial(self._finalise, batch.id, over=over))
+
+    def _forget(self, active: set[str]) -> None:
+        for gone in self._seen - active:
+            self._cancelled.discard(gone)
+            self._collector.forget(gone)
+        self._seen = active
+        self._busy = {what: running for what, running in self._busy.items() if not running.done()}
 
     # What takes longer
 
-    def _begin(self, batch: Batch, work: Callable[[Batch], None]) -> None:
-        """On a thread, unless one is at this batch already."""
-        running = self._busy.get(batch.id)
-        if running is None or running.done():
-            self._busy[batch.id] = self._threads.submit(self._guarded, batch, work)
+    def _begin(self, what: str, work: Callable[[], None]) -> None:
+        """On a thread, unless one is at it already."""
+        running = self._busy.get(what)
+        if (running is None or running.done()) and not self._patience.rests(what):
+            self._busy[what] = self._threads.submit(self._on_thread, what, work)
 
-    def _guarded(self, batch: Batch, work: Callable[[Batch], None]) -> None:
+    def _on_thread(self, what: str, work: Callable[[], None]) -> None:
         try:
-            work(batch)
+            self._patience.attempt(what, work)
+        except (LeadLost, StoreUnavailable) as error:
+            log.warning("%s waits: %s", what, error)
+
+    def _read(self, batch_id: str) -> None:
+        try:
+            self._ingest.run(batch_id)
+            return
+        except (LeadLost, StoreUnavailable, FileStoreUnavailable):
+            raise
         except BatchRefused as error:
-            log.info("%s: %s", batch.id, error)
-            self._finaliser.fail(batch, error.code, str(error))
+            log.info("%s: %s", batch_id, error)
+            code, message = error.code, str(error)
         except ObjectMissing as error:
-            self._finaliser.fail(batch, "file_not_found", str(error))
-        except (LeadLost, StoreUnavailable, FileStoreUnavailable) as error:
-            log.warning("%s waits: %s", batch.id, error)
-            self._stopping.wait(RETRY_S)
+            code, message = "file_not_found", str(error)
         except Exception:
-            log.exception("%s cannot be worked on", batch.id)
-            self._finaliser.fail(batch, "internal_error", INTERNAL)
+            log.exception("%s cannot be read", batch_id)
+            code, message = "internal_error", INTERNAL
+        self._batches.fail(self._token, batch_id, code, message)
+
+    def _finalise(self, batch_id: str, *, over: bool) -> None:
+        """over: its time has passed, or it was cancelled. Before that, what is missing may come back."""
+        try:
+            self._finaliser.run(batch_id)
+        except ObjectMissing as error:
+            if not over:
+                raise
+            self._batches.fail(self._token, batch_id, "object_missing", str(error))
+
+    def _clean_up(self, batch_id: str) -> None:
+        remove_all(self._files, batch_id)
+        self._batches.cleaned(batch_id)
 
     def _live(self) -> list[WorkerInfo]:
         at, seen = self._workers

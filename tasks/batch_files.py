@@ -1,7 +1,8 @@
 """What a batch keeps in the file store while it runs: chunks of lines to send, and parts of results.
 
 batches/ID/chunks/000000   valid lines in the order of sending, JSON each; the first holds the first line
-batches/ID/parts/000000    results in the order of their lines, JSON each
+batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
+                           batch's record counts, any other is what a late leader wrote
 batches/ID/parts/invalid, parts/unsent     of lines that were refused, or never sent
 """
 
@@ -11,13 +12,14 @@ import contextlib
 import heapq
 import json
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from tasks.batches import Line
-from tasks.files import FileStore
+from tasks.files import FileStore, translated
 
 INVALID, UNSENT = "invalid", "unsent"
 FAN_IN = 64  # parts read at once: each is an open file or connection
@@ -40,8 +42,13 @@ def chunk_name(batch_id: str, number: int) -> str:
     return f"{_folder(batch_id)}/chunks/{number:06d}"
 
 
-def part_name(batch_id: str, part: int | str) -> str:
-    return f"{_folder(batch_id)}/parts/{part if isinstance(part, str) else format(part, '06d')}"
+def part_name(batch_id: str, part: str) -> str:
+    return f"{_folder(batch_id)}/parts/{part}"
+
+
+def new_part(number: int) -> str:
+    """A name that nobody else writes to: a part that counts can never change."""
+    return f"{number:06d}-{uuid.uuid4().hex}"
 
 
 def dump(value: object) -> bytes:
@@ -66,19 +73,23 @@ def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
         return [Line(*json.loads(line)) for line in chunk]
 
 
-def write_part(files: FileStore, batch_id: str, part: int | str, results: Iterable[Result]) -> None:
+def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Result]) -> None:
     """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
     with files.open_new(part_name(batch_id, part)) as out:
         for result in sorted(results, key=lambda r: r.line):
             out.write(dump([result.line, result.failed, result.entry]))
 
 
-def merged(files: FileStore, batch_id: str, parts: int) -> Iterator[Result]:
-    """All results so far in the order of their lines, in bounded memory."""
+def merged(files: FileStore, batch_id: str, parts: Iterable[str]) -> Iterator[Result]:
+    """All results so far in the order of their lines, in bounded memory; parts: those that count."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
-    names += [part_name(batch_id, number) for number in range(parts)]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
+    names += [part_name(batch_id, part) for part in parts]
+    with (
+        translated("temporary files"),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as opened,
+    ):
         streams: list[IO[bytes]] = []
         for start in range(0, len(names), FAN_IN):
             group: list[IO[bytes]] = []

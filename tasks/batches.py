@@ -16,7 +16,24 @@ from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
 from tasks.scripts import answering, pairs
 from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, earlier
 
-LEAD_MS = 5000  # a leader that is silent so long is replaced
+MOST_CLEANUPS = 4  # looked at in one round
+# The fields of a batch that a round needs: many rounds a second read those of all active batches.
+WORKED_ON = (
+    "id",
+    "seq",
+    "owner",
+    "status",
+    "endpoint",
+    "input_file_id",
+    "priority",
+    "created_at",
+    "expires_at",
+    "chunks",
+    "chunk",
+    "place",
+    "validated",
+    "ending",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +49,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected."""
+    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected.
+
+    batch: with what WORKED_ON names, and nothing else.
+    """
 
     batch: Batch
     live: int
@@ -41,12 +61,16 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by owner."""
+    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by owner.
+
+    cleanup: some of the batches that left things in the file store.
+    """
 
     now: float
     outstanding: dict[str, int]
     held: dict[str, int]
     active: list[Active]
+    cleanup: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +86,15 @@ class EndedJob:
     record: dict[str, Any]  # what an answer is made of, by the names of a job's record
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Ends for the part of this number; taken: how many, with those whose record is gone."""
+
+    number: int
+    taken: int
+    jobs: list[EndedJob]
+
+
 class BatchStore:
     """Over the connection and the scripts of a job store."""
 
@@ -70,11 +103,12 @@ class BatchStore:
         self._run = jobs.scripts.run
         self._redis = jobs.redis
         self.prefix = jobs.prefix
+        self._ttl_ms = jobs.ttl_ms
 
     # For the gateway
 
-    def create(self, new: NewBatch) -> tuple[Batch, bool]:
-        """Store a batch to validate; the flag is False when the idempotency key gave an earlier one.
+    def create(self, new: NewBatch) -> Batch:
+        """Store a batch to validate, or give the earlier one of the idempotency key.
 
         Raises IdempotencyConflict. Safe to repeat with the same NewBatch.
         """
@@ -99,7 +133,8 @@ class BatchStore:
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
-        return _batch(record), answer == "created"
+        batch = Batch.from_hash(pairs(record))
+        return batch if answer == "created" else self.get(batch.id)
 
     def earlier(self, key: str | None, body_hash: str) -> Batch | None:
         """The batch that came with this idempotency key; raises IdempotencyConflict for another body's."""
@@ -112,8 +147,15 @@ class BatchStore:
             return bool(self._redis.exists(f"{self.prefix}leader"))
 
     def get(self, batch_id: str) -> Batch:
-        """The record, with why lines failed; raises BatchNotFound."""
-        return self._get_all([batch_id])[0]
+        """The record, with why lines failed and what is collected; raises BatchNotFound."""
+        key = f"{self.prefix}batch:{batch_id}"
+        with answering(), self._redis.pipeline() as pipe:
+            record, codes, parts = (
+                pipe.hgetall(key).hgetall(f"{key}:codes").lrange(f"{key}:parts", 0, -1).execute()
+            )
+        if not record:
+            raise BatchNotFound(batch_id)
+        return Batch.from_hash(record, codes, parts)
 
     def page(self, limit: int, after: str | None = None) -> tuple[list[Batch], bool]:
         """Newest first, beginning below the batch `after`, and whether there are more.
@@ -128,40 +170,50 @@ class BatchStore:
                     raise BatchNotFound(after)
                 below = f"({seq:.0f}"
             ids = self._redis.zrevrangebyscore(f"{self.prefix}batches", below, "-inf", start=0, num=limit + 1)
-        return self._get_all(ids[:limit]), len(ids) > limit
-
-    def end(self, batch_id: str, how: Ending) -> Batch:
-        """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
-        record = self._run("batch_end", batch_id, how.value)
-        if not record:
-            raise BatchNotFound(batch_id)
-        return _batch(record)
-
-    def _get_all(self, ids: Sequence[str]) -> list[Batch]:
         with answering(), self._redis.pipeline(transaction=False) as pipe:
-            for batch_id in ids:
+            for batch_id in ids[:limit]:
                 pipe.hgetall(f"{self.prefix}batch:{batch_id}")
                 pipe.hgetall(f"{self.prefix}batch:{batch_id}:codes")
             answers = pipe.execute()
-        for batch_id, record in zip(ids, answers[::2], strict=True):
-            if not record:
-                raise BatchNotFound(batch_id)
-        return [Batch.from_hash(r, codes) for r, codes in zip(answers[::2], answers[1::2], strict=True)]
+        # A batch that was dropped between the two calls has an empty hash.
+        pairs = zip(answers[::2], answers[1::2], strict=True)
+        return [Batch.from_hash(record, codes) for record, codes in pairs if record], len(ids) > limit
+
+    def end(self, batch_id: str, how: Ending) -> Batch:
+        """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
+        if not self._run("batch_end", batch_id, how.value):
+            raise BatchNotFound(batch_id)
+        return self.get(batch_id)
+
+    def delete(self, batch_id: str) -> bool:
+        """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
+        answer = self._run("batch_delete", batch_id)
+        if answer == "unknown":
+            raise BatchNotFound(batch_id)
+        return bool(answer == "deleted")
 
     # For the one who leads
 
     def lead(self, token: str, room: int) -> Work | None:
         """Take or keep the lead, with room for so many bulk jobs; None while another leads."""
-        answer = self._run("batch_lead", token, LEAD_MS, room)
+        answer = self._run("batch_lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
-        _, now, outstanding, held, active = answer
+        _, now, outstanding, held, active, cleanup = answer
         return Work(
             int(now) / 1000,
             {owner: int(count) for owner, count in pairs(outstanding).items()},
             {owner: int(count) for owner, count in pairs(held).items()},
-            [Active(_batch(record), live, ended) for record, live, ended in active],
+            [
+                Active(Batch.from_hash(dict(zip(WORKED_ON, values, strict=True))), live, ended)
+                for values, live, ended in active
+            ],
+            cleanup,
         )
+
+    def renew(self, token: str) -> None:
+        """Say that the leader lives, however long its round takes. Raises LeadLost."""
+        _check(self._run("batch_renew", token))
 
     def resign(self, token: str) -> None:
         """Let another lead at once."""
@@ -211,37 +263,48 @@ class BatchStore:
         _check(status)
         return bool(status == "ok")
 
-    def ended_jobs(self, token: str, batch_id: str, most: int) -> tuple[int, list[EndedJob]]:
-        """The number of the next part, and the oldest ends that are in no part yet. Raises LeadLost."""
+    def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
+        """The oldest ends that are in no part yet. Raises LeadLost."""
         status, *rest = self._run("batch_ended", token, batch_id, most)
         _check(status)
-        return int(rest[0]), [_ended(values) for values in rest[1:] if values[0]]
+        number, *records = rest
+        return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
 
     def collected(
         self,
         token: str,
         batch_id: str,
-        part: int,
-        count: int,
+        number: int,
+        part: str,
+        taken: int,
         tokens: Sequence[int],
         codes: Mapping[str, int],
     ) -> None:
-        """The part with these results is durable; tokens: input, cached, output. Raises LeadLost."""
+        """The part of this number is durable, under this name; tokens: input, cached, output.
+
+        Raises LeadLost.
+        """
         flat = (value for pair in codes.items() for value in pair)
-        _check(self._run("batch_collected", token, batch_id, part, count, *tokens, *flat))
+        _check(self._run("batch_collected", token, batch_id, number, part, taken, *tokens, *flat))
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
         """All results are in parts, and these lines were never sent. Raises LeadLost."""
         _check(self._run("batch_finalizing", token, batch_id, unsent, code))
 
-    def fail(self, token: str, batch_id: str, error: Mapping[str, Any]) -> None:
-        """It cannot be run at all, and why. Raises LeadLost."""
-        self.finish(token, batch_id, "failed", errors=json.dumps([dict(error)], ensure_ascii=False))
+    def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
+        """It cannot be run, or its results cannot be had. Raises LeadLost."""
+        error = {"code": code, "line": None, "message": message, "param": None}
+        self.finish(token, batch_id, "failed", errors=json.dumps([error], ensure_ascii=False))
 
     def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
         """Write its end. Raises LeadLost."""
         flat = (value for pair in fields.items() for value in pair)
-        _check(self._run("batch_finish", token, batch_id, status, *flat))
+        _check(self._run("batch_finish", token, batch_id, self._ttl_ms, status, *flat))
+
+    def cleaned(self, batch_id: str) -> None:
+        """Nothing of it is in the file store any more but its output files."""
+        with answering():
+            self._redis.srem(f"{self.prefix}batches:cleanup", batch_id)
 
     def live_jobs(self, batch_id: str) -> list[str]:
         """Ids of its jobs that have not ended."""
@@ -252,10 +315,6 @@ class BatchStore:
 def _check(status: str) -> None:
     if status == "lost":
         raise LeadLost
-
-
-def _batch(flat: Sequence[str]) -> Batch:
-    return Batch.from_hash(pairs(flat))
 
 
 def _ended(values: Sequence[str]) -> EndedJob:

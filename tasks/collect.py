@@ -1,7 +1,7 @@
 """Takes the results of a batch's ended jobs out of Redis into durable parts, each counted exactly once.
 
-A part is written first and counted afterwards. Killed in between, the same part is written again, with the
-same results first and perhaps more, before it counts.
+A part is written first, under a name of its own, and counted afterwards. What is killed in between, or
+overtaken by another leader, leaves a part that never counts; its results are in another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.batch_files import Result, write_part
+from tasks.batch_files import Result, new_part, write_part
 from tasks.batches import Active, BatchStore, EndedJob
 from tasks.files import FileStore
 from tasks.openai_answers import answer, refused
@@ -40,13 +40,15 @@ class Collector:
         batch = active.batch
         if not active.ended or not self._due(active, now):
             return 0
-        number, jobs = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
-        if not jobs:
+        ended = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
+        if not ended.taken:
             return 0
+        jobs = ended.jobs
         results = [to_result(job) for job in jobs]
-        write_part(self._files, batch.id, number, results)
+        name = new_part(ended.number)
+        write_part(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
-        self._batches.collected(self._token, batch.id, number, len(jobs), _tokens(jobs), codes)
+        self._batches.collected(self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes)
         self._last[batch.id] = time.monotonic()
         return len(jobs)
 

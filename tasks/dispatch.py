@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tasks.batch import Batch, line_job_id
 from tasks.batch_files import read_chunk
@@ -13,6 +14,7 @@ from tasks.errors import PublishFailed
 from tasks.fairness import HELD, Source, shares
 from tasks.files import FileStore
 from tasks.job import Priority
+from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import WorkerInfo
 from tasks.settings import Settings
@@ -40,25 +42,26 @@ class Dispatcher:
         publisher: Publisher,
         settings: Settings,
         token: str,
+        patience: Patience,
     ) -> None:
-        self._batches, self._files, self._publisher = batches, files, publisher
+        self._batches, self._files, self._publisher, self._patience = batches, files, publisher, patience
         self._weights, self._token = settings.owner_weights, token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
     def send(self, work: Work, room: int) -> int:
-        """One round; how many jobs were sent. Raises LeadLost and what the stores raise."""
+        """One round; how many jobs were sent. Raises LeadLost and StoreUnavailable."""
         self._forget(work.active)
         batches = {active.batch.id: active.batch for active in work.active if self._may_send(active)}
         counts = shares(self._sources(work, batches), work.outstanding, room, self._weights)
         sent = 0
-        for source, count in counts.items():
-            if source.name != HELD:
-                sent += self._fill(batches[source.name], count)
         held = {source.owner: count for source, count in counts.items() if source.name == HELD}
         if held:
             for job_id, shown in self._batches.release(self._token, held):
                 self._publish(job_id, shown)
                 sent += 1
+        for source, count in counts.items():
+            if source.name != HELD:
+                sent += self._fill(batches[source.name], count)
         return sent
 
     def _sources(self, work: Work, batches: dict[str, Batch]) -> Iterator[Source]:
@@ -67,9 +70,12 @@ class Dispatcher:
             yield Source(owner, HELD, (float("-inf"),), waiting)
         served: Counter[str] = Counter()
         for batch in sorted(batches.values(), key=_rank):
-            served[batch.owner] += 1
-            if served[batch.owner] <= IN_HAND:
-                yield Source(batch.owner, batch.id, _rank(batch), len(self._chunk(batch)) - batch.place)
+            if served[batch.owner] == IN_HAND:
+                continue
+            lines = self._patience.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
+            if lines is not None:
+                served[batch.owner] += 1
+                yield Source(batch.owner, batch.id, _rank(batch), len(lines) - batch.place)
 
     def _may_send(self, active: Active) -> bool:
         return active.batch.sendable and active.ended < MOST_UNCOLLECTED

@@ -6,17 +6,20 @@ streamed. All of it blocks, and may be used from any thread; a writer or a reade
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from tasks.errors import BadObjectName, SettingsError
+from tasks.errors import BadObjectName, FileStoreFull, FileStoreUnavailable, SettingsError
 
 S3 = "s3://"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's quota, the largest file allowed
 MAX_NAME = 512  # characters; a key of S3 ends at 1,024 bytes
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # no "..", and nothing hidden: those names are the store's own
 _NAME = re.compile(rf"{_PART}(/{_PART})*")
@@ -91,6 +94,16 @@ class FileStore(ABC):
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
         """The names below prefix, a name without its last parts, in order."""
+
+
+@contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Turn any failure of the file system into FileStoreUnavailable, or FileStoreFull."""
+    try:
+        yield
+    except OSError as error:
+        kind = FileStoreFull if error.errno in FULL else FileStoreUnavailable
+        raise kind(f"{place}: {error.strerror}") from error
 
 
 def checked(name: str) -> str:

@@ -6,14 +6,12 @@ Stopped anywhere, it is done again: the files have the same ids, and appear whol
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tasks.batch import Batch, BatchStatus, Ending
-from tasks.batch_files import UNSENT, Result, dump, merged, read_chunk, remove_all, write_part
+from tasks.batch_files import UNSENT, Result, dump, merged, read_chunk, write_part
 from tasks.batches import BatchStore
-from tasks.errors import FileNotFound
-from tasks.file_keeper import FileKeeper
+from tasks.file_keeper import FileKeeper, Upload
 from tasks.file_records import Purpose
 
 OUTPUT, ERRORS = "output", "error"
@@ -36,21 +34,17 @@ class Finaliser:
         self._keeper, self._batches, self._token = keeper, batches, token
         self._files = keeper.objects
 
-    def run(self, batch: Batch) -> None:
-        """Raises LeadLost and what the stores raise."""
+    def run(self, batch_id: str) -> None:
+        """Raises LeadLost, ObjectMissing, and what the stores raise."""
+        batch = self._batches.get(batch_id)
+        if batch.ended:
+            return
         unsent = [_never_sent(batch, *line) for line in self._left(batch)]
         if unsent:
             write_part(self._files, batch.id, UNSENT, unsent)
         self._batches.finalizing(self._token, batch.id, len(unsent), CODES[batch.ending])
         made = self._write_files(batch)
         self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
-        remove_all(self._files, batch.id)
-
-    def fail(self, batch: Batch, code: str, message: str) -> None:
-        """A batch that cannot be run at all."""
-        error = {"code": code, "line": None, "message": message, "param": None}
-        self._batches.fail(self._token, batch.id, error)
-        remove_all(self._files, batch.id)
 
     def _left(self, batch: Batch) -> Iterator[tuple[int, str]]:
         """Number and custom id of the lines that were never sent."""
@@ -61,24 +55,17 @@ class Finaliser:
 
     def _write_files(self, batch: Batch) -> dict[str, str]:
         """The ids of the files, by their field; none for a file that would be empty."""
-        made = {}
-        for kind, failed in ((OUTPUT, False), (ERRORS, True)):
-            results = (r for r in merged(self._files, batch.id, batch.parts) if r.failed is failed)
-            first = next(results, None)
-            if first is not None:
-                file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
-                self._write_file(batch, file_id, kind, itertools.chain([first], results))
-                made[f"{kind}_file_id"] = file_id
-        return made
-
-    def _write_file(self, batch: Batch, file_id: str, kind: str, results: Iterable[Result]) -> None:
-        with contextlib.suppress(FileNotFound):
-            self._keeper.records.get(file_id)
-            return  # by one who was stopped afterwards
-        with self._keeper.begin(file_id) as out:
-            for result in results:
-                out.write(dump(result.entry))
-            out.finish(f"{batch.id}_{kind}.jsonl", Purpose.BATCH_OUTPUT, batch.output_expires_s)
+        files: dict[str, Upload] = {}
+        with contextlib.ExitStack() as open_files:
+            for result in merged(self._files, batch.id, batch.parts):
+                kind = ERRORS if result.failed else OUTPUT
+                if kind not in files:
+                    file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
+                    files[kind] = open_files.enter_context(self._keeper.begin(file_id))
+                files[kind].write(dump(result.entry))
+            for kind, file in files.items():
+                file.finish(f"{batch.id}_{kind}.jsonl", Purpose.BATCH_OUTPUT, batch.output_expires_s)
+        return {f"{kind}_file_id": file.id for kind, file in files.items()}
 
 
 def _never_sent(batch: Batch, number: int, custom_id: str) -> Result:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tasks.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing
-from tasks.files import FileStore, NewObject, checked
+from tasks.errors import FileStoreUnavailable, ObjectMissing
+from tasks.files import FileStore, NewObject, checked, translated
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 PARTIAL = ".partial"  # in the same folder: a file can only be moved within one file system
 WRITE_BYTES = 256 * 1024  # gathered before each write, for callers that append line by line
 READ_BYTES = 256 * 1024
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's quota, the largest file allowed
 NO_SUCH = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # folders are no objects
 
 
@@ -60,7 +58,7 @@ class FolderStore(FileStore):
             if not missing_ok:
                 raise
             return
-        with translated(self._root), suppress(FileNotFoundError):  # another delete took the emptied folder
+        with _translated(self._root), suppress(FileNotFoundError):  # another delete took the emptied folder
             _sync_folder(path.parent)
         for folder in path.parents:
             if folder == self._root:
@@ -77,7 +75,7 @@ class FolderStore(FileStore):
 
     def sweep(self, older_than_s: float) -> int:
         removed = 0
-        with translated(self._root), suppress(FileNotFoundError):
+        with _translated(self._root), suppress(FileNotFoundError):
             for path in (self._root / PARTIAL).iterdir():
                 with suppress(FileNotFoundError):  # its writer lives after all, and was faster
                     if path.stat().st_mtime < time.time() - older_than_s:
@@ -89,7 +87,7 @@ class FolderStore(FileStore):
         """Nothing is held."""
 
     def list(self, prefix: str) -> list[str]:
-        with translated(self._root):
+        with _translated(self._root):
             return sorted(
                 (Path(folder) / name).relative_to(self._root).as_posix()
                 for folder, _, names in os.walk(self._path(prefix), onerror=_unless_gone)
@@ -106,7 +104,7 @@ class FolderStore(FileStore):
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        with translated(self._root):
+        with _translated(self._root):
             try:
                 yield
             except NO_SUCH:
@@ -121,11 +119,11 @@ class _File(io.FileIO):
         super().__init__(path, "rb")
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        with translated(self._root):
+        with _translated(self._root):
             return super().readinto(buffer)
 
     def readall(self) -> bytes:
-        with translated(self._root):
+        with _translated(self._root):
             return super().readall()
 
 
@@ -133,17 +131,17 @@ class _NewFile(NewObject):
     def __init__(self, root: Path, target: Path) -> None:
         self._root, self._target = root, target
         self._partial = root / PARTIAL / uuid.uuid4().hex
-        with translated(root):
+        with _translated(root):
             _make_folders(self._partial.parent)
             self._file = self._partial.open("xb", WRITE_BYTES)
 
     def write(self, data: bytes) -> None:
-        with translated(self._root):
+        with _translated(self._root):
             self._file.write(data)
 
     def commit(self) -> None:
         try:
-            with translated(self._root):
+            with _translated(self._root):
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
@@ -170,14 +168,8 @@ class _NewFile(NewObject):
                     raise
 
 
-@contextmanager
-def translated(root: Path) -> Iterator[None]:
-    """Turn any failure of the file system into FileStoreUnavailable, or FileStoreFull."""
-    try:
-        yield
-    except OSError as error:
-        kind = FileStoreFull if error.errno in FULL else FileStoreUnavailable
-        raise kind(f"the file store {root}: {error.strerror}") from error
+def _translated(root: Path) -> AbstractContextManager[None]:
+    return translated(f"the file store {root}")
 
 
 def _make_folders(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Reads a batch's file once: every line is either refused or put into a chunk, in the order of sending.
 
-Nothing of the file stays in memory but where its valid lines lie. Stopped anywhere, it is done again from the
-start, and writes the same chunks under the same names: what was sent by then is not sent again.
+Of each line stays in memory its custom id and where it lies; of a refused one, why. Stopped anywhere, it is
+done again from the start, and writes the same chunks under the same names: what was sent by then is not sent
+again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tasks.batch import Batch
 from tasks.batch_files import INVALID, Result, dump_line, write_chunk, write_part
 from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
 from tasks.batches import BatchStore, Line
-from tasks.errors import BatchRefused
+from tasks.errors import BatchNotFound, BatchRefused
 from tasks.file_records import object_name
-from tasks.files import FileStore
+from tasks.files import FileStore, translated
 from tasks.settings import Settings
 
 CHUNK_LINES = 256
@@ -37,12 +38,13 @@ class Ingest:
         """token: of the one who leads."""
         self._files, self._batches, self._settings, self._token = files, batches, settings, token
 
-    def run(self, batch: Batch) -> None:
+    def run(self, batch_id: str) -> None:
         """Raises BatchRefused for a file that is no batch at all, LeadLost, and what the stores raise.
 
-        batch: as it was a moment ago. One that was read meanwhile is left as it is.
+        A batch that was read already is left as it is.
         """
-        if self._batches.get(batch.id).validated:
+        batch = self._batches.get(batch_id)
+        if batch.validated or batch.ended:
             return
         with self._files.local_copy(object_name(batch.input_file_id)) as source:
             only = self._failed_before(batch)
@@ -69,7 +71,7 @@ class Ingest:
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()
         lines = 0
-        with tempfile.TemporaryFile() as scratch:
+        with translated("temporary files"), tempfile.TemporaryFile() as scratch:
             ready = _Ready(scratch)
             for number, raw in self._lines(source):
                 line = decoder.decode(number, raw)
@@ -110,7 +112,10 @@ class Ingest:
         """The custom ids that a retry runs again; None for a batch that is no retry."""
         if batch.retry_of is None:
             return None
-        error_file = self._batches.get(batch.retry_of).error_file_id
+        try:
+            error_file = self._batches.get(batch.retry_of).error_file_id
+        except BatchNotFound as error:
+            raise BatchRefused("batch_not_found", f"retry_of: {error}") from None
         if error_file is None:
             raise BatchRefused("nothing_failed", f"no line of {batch.retry_of} failed")
         with self._files.open(object_name(error_file)) as entries:

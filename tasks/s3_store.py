@@ -20,7 +20,7 @@ import s3fs  # type: ignore[import-untyped]
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
 from tasks.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing
-from tasks.files import S3, FileStore, NewObject, checked
+from tasks.files import S3, FileStore, NewObject, checked, translated
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -88,13 +88,14 @@ class S3Store(FileStore):
 
     @contextmanager
     def local_copy(self, name: str) -> Iterator[BinaryIO]:
-        with self.open(name) as source, tempfile.TemporaryFile() as copy:
-            try:
-                while data := source.read(READ_BYTES):
-                    copy.write(data)
-                copy.seek(0)
-            except OSError as error:
-                raise FileStoreFull(f"the local copy of {name}: {error.strerror}") from error
+        with (
+            translated(f"the local copy of {name}"),
+            self.open(name) as source,
+            tempfile.TemporaryFile() as copy,
+        ):
+            while data := source.read(READ_BYTES):
+                copy.write(data)
+            copy.seek(0)
             yield copy
 
     def sweep(self, older_than_s: float) -> int:

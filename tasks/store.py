@@ -173,7 +173,7 @@ class JobStore:
 
     def cancel(self, job_id: str) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
-        record = self._run("cancel", job_id, self._ttl_ms)
+        record = self._run("cancel", job_id, self.ttl_ms)
         if not record:
             raise JobNotFound(job_id)
         return _job(record)
@@ -189,7 +189,7 @@ class JobStore:
     def claim(self, job_id: str, worker: str, token: str) -> Claim | Refusal:
         """Take a job for `worker`. token is unique to this claim and makes repeating it safe."""
         answer = self._run(
-            "claim", job_id, worker, token, self._settings.lease_ms, self._settings.max_attempts, self._ttl_ms
+            "claim", job_id, worker, token, self._settings.lease_ms, self._settings.max_attempts, self.ttl_ms
         )
         if answer[0] != "claimed":
             return Refusal(answer[0])
@@ -244,11 +244,11 @@ class JobStore:
         model: the one that ran it, for a job that names none.
         """
         end = (status.value, _dump(result), _dump(error), model)
-        return bool(self._run("finish", job_id, fence, *end, self._ttl_ms) == 1)
+        return bool(self._run("finish", job_id, fence, *end, self.ttl_ms) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
-        return bool(self._run("hand_back", job_id, fence, self._ttl_ms) == 1)
+        return bool(self._run("hand_back", job_id, fence, self.ttl_ms) == 1)
 
     def reconcile(self) -> Reconciled:
         """One pass over expired leases, passed deadlines, lost messages and records past their time."""
@@ -259,7 +259,7 @@ class JobStore:
             "reconcile",
             s.max_attempts,
             int(s.resend_after_s * 1000),
-            self._ttl_ms,
+            self.ttl_ms,
             s.lease_ms,
             gap_ms,
             RECONCILE_LIMIT,
@@ -278,7 +278,8 @@ class JobStore:
         )
 
     @property
-    def _ttl_ms(self) -> int:
+    def ttl_ms(self) -> int:
+        """How long ended work is kept."""
         return self._settings.result_ttl_s * 1000
 
     def _key(self, job_id: str) -> str:

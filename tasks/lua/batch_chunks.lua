@@ -1,6 +1,6 @@
 -- ARGV: leader token, id, chunks that can be sent from now on, lines so far.
 -- While a file is still read: its first lines need not wait for its last. Returns 'ok', or 'lost'.
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
+if not leads(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
 if tonumber(redis.call('HGET', key, 'chunks')) < tonumber(ARGV[3]) then redis.call('HSET', key, 'chunks', ARGV[3]) end

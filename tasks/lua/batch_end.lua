@@ -1,7 +1,7 @@
 -- ARGV: id, how ('cancelled' or 'expired'). From now on nothing of the batch is sent; what runs is ended by others.
--- Returns the record, or nothing for an unknown id; an ended batch stays as it is.
+-- Returns 0 for an unknown id; an ended batch stays as it is.
 local key = P .. 'batch:' .. ARGV[1]
-if redis.call('EXISTS', key) == 0 then return {} end
+if redis.call('EXISTS', key) == 0 then return 0 end
 local now = redis.call('HMGET', key, 'status', 'ending')
 local live = now[1] == 'validating' or now[1] == 'in_progress'
 if live and now[2] == '' then
@@ -9,4 +9,4 @@ if live and now[2] == '' then
   if ARGV[2] == 'cancelled' then redis.call('HSET', key, 'status', 'cancelling', 'cancelling_at', int(NOW)) end
   wake()
 end
-return redis.call('HGETALL', key)
+return 1

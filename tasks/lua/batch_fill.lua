@@ -1,7 +1,7 @@
 -- ARGV: leader token, batch id, chunk and place of the first line to send, chunk and place after the last one,
 --       then of each line: job id, line number, custom_id, model, request, preview.
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
+if not leads(ARGV[1]) then return 'lost' end
 local id = ARGV[2]
 local key = P .. 'batch:' .. id
 local batch = redis.call('HMGET', key, 'chunk', 'place', 'ending', 'owner', 'expires_at')

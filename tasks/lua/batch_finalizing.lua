@@ -1,6 +1,6 @@
 -- ARGV: leader token, id, lines that were never sent, their code. All results are in parts.
 -- Returns 'ok', or 'lost' if another leads.
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
+if not leads(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if not redis.call('HGET', key, 'finalizing_at') then
   redis.call('HSET', key, 'finalizing_at', int(NOW))

@@ -1,11 +1,35 @@
--- ARGV: leader token, id, status, then names and values of further fields. Its end, once.
+-- ARGV: leader token, id, result ttl ms, status, then names and values of further fields. Its end, once.
 -- Returns 'ok', or 'lost' if another leads.
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
-local id = ARGV[2]
+if not leads(ARGV[1]) then return 'lost' end
+local id, ttl, status = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local key = P .. 'batch:' .. id
-if redis.call('ZREM', P .. 'batches:active', id) == 1 then
-  redis.call('HSET', key, 'status', ARGV[3], ARGV[3] .. '_at', int(NOW), unpack(ARGV, 4))
-  redis.call('SREM', P .. 'file_uses:' .. redis.call('HGET', key, 'input_file_id'), id)
-  redis.call('PUBLISH', P .. 'events', id .. ' ' .. ARGV[3])
+if redis.call('ZREM', P .. 'batches:active', id) == 0 then return 'ok' end
+redis.call('HSET', key, 'status', status, status .. '_at', int(NOW), unpack(ARGV, 5))
+redis.call('SREM', P .. 'file_uses:' .. redis.call('HGET', key, 'input_file_id'), id)
+
+-- One that failed may have jobs: from now on they are like any others, cancelled if they have not ended.
+local jobs = redis.call('LRANGE', key .. ':ended', 0, -1)
+for _, job_id in ipairs(redis.call('SMEMBERS', key .. ':live')) do table.insert(jobs, job_id) end
+for _, job_id in ipairs(jobs) do
+  local job = load_job(job_id)
+  if job then
+    redis.call('HSET', P .. 'job:' .. job_id, 'batch', '')
+    job.batch = ''
+    if TERMINAL[job.status] then
+      redis.call('ZADD', P .. 'expiry', int(NOW + ttl), job_id)
+    else
+      cancel(job, ttl)
+    end
+  end
 end
+redis.call('DEL', key .. ':live', key .. ':ended')
+
+local fields = redis.call('HMGET', key, 'validated', 'output_expires_s')
+local kept = math.max(ttl, (tonumber(fields[2]) or 0) * 1000) -- not less long than its output files, if these expire
+redis.call('ZADD', P .. 'batches:expiry', int(NOW + kept), id)
+if status ~= 'failed' or fields[1] ~= '1' then -- else its results stay as long as the record: there is no other copy
+  redis.call('SADD', P .. 'batches:cleanup', id)
+end
+redis.call('PUBLISH', P .. 'events', id .. ' ' .. status)
+wake()
 return 'ok'

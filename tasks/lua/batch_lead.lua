@@ -1,13 +1,17 @@
--- ARGV: leader token, lease ms, room for bulk jobs. Takes or keeps the lead.
--- Returns 1 and what there is to do (owners' outstanding and held jobs, active batches), or 0 if another leads.
-local holder = redis.call('GET', P .. 'leader')
-if holder and holder ~= ARGV[1] then return { 0 } end
-redis.call('SET', P .. 'leader', ARGV[1], 'PX', ARGV[2])
-redis.call('SET', P .. 'bulk_room', ARGV[3], 'PX', ARGV[2])
+-- ARGV: leader token, room for bulk jobs, most batches to clean up, fields of a batch. Takes or keeps the lead.
+-- Returns 1 and what there is to do (owners' outstanding and held jobs, active batches, batches to clean up), or 0 if
+-- another leads.
+if not leads(ARGV[1]) then
+  if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
+  redis.call('SET', P .. 'led_by', ARGV[1])
+  leads(ARGV[1])
+end
+redis.call('SET', P .. 'bulk_room', ARGV[2], 'PX', LEAD_MS)
 local batches = {}
 for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   local key = P .. 'batch:' .. id
-  table.insert(batches, { redis.call('HGETALL', key), redis.call('SCARD', key .. ':live'),
+  table.insert(batches, { redis.call('HMGET', key, unpack(ARGV, 4)), redis.call('SCARD', key .. ':live'),
     redis.call('LLEN', key .. ':ended') })
 end
-return { 1, int(NOW), redis.call('HGETALL', P .. 'outstanding'), redis.call('HGETALL', P .. 'held'), batches }
+return { 1, int(NOW), redis.call('HGETALL', P .. 'outstanding'), redis.call('HGETALL', P .. 'held'), batches,
+  redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]) }

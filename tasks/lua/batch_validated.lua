@@ -1,7 +1,7 @@
 -- ARGV: leader token, id, chunks, lines, invalid lines, validation errors JSON, model, then code and count of each
 --       reason why lines are invalid.
 -- Returns 'ok', or 'lost' if another leads.
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return 'lost' end
+if not leads(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
 redis.call('HSET', key, 'validated', 1, 'chunks', ARGV[3], 'total', ARGV[4], 'errors', ARGV[6], 'model', ARGV[7])

@@ -2,9 +2,5 @@
 -- Returns the record, or nothing for an unknown id.
 local job = load_job(ARGV[1])
 if not job then return {} end
-if job.status == 'queued' then
-  close(job, 'cancelled', '', '', tonumber(ARGV[2]))
-elseif job.status == 'running' then
-  redis.call('HSET', P .. 'job:' .. job.id, 'cancel_requested', int(NOW))
-end
+cancel(job, tonumber(ARGV[2]))
 return redis.call('HGETALL', P .. 'job:' .. job.id)

@@ -9,9 +9,13 @@
 -- outstanding           bulk jobs sent and not ended: owner -> how many
 -- bulk_room             how many of these may be, as long as somebody leads who sends the held ones
 -- batch:ID hash         a batch; batch:ID:live its jobs that have not ended, batch:ID:ended those that have
---                       and whose results are not collected yet, batch:ID:codes why lines failed -> how many
+--                       and whose results are not collected yet, batch:ID:parts names of the parts of those that
+--                       are, batch:ID:codes why lines failed -> how many
 -- batches, batches:active    id -> sequence number; those that somebody must still work on
--- leader                who works on batches
+-- batches:expiry        ended batches: id -> when the record is dropped
+-- batches:cleanup       set of batches of which nothing must stay in the file store but their output files
+-- leader                who works on batches; gone when it was silent for LEAD_MS
+-- led_by                who worked on them last: it leads on, unless another takes over
 -- claimed:PRIORITY      when the newest message claimed so far was sent
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
@@ -34,6 +38,7 @@
 local P = KEYS[1]
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000 + math.floor(TIME[2] / 1000)
+local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
@@ -42,6 +47,15 @@ local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueu
 
 local function int(number)
   return string.format('%.0f', number)
+end
+
+-- Whether the holder of the token works on batches, and renews its lead: being slow costs it nothing unless
+-- another has taken over.
+local function leads(token)
+  if redis.call('GET', P .. 'led_by') ~= token then return false end
+  redis.call('SET', P .. 'leader', token, 'PX', LEAD_MS)
+  redis.call('PEXPIRE', P .. 'bulk_room', LEAD_MS)
+  return true
 end
 
 local function meta_key(name, value) -- the length keeps a=b / c and a / b=c apart
@@ -151,6 +165,14 @@ local function close(job, status, result, failure, ttl_ms)
   redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. status)
 end
 
+local function cancel(job, ttl_ms)
+  if job.status == 'queued' then
+    close(job, 'cancelled', '', '', ttl_ms)
+  elseif job.status == 'running' then
+    redis.call('HSET', P .. 'job:' .. job.id, 'cancel_requested', int(NOW))
+  end
+end
+
 local function requeue(job, attempts)
   leave_lists(job)
   move(job, 'queued')
@@ -188,6 +210,16 @@ local function forget(job)
     redis.call('ZREM', meta_key(name, value), job.id)
   end
   redis.call('DEL', P .. 'job:' .. job.id)
+end
+
+-- Of an ended batch. What it may still have in the file store, written by one who was slow, goes too.
+local function drop_batch(id)
+  local key = P .. 'batch:' .. id
+  redis.call('DEL', key, key .. ':codes', key .. ':parts')
+  redis.call('ZREM', P .. 'batches', id)
+  redis.call('ZREM', P .. 'batches:expiry', id)
+  redis.call('SADD', P .. 'batches:cleanup', id)
+  wake()
 end
 
 local function drop_file(id, remove_at_ms)

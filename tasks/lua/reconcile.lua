@@ -67,5 +67,6 @@ for _, id in ipairs(due('expiry', NOW)) do
   forget(load_job(id))
   dropped = dropped + 1
 end
+for _, id in ipairs(due('batches:expiry', NOW)) do drop_batch(id) end
 
 return { requeued, lost, expired, resent, dropped, full, unpack(send) }

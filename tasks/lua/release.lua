@@ -1,6 +1,6 @@
 -- ARGV: leader token, then owner and number. Makes so many of the owners' held jobs ready to be sent.
 -- Returns 'lost' if another leads, else 'ok' and id and preview of each.
-if redis.call('GET', P .. 'leader') ~= ARGV[1] then return { 'lost' } end
+if not leads(ARGV[1]) then return { 'lost' } end
 local answer = { 'ok' }
 for i = 2, #ARGV, 2 do
   local owner = ARGV[i]

@@ -62,7 +62,7 @@ class Client:
             return out.finish("x.jsonl", Purpose.BATCH).id
 
     def create(self, lines: list[Any], **fields: Any) -> Batch:
-        return self.batches.create(NewBatch(COMPLETIONS, self.upload(lines), **fields))[0]
+        return self.batches.create(NewBatch(COMPLETIONS, self.upload(lines), **fields))
 
     def end(self, batch: Batch, timeout_s: float = TIMEOUT_S) -> Batch:
         wait_until(lambda: self.get(batch).ended, timeout_s, report=lambda: str(self.get(batch).to_json()))
@@ -169,7 +169,7 @@ def test_partial_results_can_be_read(client: Client, settings: Settings, workers
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.3") for n in range(24)])
-    wait_until(lambda: client.get(batch).parts > 0)
+    wait_until(lambda: bool(client.get(batch).parts))
     seen = client.get(batch)
     results = [r.entry["custom_id"] for r in merged(client.files, batch.id, seen.parts)]
     assert 0 < len(results) < 24
@@ -241,10 +241,10 @@ def test_what_was_read_is_not_read_again(client: Client, settings: Settings) -> 
     batch = client.create([line(n) for n in range(3)])
     assert client.batches.lead("me", 64) is not None
     ingest = Ingest(client.files, client.batches, settings, "me")
-    ingest.run(batch)
+    ingest.run(batch.id)
     assert client.get(batch).total == 3
     remove_all(client.files, batch.id)
-    ingest.run(batch)
+    ingest.run(batch.id)
     assert client.files.list(f"batches/{batch.id}") == []
 
 
@@ -331,14 +331,12 @@ def test_only_what_failed_is_run_again(client: Client, settings: Settings, worke
     lines.append(b"{")
     first = client.end(client.create(lines))
     assert (first.completed, first.failed) == (6, 4)
-    again = client.batches.create(NewBatch(COMPLETIONS, first.input_file_id, retry_of=first.id))[0]
+    again = client.batches.create(NewBatch(COMPLETIONS, first.input_file_id, retry_of=first.id))
     done = client.end(again)
     assert (done.total, done.completed, done.failed) == (3, 0, 3)
     assert ids(client.read(done.error_file_id)) == ["id-0", "id-3", "id-6"]
     good = client.end(client.create([line(1)]))
-    nothing = client.end(
-        client.batches.create(NewBatch(COMPLETIONS, good.input_file_id, retry_of=good.id))[0]
-    )
+    nothing = client.end(client.batches.create(NewBatch(COMPLETIONS, good.input_file_id, retry_of=good.id)))
     assert nothing.status is BatchStatus.FAILED
     assert nothing.errors[0]["code"] == "nothing_failed"
 
@@ -366,7 +364,7 @@ def test_a_file_that_is_no_batch_fails_at_once(
     client: Client, settings: Settings, workers: Workers, content: bytes, code: str, message: str
 ) -> None:
     workers.io(settings.model_copy(update={"max_batch_lines": 200}))
-    batch = client.end(client.batches.create(NewBatch(COMPLETIONS, client.upload_bytes(content)))[0])
+    batch = client.end(client.batches.create(NewBatch(COMPLETIONS, client.upload_bytes(content))))
     assert batch.status is BatchStatus.FAILED
     assert batch.errors[0]["code"] == code
     assert message in batch.errors[0]["message"]
@@ -378,7 +376,7 @@ def test_a_file_that_is_gone_fails_its_batch(client: Client, settings: Settings,
     workers.io(settings)
     file_id = client.upload([line(1)])
     client.files.delete(object_name(file_id))
-    batch = client.end(client.batches.create(NewBatch(COMPLETIONS, file_id))[0])
+    batch = client.end(client.batches.create(NewBatch(COMPLETIONS, file_id)))
     assert (batch.status, batch.errors[0]["code"]) == (BatchStatus.FAILED, "file_not_found")
 
 
@@ -414,7 +412,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_alone(
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.05") for n in range(120)])
-    wait_until(lambda: client.get(batch).parts > 0)
+    wait_until(lambda: bool(client.get(batch).parts))
     folder, aside = tmp_path / "files", tmp_path / "aside"
     folder.rename(aside)
     folder.write_text("in the way")

@@ -25,7 +25,8 @@ from tasks.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, Job
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import CHAT
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, new_token
+from tasks.store import Beat, Claim, JobStore, new_token
+from tests.workers import wait_until
 
 ROOM = 64
 
@@ -41,7 +42,7 @@ def lines(first: int, count: int) -> list[Line]:
 
 
 def made(batches: BatchStore, **fields: object) -> Batch:
-    return batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", **fields))[0]  # type: ignore[arg-type]
+    return batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", **fields))  # type: ignore[arg-type]
 
 
 def lead(batches: BatchStore, token: str = "me") -> Work:
@@ -81,9 +82,8 @@ def test_a_batch_is_kept_as_it_was_made(batches: BatchStore) -> None:
 
 
 def test_the_same_key_makes_one_batch(batches: BatchStore) -> None:
-    first, new = batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h"))
-    again, not_new = batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h"))
-    assert (first.id, new, not_new) == (again.id, True, False)
+    first = batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h"))
+    assert batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h")) == first
     with pytest.raises(IdempotencyConflict, match=first.id):
         batches.create(NewBatch(CHAT, "file_y", idempotency_key="k", body_hash="other"))
 
@@ -116,7 +116,7 @@ def test_one_leads(batches: BatchStore) -> None:
         lambda: batches.chunks_ready("other", batch.id, 1, 1),
         lambda: batches.fill("other", batch, (0, 1), []),
         lambda: batches.ended_jobs("other", batch.id, 5),
-        lambda: batches.collected("other", batch.id, 0, 1, (0, 0, 0), {}),
+        lambda: batches.collected("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
         lambda: batches.validated("other", batch.id, chunks=0, lines=0, invalid={}, errors=[], model=None),
         lambda: batches.finalizing("other", batch.id, 0, ""),
         lambda: batches.finish("other", batch.id, "completed"),
@@ -152,21 +152,24 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     for job_id, status in ((second, Status.SUCCEEDED), (first, Status.FAILED)):
         error = {"code": "c", "message": "m", "param": None} if status is Status.FAILED else None
         assert store.finish(job_id, claimed(store, job_id).fence, status, {"usage": usage}, error)
-    now = one(batches, batch.id)
-    assert (now.live, now.ended, now.batch.completed, now.batch.failed) == (0, 2, 1, 1)
+    now, counts = one(batches, batch.id), batches.get(batch.id)
+    assert (now.live, now.ended, counts.completed, counts.failed) == (0, 2, 1, 1)
     assert lead(batches).outstanding == {}
     with pytest.raises(JobNotFinished):
         store.delete(first)
-    number, jobs = batches.ended_jobs("me", batch.id, 1)
-    assert (number, [(j.job_id, j.line, j.custom_id) for j in jobs]) == (0, [(second, 2, "id-2")])
-    assert jobs[0].result == {"usage": usage}
-    batches.collected("me", batch.id, 0, 1, (3, 1, 2), {"c": 1})
-    batches.collected("me", batch.id, 0, 1, (3, 1, 2), {"c": 1})  # the reply was lost, or a crash before it
+    ended = batches.ended_jobs("me", batch.id, 1)
+    assert (ended.number, [(j.job_id, j.line, j.custom_id) for j in ended.jobs]) == (0, [(second, 2, "id-2")])
+    assert ended.jobs[0].result == {"usage": usage}
+    batches.collected("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1})
+    batches.collected(
+        "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}
+    )  # the reply was lost, or a crash before it
     with pytest.raises(JobNotFound):
         store.get(second)
-    number, jobs = batches.ended_jobs("me", batch.id, 5)
-    assert (number, [j.job_id for j in jobs]) == (1, [first])
+    ended = batches.ended_jobs("me", batch.id, 5)
+    assert (ended.number, [j.job_id for j in ended.jobs]) == (1, [first])
     kept = batches.get(batch.id)
+    assert kept.parts == ("p",)
     assert (kept.input_tokens, kept.cached_tokens, kept.output_tokens) == (3, 1, 2)
     assert kept.codes == {"c": 1}
 
@@ -228,7 +231,7 @@ class Counters(RuleBasedStateMachine):
     def begin(self) -> None:
         self.token = uuid.uuid4().hex
         self.batches.resign(self.__dict__.get("previous", ""))
-        self.store.redis.delete(f"{self.store.prefix}leader")
+        self.store.redis.delete(f"{self.store.prefix}leader")  # it fell silent
         self.batches.lead(self.token, ROOM)
         self.batch = made(self.batches, owner=uuid.uuid4().hex)
         self.owner = self.batch.owner
@@ -295,14 +298,17 @@ class Counters(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5), crash=st.booleans(), twice=st.booleans())
     def collect(self, most: int, crash: bool, twice: bool) -> None:
-        number, jobs = self.batches.ended_jobs(self.token, self.batch.id, most)
+        ended = self.batches.ended_jobs(self.token, self.batch.id, most)
+        number, jobs = ended.number, ended.jobs
         assert number == self.parts
         assert [j.job_id for j in jobs] == self.ends[self.collected_jobs :][:most]
         if crash or not jobs:
             return
         codes = Counter("c" for j in jobs if j.error)
         for _ in range(1 + twice):
-            self.batches.collected(self.token, self.batch.id, number, len(jobs), (len(jobs), 0, 1), codes)
+            self.batches.collected(
+                self.token, self.batch.id, number, f"p{number}", len(jobs), (len(jobs), 0, 1), codes
+            )
         self.parts += 1
         self.collected_jobs += len(jobs)
         self.codes += codes
@@ -329,13 +335,13 @@ class Counters(RuleBasedStateMachine):
         work = self.batches.lead(self.token, ROOM)
         assert work is not None
         active = next(a for a in work.active if a.batch.id == self.batch.id)
-        assert (active.batch.completed, active.batch.failed) == (self.good, self.bad)
+        counts = self.batches.get(self.batch.id)
+        assert (counts.completed, counts.failed, counts.codes) == (self.good, self.bad, self.codes)
+        assert counts.input_tokens == self.collected_jobs
         assert active.live == len(self.live)
         assert active.ended == len(self.ends) - self.collected_jobs
         assert active.batch.place == self.sent
-        assert active.batch.input_tokens == self.collected_jobs
         assert work.outstanding.get(self.owner, 0) == len(self.live)
-        assert self.batches.get(self.batch.id).codes == self.codes
 
 
 def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> None:
@@ -350,3 +356,70 @@ def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> 
 def test_time_to_expire_is_the_batchs_own(batches: BatchStore) -> None:
     soon = time.time() + 5
     assert made(batches, deadline=soon).expires_at == pytest.approx(soon, abs=0.01)
+
+
+def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
+    store = JobStore(settings.model_copy(update={"result_ttl_s": 1}))
+    batches = BatchStore(store)
+    short, long = made(batches), made(batches, output_expires_s=3600)
+    lead(batches)
+    for batch in (short, long):
+        batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
+        batches.collected("me", batch.id, 0, "p", 0, (0, 0, 0), {})
+        batches.finish("me", batch.id, "completed")
+        batches.cleaned(batch.id)
+
+    def dropped() -> bool:
+        store.reconcile()
+        return not store.redis.keys(f"{store.prefix}*{short.id}*")
+
+    wait_until(dropped)
+    assert batches.get(long.id).ended
+    assert [batch.id for batch in batches.page(5)[0]] == [long.id]
+    assert lead(batches).cleanup == [short.id], "what a slow writer left meanwhile goes too"
+    store.close()
+
+
+def test_only_what_has_ended_is_deleted(batches: BatchStore) -> None:
+    batch = made(batches)
+    assert not batches.delete(batch.id)
+    lead(batches)
+    batches.finish("me", batch.id, "completed")
+    assert batches.delete(batch.id)
+    with pytest.raises(BatchNotFound):
+        batches.delete(batch.id)
+
+
+def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: JobStore) -> None:
+    batch = made(batches, owner="o")
+    lead(batches)
+    ended, running, queued = send(batches, batch, 3)
+    assert store.finish(ended, claimed(store, ended).fence, Status.SUCCEEDED, {})
+    claim = claimed(store, running)
+    batches.fail("me", batch.id, "c", "m")
+    assert store.get(queued).status is Status.CANCELLED
+    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fence, Status.CANCELLED)
+    for job_id in (ended, running, queued):
+        store.delete(job_id)
+    assert not store.redis.keys(f"{store.prefix}batch:{batch.id}:*")
+    work = lead(batches)
+    assert (work.outstanding, work.active, work.cleanup) == ({}, [], [batch.id])
+
+
+def test_every_answer_says_why_lines_failed(batches: BatchStore) -> None:
+    new = NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h")
+    batch = batches.create(new)
+    lead(batches)
+    batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
+    assert batches.create(new).codes == {"a": 1}
+    assert batches.end(batch.id, Ending.CANCELLED).codes == {"a": 1}
+
+
+def test_a_round_reads_no_lists_of_errors(batches: BatchStore) -> None:
+    batch = made(batches, metadata={"a": "b"})
+    lead(batches)
+    batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[{"code": "a"}], model=None)
+    seen = one(batches, batch.id).batch
+    assert (seen.errors, seen.metadata) == ([], {})
+    assert batches.get(batch.id).errors == [{"code": "a"}]
