@@ -17,9 +17,8 @@ table.sort(indexes, function(a, b) return redis.call('ZCARD', a) < redis.call('Z
 
 local limit = tonumber(ARGV[3])
 local found = {}
-local skip = 0
 while #found <= limit do
-  local ids = redis.call('ZREVRANGEBYSCORE', indexes[1], below, '-inf', 'LIMIT', skip, CHUNK)
+  local ids = redis.call('ZREVRANGEBYSCORE', indexes[1], below, '-inf', 'LIMIT', 0, CHUNK)
   for _, id in ipairs(ids) do
     local fits = true
     for i = 2, #indexes do
@@ -29,7 +28,7 @@ while #found <= limit do
     if #found > limit then break end
   end
   if #ids < CHUNK then break end
-  skip = skip + CHUNK
+  below = '(' .. redis.call('ZSCORE', indexes[1], ids[CHUNK])
 end
 
 local more = 0

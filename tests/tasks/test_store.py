@@ -311,12 +311,14 @@ def test_page_filters(store: JobStore) -> None:
 
 def test_page_over_many_that_do_not_fit(store: JobStore) -> None:
     """More than one chunk of the walk lies between two hits."""
-    first = queued(store, metadata={"a": "1"})
+    first = queued(store, metadata={"a": "1", "b": "1", "c": "1"})
     for _ in range(450):
         queued(store, metadata={"b": "1"})
-    last = queued(store, metadata={"a": "1", "b": "1"})
+        queued(store, metadata={"c": "1"})
+    last = queued(store, metadata={"a": "1", "b": "1", "c": "1"})
     store.cancel(first)
     assert [job.id for job in store.page(10, metadata={"a": "1"}).jobs] == [last, first]
+    assert [job.id for job in store.page(10, metadata={"b": "1", "c": "1"}).jobs] == [last, first]
     page = store.page(100, metadata={"b": "1"}, status=Status.QUEUED)
     assert (len(page.jobs), page.has_more) == (100, True)
 
