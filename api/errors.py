@@ -13,7 +13,7 @@ ApiError
 ├── NotInTime              the job behind the answer did not end in time
 ├── JobCancelled           somebody cancelled the job behind the answer
 ├── JobUnsuccessful        the job behind the answer failed
-├── BatchNotEnded          only a batch that has ended can be retried
+├── BatchNotEnded          only a batch that has ended can be retried or deleted
 └── ClientGone             the connection was closed before the answer
 
 The body is always {"error": {"message", "type", "param", "code"}}.
@@ -105,7 +105,7 @@ class JobUnsuccessful(ApiError):
 
 
 class BatchNotEnded(ApiError):
-    """Only a batch that has ended can be retried."""
+    """Only a batch that has ended can be retried or deleted."""
 
 
 class ClientGone(ApiError):

@@ -290,6 +290,19 @@ def test_an_output_file_is_no_input(client: openai.OpenAI) -> None:
         )
 
 
+def test_only_what_has_ended_is_deleted(client: openai.OpenAI, http: httpx.Client) -> None:
+    batch = create(client, [chat(0, "x delay=1")])
+    refused = http.delete(f"/v1/batches/{batch.id}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "batch_not_ended")
+    done = end(client, batch)
+    deleted = http.delete(f"/v1/batches/{batch.id}")
+    assert deleted.json() == {"id": batch.id, "object": "batch", "deleted": True}
+    with pytest.raises(openai.NotFoundError):
+        client.batches.retrieve(batch.id)
+    assert len(entries(client, done.output_file_id)) == 1, "its files stay"
+    assert http.delete(f"/v1/batches/{batch.id}").status_code == 404
+
+
 def test_an_unknown_batch_is_404(client: openai.OpenAI, http: httpx.Client) -> None:
     for call in (client.batches.retrieve, client.batches.cancel):
         with pytest.raises(openai.NotFoundError) as refused:
