@@ -5,7 +5,7 @@ if not leads(ARGV[1]) then return 'lost' end
 local id = ARGV[2]
 local key = P .. 'batch:' .. id
 local batch = redis.call('HMGET', key, 'chunk', 'place', 'ending', 'owner', 'expires_at')
-if batch[3] ~= '' then return 'ending' end
+if batch[3] ~= '' or not redis.call('ZSCORE', P .. 'batches:active', id) then return 'ending' end
 if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end
 redis.call('HSET', key, 'chunk', ARGV[5], 'place', ARGV[6])
 local metadata = cjson.encode({ batch_id = id })

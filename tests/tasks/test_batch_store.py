@@ -396,7 +396,10 @@ def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: 
     ended, running, queued = send(batches, batch, 3)
     assert store.finish(ended, claimed(store, ended).fence, Status.SUCCEEDED, {})
     claim = claimed(store, running)
+    before = one(batches, batch.id).batch
     batches.fail("me", batch.id, "c", "m")
+    [line] = lines(4, 1)
+    assert not batches.fill("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
     assert store.get(queued).status is Status.CANCELLED
     assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
     assert store.finish(running, claim.fence, Status.CANCELLED)
