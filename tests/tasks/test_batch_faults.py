@@ -338,3 +338,13 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
     other.until(lambda: system.objects(batch) == [])
     with pytest.raises(BatchNotFound):
         system.batches.get(batch.id)
+
+
+def test_a_retry_of_what_was_deleted_meanwhile_is_refused(system: System, io: IoWorker) -> None:
+    batch = system.sent(1, io)
+    system.answer(batch, 1, Status.FAILED)
+    io.until(lambda: system.is_ended(batch))
+    again = system.batches.create(NewBatch(COMPLETIONS, batch.input_file_id, retry_of=batch.id))
+    assert system.batches.delete(batch.id)
+    io.until(lambda: system.is_ended(again))
+    assert system.batches.get(again.id).errors[0]["code"] == "batch_not_found"
