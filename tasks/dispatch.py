@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -10,7 +9,6 @@ from functools import partial
 from tasks.batch import Batch, line_job_id
 from tasks.batch_files import read_chunk
 from tasks.batches import Active, BatchStore, Line, Work
-from tasks.errors import PublishFailed
 from tasks.fairness import HELD, Source, shares
 from tasks.files import FileStore
 from tasks.job import Priority
@@ -18,8 +16,7 @@ from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import WorkerInfo
 from tasks.settings import Settings
-
-log = logging.getLogger(__name__)
+from tasks.store import Unsent
 
 LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
 REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second
@@ -56,9 +53,9 @@ class Dispatcher:
         sent = 0
         held = {source.owner: count for source, count in counts.items() if source.name == HELD}
         if held:
-            for job_id, shown in self._batches.release(self._token, held):
-                self._publish(job_id, shown)
-                sent += 1
+            released = self._batches.release(self._token, held)
+            self._publisher.try_all([Unsent(job_id, Priority.BULK, shown) for job_id, shown in released])
+            sent += len(released)
         for source, count in counts.items():
             if source.name != HELD:
                 sent += self._fill(batches[source.name], count)
@@ -87,15 +84,8 @@ class Dispatcher:
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
         if not self._batches.fill(self._token, batch, after, jobs):
             return 0
-        for job_id, line in jobs:
-            self._publish(job_id, line.preview)
+        self._publisher.try_all([Unsent(job_id, Priority.BULK, line.preview) for job_id, line in jobs])
         return len(jobs)
-
-    def _publish(self, job_id: str, shown: str) -> None:
-        try:
-            self._publisher.publish(job_id, Priority.BULK, shown)
-        except PublishFailed as error:
-            log.warning("%s; the reconciler will send it", error)
 
     def _chunk(self, batch: Batch) -> list[Line]:
         held = self._chunks.get(batch.id)

@@ -17,7 +17,7 @@ from celery import signals
 
 from tasks.app import app, settings
 from tasks.batch_driver import BatchDriver
-from tasks.errors import FileStoreUnavailable, PublishFailed, SettingsError, StoreUnavailable
+from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import make_store
@@ -112,8 +112,4 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
     ]
     if any(counts):
         log.warning("reconcile: %d requeued, %d failed as lost, %d expired, %d messages sent again", *counts)
-    for unsent in (unsent for done in passes for unsent in done.unsent):
-        try:
-            publisher.publish(unsent.job_id, unsent.priority, unsent.preview)
-        except PublishFailed as error:  # its time comes again after resend_after_s
-            log.warning("%s", error)
+    publisher.try_all([unsent for done in passes for unsent in done.unsent])

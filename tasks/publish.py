@@ -59,6 +59,14 @@ class Publisher:
                 ids = ", ".join(message.job_id for message in messages)
                 raise PublishFailed(f"messages could not be sent ({ids}): {error}") from error
 
+    def try_all(self, messages: Sequence[Unsent]) -> None:
+        """Queue what can be queued; the rest is left to the reconciler."""
+        for first in range(0, len(messages), MOST_AT_ONCE):
+            try:
+                self.publish_all(messages[first : first + MOST_AT_ONCE])
+            except PublishFailed as error:
+                log.warning("%s; the reconciler will send them", error)
+
     def close(self) -> None:
         with self._lock:
             self._disconnect()
@@ -103,11 +111,7 @@ class Outbox:
             while len(taken) < MOST_AT_ONCE and not self._waiting.empty():
                 taken.append(self._waiting.get())
             last = None in taken
-            if messages := [message for message in taken if message is not None]:
-                try:
-                    self._publisher.publish_all(messages)
-                except PublishFailed as error:
-                    log.warning("%s; the reconciler will send them", error)
+            self._publisher.try_all([message for message in taken if message is not None])
 
 
 class _Connection:
