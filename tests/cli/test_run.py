@@ -231,7 +231,7 @@ def test_failures_get_their_line_and_never_stop_the_rest(cli: Cli, gateway: str)
     assert good["response"]["body"]["choices"][0]["message"]["content"] == "good"
     assert (broken["error"]["code"], broken["error"]["line"]) == ("invalid_json_line", 2)
     assert (failed["error"]["code"], failed["error"]["line"]) == ("worker_fell_over", 3)
-    assert unknown["response"]["status_code"] == 400
+    assert unknown["response"]["status_code"] == 404
     assert unknown["response"]["body"]["error"]["code"] == "model_not_found"
     assert long["response"]["body"]["error"]["code"] == "context_length_exceeded"
     assert long["response"]["body"]["error"]["param"] == "prompt"
