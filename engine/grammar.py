@@ -1,85 +1,122 @@
-"""What an answer must look like: from a response_format to a grammar, and llama.cpp's sampler over it."""
+"""What an answer must look like: from a response_format to the tokens that may come next.
+
+llguidance does the work. It holds more of JSON Schema than llama.cpp's own grammars do, says of the rest
+that it cannot, and every step it takes has a limit: no schema can stop the engine for everybody.
+"""
 
 from __future__ import annotations
 
-import codecs
-import ctypes
 import json
-import weakref
+import threading
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-import llama_cpp
 import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from engine.allowed import Ids
-from engine.errors import RequestRefused
-from engine.gbnf import Rules
+from engine.errors import DecodeFailed, RequestRefused
 from engine.model import Model
-from engine.schema import to_gbnf
 
-CACHED_FORMATS = 64  # a batch's lines mostly share one
-MANY = 512  # tokens; from here on it pays to ask first which bytes a token may begin with
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+MAX_SCHEMA = 256 * 1024  # characters; one of this length compiles within a second or so
+MAX_COSTLY = 32  # keywords of COSTLY: each may take a tenth of a second to compile
+COSTLY = ("multipleOf", "patternProperties")
+STACK_BYTES = 256 << 20  # for the recursion of the compiler: a schema of MAX_SCHEMA may need 60 MiB
+LONGEST_NUMBER = 32  # characters, where the schema does not want more: a double has at most 24
+# Models that are not allowed what they wish to say write blanks without end if they may.
+WHITESPACE = r" |\r?\n[ \t]{0,40}"
+# Where only one text may come, any tokens may write it: not every vocabulary gives back what it tokenized.
+NOT_FORCED = '%llguidance {"no_forcing": true}'
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=50_000,  # some 5 ms for one token of one request, where ordinary schemas take 0.1
+    max_lexer_states=50_000,  # 2 kB each
+    verbose_errors=False,  # they repeat the schema
+)
+
+NO_TOKEN = "NoExtension"  # as llguidance's errors begin where nothing may come next
+
+Mask = NDArray[np.bool_]  # [vocabulary], what may come next
 
 
 def response_grammar(response_format: Mapping[str, Any] | None) -> str | None:
-    """GBNF for a response_format as in OpenAI's chat completions; None where any text will do.
+    """A grammar for a response_format as in OpenAI's chat completions, for llguidance; None for any text.
 
-    Raises RequestRefused, for a schema that no grammar can hold with code invalid_schema.
+    Raises RequestRefused, for a schema that is too large with code invalid_schema.
     """
     kind = None if response_format is None else response_format.get("type")
     if response_format is None or kind == "text":
         return None
     if kind == "json_object":
-        return Rules().text("object")
+        return _json_grammar({"type": "object"}, strict=True)
     if kind != "json_schema":
         raise RequestRefused(
             "response_format must have the type text, json_object or json_schema", param="response_format"
         )
     inner = response_format.get("json_schema")
-    if not isinstance(inner, Mapping) or "schema" not in inner:
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
         raise RequestRefused("response_format has no json_schema with a schema", param="response_format")
+    return _json_grammar(inner["schema"], inner.get("strict") is True)
+
+
+def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
+    """strict: refuse what cannot be enforced, rather than leave it out."""
+    options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
     try:
-        return _schema_grammar(json.dumps(inner["schema"]), inner.get("strict") is True)
+        text = json.dumps({**schema, "x-guidance": options})
+        if len(text) > MAX_SCHEMA:
+            raise _refusal(f"the schema has more than {MAX_SCHEMA} characters")
+        if _costly(text) > MAX_COSTLY:
+            raise _refusal(f"the schema uses {' and '.join(COSTLY)} more than {MAX_COSTLY} times")
     except RecursionError:
-        raise _refusal("the schema is nested too deeply, or refers to itself without end") from None
+        raise _refusal("the schema is nested too deeply") from None
+    except ValueError as error:  # an integer of too many digits
+        raise _refusal(str(error)) from None
+    return f"start: %json {text}"
 
 
-@lru_cache(CACHED_FORMATS)
-def _schema_grammar(schema: str, strict: bool) -> str:
-    return to_gbnf(json.loads(schema), strict)
+def _costly(text: str) -> int:
+    """How many multiples and patterns of properties a schema has."""
+    found = 0
+
+    def count(value: dict[str, Any]) -> dict[str, Any]:
+        nonlocal found
+        for keyword in COSTLY:
+            held = value.get(keyword, ())
+            found += len(held) if isinstance(held, dict | tuple) else 1
+        return value
+
+    json.loads(text, object_hook=count)
+    return found
 
 
 def _refusal(why: str) -> RequestRefused:
-    return RequestRefused(f"response_format: {why}", param="response_format", code="invalid_schema")
+    cause = why.rpartition("JSON schema: ")[2].rpartition("\nerror: ")[2]  # after where it is
+    message = f"response_format: {_first_line(cause)}"
+    return RequestRefused(message, param="response_format", code="invalid_schema")
 
 
-class Alphabet:
-    """What each token of a model writes, as far as a grammar must know it."""
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:300]
+
+
+class Vocabulary:
+    """What the tokens of a model write, with the names that llguidance's TokenizerWrapper looks for."""
+
+    bos_token_id = None
 
     def __init__(self, model: Model) -> None:
-        self.ends = np.zeros(model.vocab_size, dtype=np.bool_)
-        self.whole = np.zeros(model.vocab_size, dtype=np.bool_)  # writes whole characters
-        self.partial: dict[int, bytes] = {}  # tokens that begin or end inside a character
-        self.first = np.zeros(model.vocab_size, dtype=np.uint8)  # its first byte
-        self.single = np.full(256, -1, dtype=np.int64)  # for each byte a token of just that byte
-        for token in range(model.vocab_size):
-            self.ends[token] = model.ends_generation(token)
-            piece = model.piece(token)
-            if not piece or b"\0" in piece:
-                continue  # llama.cpp would take a control token for its name, and ends a text at a NUL
-            self.first[token] = piece[0]
-            if len(piece) == 1:
-                self.single[piece[0]] = token
-            try:
-                piece.decode()
-                self.whole[token] = True
-            except UnicodeDecodeError:
-                self.partial[token] = piece
-        self.sure = self.whole | self.ends
+        every = range(model.vocab_size)
+        self.pieces = [model.piece(token) for token in every]
+        self.tokens = [piece or model.piece(token, special=True) for token, piece in enumerate(self.pieces)]
+        self.special_token_ids = [token for token, piece in enumerate(self.pieces) if not piece]
+        self.ends = [token for token in every if model.ends_generation(token)]
+        self.eos_token_id = self.ends[0] if self.ends else None
+        self.goes_on_number = np.array([piece != b"" and piece[0] in _NUMBER for piece in self.pieces])
+
+    def __call__(self, text: str) -> list[int]:
+        raise NotImplementedError("nothing is tokenized where nothing is forced")
 
 
 class Grammars:
@@ -89,76 +126,108 @@ class Grammars:
         self._model = model
 
     @cached_property
-    def _alphabet(self) -> Alphabet:
-        return Alphabet(self._model)
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(self._model)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        return LLTokenizer(TokenizerWrapper(self._vocabulary), eos_token=self._vocabulary.ends)
 
     def begin(self, grammar: str | None) -> GrammarConstraint | None:
-        """Raises RequestRefused for a grammar that llama.cpp does not take."""
-        return None if grammar is None else GrammarConstraint(self._model, self._alphabet, grammar)
+        """Compiled each time, in a millisecond as a rule: copies of a matcher share what they may use up of
+        its limits, and a request must not depend on another.
+
+        Raises RequestRefused for a grammar that llguidance does not take.
+        """
+        if grammar is None:
+            return None
+        return GrammarConstraint(self._vocabulary, _compiled(self._tokenizer, grammar))
+
+
+_one_at_a_time = threading.Lock()  # a compiler takes a processor, and others run requests
+
+
+def _compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """In a thread of its own, since references in a long chain would overflow the stack of this one."""
+    made: list[LLMatcher] = []
+    thread = threading.Thread(
+        target=lambda: made.append(
+            LLMatcher(tokenizer, f"{NOT_FORCED}\n{grammar}", log_level=0, limits=LIMITS)
+        )
+    )
+    with _one_at_a_time:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+        thread.join()
+    [matcher] = made
+    matcher.compute_bitmask()  # an error where not even one token may come
+    if matcher.is_error():
+        dead = matcher.get_error().startswith(NO_TOKEN)
+        raise _refusal("nothing satisfies the schema" if dead else matcher.get_error())
+    return matcher
 
 
 class GrammarConstraint:
-    """The tokens that may follow those accepted so far. Belongs to one request.
+    """The tokens that may follow those accepted so far. Belongs to one request."""
 
-    llama.cpp's grammar takes some bytes for characters that are none (surrogates, overlong forms, bytes
-    above F4). Tokens that write such bytes are refused here, so the text is what the grammar has seen.
-    """
+    def __init__(self, vocabulary: Vocabulary, matcher: LLMatcher) -> None:
+        self._vocabulary = vocabulary
+        self._matcher = matcher
+        self._number = _Number()
 
-    def __init__(self, model: Model, alphabet: Alphabet, grammar: str) -> None:
-        self._model = model  # outlives the sampler, which points into its vocabulary
-        self._alphabet = alphabet
-        raw = grammar.encode() or b"-"  # an empty one would allow everything
-        self._sampler = llama_cpp.llama_sampler_init_grammar(model.vocab, raw, b"root")
-        if not self._sampler:
-            raise _refusal(
-                "llama.cpp takes no such grammar: it refers to itself without end, or is malformed"
-            )
-        weakref.finalize(self, llama_cpp.llama_sampler_free, self._sampler).atexit = False
-        self._unfinished = b""  # bytes of a character that is not whole yet
+    def allowed(self) -> Mask:
+        """After the end of the answer only tokens that end a generation.
 
-    def allowed(self, ids: Ids) -> NDArray[np.bool_]:
-        if len(ids) < MANY:
-            return self._test(ids)
-        alphabet = self._alphabet
-        begins = np.ones(256, dtype=np.bool_)
-        known = alphabet.single >= 0
-        begins[known] = self._test(alphabet.single[known])
-        possible = begins[alphabet.first[ids]] | alphabet.ends[ids]
-        result = np.zeros(len(ids), dtype=np.bool_)
-        result[possible] = self._test(ids[possible])
-        return result
+        Raises DecodeFailed where nothing may come next, or it takes too long to say what.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        size = len(self._vocabulary.pieces)
+        mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
+        if self._number.length >= LONGEST_NUMBER:
+            ended = mask & ~self._vocabulary.goes_on_number
+            return ended if ended.any() else mask
+        return mask
 
     def accept(self, token: int) -> None:
-        """Only for an allowed token: at any other llama.cpp ends the process."""
-        llama_cpp.llama_sampler_accept(self._sampler, token)
-        piece = self._alphabet.partial.get(token)
-        self._unfinished = b"" if piece is None else unfinished(self._unfinished + piece)
+        """Go on after this token, which must be an allowed one. Raises DecodeFailed."""
+        self._matcher.consume_token(token)
+        self._check()
+        self._number.write(self._vocabulary.pieces[token])
 
-    def _test(self, ids: Ids) -> NDArray[np.bool_]:
-        candidates = np.zeros(len(ids), dtype=_CANDIDATE)
-        candidates["id"] = ids
-        data = ctypes.cast(candidates.ctypes.data, llama_cpp.llama_cpp.llama_token_data_p)
-        array = llama_cpp.llama_token_data_array(data, len(ids), -1, False)
-        llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
-        allowed: NDArray[np.bool_] = candidates["logit"] == 0
-        for i in np.flatnonzero(allowed & ~self._alphabet.sure[ids]):
-            allowed[i] = self._goes_on(int(ids[i]))
-        return allowed
-
-    def _goes_on(self, token: int) -> bool:
-        piece = self._alphabet.partial.get(token)
-        if piece is None:
-            return False
-        try:
-            unfinished(self._unfinished + piece)
-        except UnicodeDecodeError:
-            return False
-        return True
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = self._matcher.get_error()
+            if reason.startswith(NO_TOKEN):
+                raise dead_end()
+            raise DecodeFailed(
+                f"the grammar is too complex: {_first_line(reason)}", code="grammar_too_complex"
+            )
 
 
-def unfinished(text: bytes) -> bytes:
-    """Its end that may still become a character. Raises UnicodeDecodeError for what never is UTF-8."""
-    rest = text[codecs.utf_8_decode(text, "strict", False)[1] :]
-    if rest[:1] == b"\xed" and rest[1:2] > b"\x9f":
-        rest.decode()  # a surrogate, of which the line above waits for the end
-    return rest
+def dead_end() -> DecodeFailed:
+    return DecodeFailed("no token of the vocabulary goes on as the grammar demands", code="grammar_dead_end")
+
+
+_NUMBER = b"0123456789.eE+-"
+_QUOTE, _BACKSLASH = b'"\\'
+
+
+class _Number:
+    """How many characters the number at the end of a JSON text has."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._in_string = self._escaped = False
+
+    def write(self, raw: bytes) -> None:
+        for byte in raw:
+            if self._in_string:
+                self._in_string = self._escaped or byte != _QUOTE
+                self._escaped = byte == _BACKSLASH and not self._escaped
+            else:
+                self._in_string = byte == _QUOTE
+                self.length = self.length + 1 if byte in _NUMBER else 0

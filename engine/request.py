@@ -46,8 +46,8 @@ class SamplingParams:
     prompt or output (CTRL, arXiv:1909.05858); presence and frequency subtract from tokens of the output.
     logprobs: None for none, else the number of alternatives reported per token (0-20); they are
     of the model's distribution before grammar, temperature and filters, after logit_bias and penalties.
-    grammar: GBNF that the answer must match, as response_grammar() makes it; None for any text. Tokens
-    that it refuses have probability 0 before temperature and filters, and the end of generation is
+    grammar: what the answer must match, as response_grammar() makes it; None for any text. Tokens that it
+    refuses have probability 0 before temperature and filters, and the end of generation is
     refused until the answer is complete. A generation that max_tokens or a stop string ends may not be.
     """
 

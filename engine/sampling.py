@@ -2,8 +2,7 @@
 
 Order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. The draw uses one uniform
 number that depends on (seed, output position) alone, so a result never depends on what shared the
-batch, and a verified draft equals plain decoding. A grammar masks tokens before the filters: see
-engine/allowed.py.
+batch, and a verified draft equals plain decoding. A grammar masks tokens before the temperature.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.allowed import Constraint, Row, best_allowed, draw, draw_allowed
 from engine.errors import DecodeFailed
+from engine.grammar import Mask, dead_end
 from engine.request import Acceptance, SamplingParams
 
+Row = NDArray[np.float32]  # [vocabulary]
 TYPICAL_EPSILON = 0.09  # Medusa's threshold: a token at least this likely is always typical
 TYPICAL_ALPHA = 0.3  # Medusa's factor: the more even the distribution, the lower the threshold
 _FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
@@ -27,25 +27,37 @@ _LAST_REACH = 104.0  # nats below the best logit from where on a weight is 0 in 
 _COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
 
 
-def uniform(seed: int, position: int, attempt: int = 0) -> float:
+class Constraint(Protocol):
+    """What the next token may be, after all that were accepted."""
+
+    def allowed(self) -> Mask: ...
+
+    def accept(self, token: int) -> None:
+        """Go on after this token, which must be an allowed one."""
+        ...
+
+
+def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that is a function of its arguments (Philox, a counter-based generator)."""
-    counter = position + (attempt << 64)  # of 256 bits
-    return float(np.random.Generator(np.random.Philox(key=seed, counter=counter)).random())
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
 
 
-def choose(row: Row, params: SamplingParams, position: int, constraint: Constraint | None = None) -> int:
+def choose(row: Row, params: SamplingParams, position: int, allowed: Mask | None = None) -> int:
     """The next token id from one row of adjusted logits, at this output position.
 
-    Raises DecodeFailed when the logits hold no number to choose by.
+    Raises DecodeFailed when the logits hold no number to choose by, or none of an allowed token.
     """
     best = int(row.argmax())
     if not math.isfinite(row[best]):
         raise DecodeFailed("the model's logits are not finite", code="invalid_logits")
+    if allowed is not None:
+        row = np.where(allowed, row, np.float32(-np.inf))
+        best = int(row.argmax())
+        if row[best] == -np.inf:
+            raise dead_end()
     if params.temperature == 0:
-        return best if constraint is None else best_allowed(row, constraint)
+        return best
     scaled = (row - row[best]) / np.float32(max(params.temperature, _COLDEST))
-    if constraint is not None:
-        return draw_allowed(scaled, params, constraint, partial(uniform, params.seed, position))
     weights: Row = np.exp(scaled)
     u = uniform(params.seed, position)
     if not params.top_k and params.top_p == 1 and not params.min_p:
@@ -62,6 +74,12 @@ def choose(row: Row, params: SamplingParams, position: int, constraint: Constrai
     if params.min_p:
         keep = min(keep, int((kept >= params.min_p).sum()))  # the best weight is 1
     return int(ids[draw(kept[:keep], u)])
+
+
+def draw(weights: NDArray[np.floating], u: float) -> int:
+    """Index drawn in proportion to the weights, by inverting their cumulative sum at u."""
+    mass = np.cumsum(weights, dtype=np.float64)
+    return min(int(np.searchsorted(mass, u * mass[-1], side="right")), len(weights) - 1)
 
 
 def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams) -> NDArray[np.int64]:
@@ -147,17 +165,17 @@ class Sampler:
     def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> Choice:
         """The token for this output position. candidates: drafted tokens, for typical acceptance alone.
 
-        Raises DecodeFailed when the logits hold no number to choose by.
+        Raises DecodeFailed when the logits hold no number to choose by, or the grammar leaves none.
         """
         adjusted = self.adjust(row)
+        allowed = self._constraint.allowed() if self._constraint else None
         token = None
         if candidates and self.params.acceptance is Acceptance.TYPICAL and self.params.temperature > 0:
-            if self._constraint:
-                ids = np.array(candidates)
-                candidates = ids[self._constraint.allowed(ids)].tolist()
+            if allowed is not None:
+                candidates = [candidate for candidate in candidates if allowed[candidate]]
             token = typical(adjusted, self.params.temperature, candidates)
         if token is None:
-            token = choose(adjusted, self.params, position, self._constraint)
+            token = choose(adjusted, self.params, position, allowed)
         if self._constraint:
             self._constraint.accept(token)
         if self._penalised:

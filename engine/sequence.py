@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.allowed import Constraint
 from engine.context import Hidden
 from engine.errors import EngineError
 from engine.model import Model, Tokens
 from engine.request import Completion, Drafted, FinishReason, Request, Timing, TokenLogprob
-from engine.sampling import Choice, Sampler
+from engine.sampling import Choice, Constraint, Sampler
 from engine.text import TextStream
 
 

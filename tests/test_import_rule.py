@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OURS = ("api", "cli", "engine", "tasks", "training")
-HEAVY = ("engine", "llama_cpp", "numpy", "jinja2", "torch")
+HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "jinja2", "torch")
 S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 
 
@@ -98,7 +98,6 @@ def test_tasks_import_neither_api_nor_cli() -> None:
 def test_who_imports_llama_cpp() -> None:
     assert files_importing("llama_cpp", *OURS) == [
         "engine/context.py",
-        "engine/grammar.py",
         "engine/model.py",
         "engine/quantise.py",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import response_grammar
+from engine import DecodeFailed, response_grammar
 from engine.grammar import GrammarConstraint, Grammars
 from engine.model import Model
 
@@ -41,19 +41,28 @@ class Writer:
         """Whether this is a whole answer, written byte by byte: the model must be the tiny one."""
         constraint = self.begin(grammar)
         raw = text.encode() if isinstance(text, str) else text
-        for token in (*(FIRST_BYTE + byte for byte in raw), END):
-            if not constraint.allowed(np.array([token]))[0]:
+        try:
+            for byte in raw:
+                constraint.accept(FIRST_BYTE + byte)
+        except DecodeFailed:
+            return False
+        return bool(constraint.allowed()[END])
+
+    def takes_tokens(self, grammar: str, text: str) -> bool:
+        """Whether this is a whole answer in the tokens in which the model reads it, each of them allowed."""
+        constraint = self.begin(grammar)
+        for token in self.model.tokenize(text, add_bos=False, special=False).tolist():
+            if not constraint.allowed()[token]:
                 return False
             constraint.accept(token)
-        return True
+        return any(self.model.ends_generation(int(token)) for token in np.flatnonzero(constraint.allowed()))
 
     def write(self, grammar: str, rng: random.Random, most: int = 200) -> str | None:
         """A random answer; None for one that is not whole after so many tokens."""
         constraint, model = self.begin(grammar), self.model
-        everything = np.arange(model.vocab_size)
         text = b""
         for written in range(most):
-            ids = np.flatnonzero(constraint.allowed(everything))
+            ids = np.flatnonzero(constraint.allowed())
             assert len(ids), (text, grammar)
             token = int(rng.choice(self._leaning(ids, written / most, rng)))
             constraint.accept(token)

@@ -8,6 +8,7 @@ import random
 import weakref
 from collections.abc import Sequence as Many
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -24,6 +25,7 @@ from engine.speculation import Speculation
 from tests.engine.answers import END, grammar_of
 from tests.engine.drive import alone, completions, fresh, request, run, same
 from tests.engine.test_exactness import QUESTIONS, Bushy, Oracle, break_decode, close, prompts
+from tests.engine.tiny import write_tiny_gguf
 from tests.profiles import flat
 
 PERSON = {
@@ -240,12 +242,12 @@ def test_max_tokens_may_cut_an_answer(tiny_gguf: str) -> None:
 @pytest.mark.parametrize("drafted", [False, True])
 def test_a_stop_string_cuts_where_it_would_without_a_grammar(tiny_gguf: str, drafted: bool) -> None:
     whole = alone(tiny_gguf, [constrained("r", "cabbage", PERSON)])["r"]
-    assert '"age":' in whole.text
-    r = constrained("r", "cabbage", PERSON, stop=('"age":',), logprobs=1)
+    assert '"age"' in whole.text
+    r = constrained("r", "cabbage", PERSON, stop=('"age"',), logprobs=1)
     drafts = Oracle({"r": whole.tokens}) if drafted else None
     result = completions(run(fresh(tiny_gguf, drafts), [r]))["r"]
     assert result.finish_reason is FinishReason.STOP
-    assert result.text == whole.text[: whole.text.index('"age":')]
+    assert result.text == whole.text[: whole.text.index('"age"')]
     close(result, alone(tiny_gguf, [r])["r"])
 
 
@@ -259,10 +261,10 @@ def test_a_bias_moves_the_choice_among_what_is_allowed(tiny_gguf: str) -> None:
 
 
 def test_without_an_end_the_answer_is_whole_and_the_rest_is_silence(tiny_gguf: str) -> None:
-    r = constrained("r", "cabbage", {"const": [1, 2]}, ignore_eos=True, max_tokens=20)
+    r = constrained("r", "cabbage", {"const": [1, 2]}, ignore_eos=True, max_tokens=300)
     result = alone(tiny_gguf, [r])["r"]
-    assert (result.text, result.finish_reason) == ("[1, 2]", FinishReason.LENGTH)
-    assert set(result.tokens[6:]) == {END}
+    assert (json.loads(result.text), result.finish_reason) == ([1, 2], FinishReason.LENGTH)
+    assert set(result.tokens[len(result.text) :]) == {END}
 
 
 def test_logprobs_are_of_the_model_whatever_the_grammar(tiny_gguf: str) -> None:
@@ -287,12 +289,24 @@ def test_failed_decodes_and_rewinds_leave_the_grammar_where_it_was(tiny_gguf: st
         close(results[name], reference[name])
 
 
-def test_a_word_that_no_token_can_write_ends_the_request_alone(tiny_gguf: str) -> None:
-    """A NUL is the only character that cannot be written."""
-    r = request("r", "cabbage", grammar='root ::= "a" "\\x00"', ignore_eos=False)
-    outcomes = run(fresh(tiny_gguf), [r, request("other", "bead")])
+def test_a_word_that_no_token_can_write_ends_the_request_alone(tmp_path: Path) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", without=b"x")
+    r = request("r", "cabbage", grammar='start: "ax"', ignore_eos=False)
+    outcomes = run(fresh(model), [r, request("other", "bead")])
     assert getattr(outcomes.pop("r"), "code", None) == "grammar_dead_end"
     assert completions(outcomes)["other"].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_grammar_too_complex_for_a_step_ends_the_request_alone(tiny_gguf: str, drafted: bool) -> None:
+    schema = {"type": "string", "pattern": "^" + "a?" * 900 + "$"}
+    r = constrained("r", "cabbage", schema, logit_bias={3 + ord("a"): 30.0})
+    other = request("other", "bead", logprobs=0)
+    plain = alone(tiny_gguf, [other])["other"]
+    drafts = Oracle({"r": (3 + ord("a"),) * 90, "other": plain.tokens}) if drafted else None
+    outcomes = run(fresh(tiny_gguf, drafts), [r, other])
+    assert getattr(outcomes.pop("r"), "code", None) == "grammar_too_complex"
+    close(completions(outcomes)["other"], plain)
 
 
 def test_a_refused_grammar_is_refused_before_the_engine_sees_it(tiny_gguf: str) -> None:

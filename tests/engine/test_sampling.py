@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import DecodeFailed, SamplingParams
-from engine.allowed import draw
 from engine.request import Acceptance
 from engine.sampling import (
     Choice,
@@ -21,6 +20,7 @@ from engine.sampling import (
     Sampler,
     _best_first,
     choose,
+    draw,
     log_probabilities,
     typical,
     uniform,

@@ -1,21 +1,22 @@
-"""Grammars of JSON schemas: what they take, what they refuse, and that nothing invalid can be written."""
+"""JSON schemas as llguidance holds them: what may be written, what is refused, and that all else is valid."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import RequestRefused, response_grammar
-from tests.engine.answers import Writer, grammar_of, schema_format
+from engine import EngineError, RequestRefused, response_grammar
+from engine.grammar import COSTLY, MAX_COSTLY, MAX_SCHEMA
+from engine.model import Model, default_model_path
+from tests.engine.answers import FIRST_BYTE, Writer, grammar_of, schema_format
 
 CLOSED = {"additionalProperties": False}
 PERSON = {
@@ -30,6 +31,13 @@ LIST = {
     "required": ["value", "next"],
     **CLOSED,
 }
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
 
 
 Case = tuple[Any, list[str], list[str]]
@@ -49,8 +57,8 @@ CASES: dict[str, Case] = {
     ),
     "optional properties": (
         {"properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}, "required": ["b"]},
-        ['{"b":2}', '{"a":1,"b":2}', '{"b":2,"c":3}', '{"a":1, "b":2, "c":3}'],
-        ["{}", '{"a":1}', '{"b":2,}', '{,"b":2}', '{"a":1,"c":3}', '{"b":2,"a":1}', '{"b":2,"d":4}'],
+        ['{"b":2}', '{"a":1,"b":2}', '{"b":2,"c":3}', '{"a":1, "b":2, "c":3}', '{"b":2,"d":4}'],
+        ["{}", '{"a":1}', '{"b":2,}', '{,"b":2}', '{"a":1,"c":3}', '{"b":2,"a":1}'],
     ),
     "no property required": (
         {"properties": {"a": {"const": 1}, "b": {"const": 2}}},
@@ -88,24 +96,34 @@ CASES: dict[str, Case] = {
     ),
     "a tuple": (
         {"type": "array", "prefixItems": [{"const": 1}, {"const": "x"}]},
-        ['[1,"x"]'],
-        ["[1]", '[1,"x",2]', '["x",1]'],
+        ['[1,"x"]', "[1]", '[1,"x",2]'],
+        ['["x",1]', "[2]"],
     ),
     "a tuple and more": (
         {"prefixItems": [{"const": 1}], "items": {"const": 2}, "maxItems": 3},
-        ["[1]", "[1,2]", "[1,2,2]"],
-        ["[]", "[2]", "[1,2,2,2]"],
+        ["[]", "[1]", "[1,2]", "[1,2,2]"],
+        ["[2]", "[1,2,2,2]", "[1,1]"],
     ),
-    "a tuple of before 2020": ({"items": [{"const": 1}, {"const": 2}]}, ["[1,2]"], ["[1]", "[1,2,3]"]),
+    "a tuple of before 2020": (
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "array",
+            "items": [{"const": 1}, {"const": 2}],
+            "additionalItems": False,
+            "minItems": 2,
+        },
+        ["[1,2]"],
+        ["[1]", "[1,2,3]", "[2,1]"],
+    ),
     "no further items": ({"type": "array", "items": False}, ["[]"], ["[1]"]),
     "strings": (
         {"type": "string"},
-        ['""', '"é😀"', r'"\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"'],
+        ['""', '"é😀"', r'"\"\\\b\f\n\r\t\u0001"'],
         ['"a\nb"', '"\t"', '"\x7f"', '"a', r'"\x"', r'"\ud83d"', r'"\ude00"', r'"\u12"', '"a"b"'],
     ),
     "lengths": (
         {"type": "string", "minLength": 2, "maxLength": 3},
-        ['"ab"', '"abc"', '"é😀"', r'"\ud83d\ude00\n"'],
+        ['"ab"', '"abc"', '"é😀"', r'"é\n"'],
         ['"a"', '"abcd"', r'"\ud83d\ude00"'],
     ),
     "a date": ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2024-13-01"', '"24-01-01"']),
@@ -124,16 +142,16 @@ CASES: dict[str, Case] = {
         ['"123e4567-e89b-12d3-a456-426614174000"'],
         ['"123e4567e89b12d3a456426614174000"'],
     ),
-    "a format that is not known": ({"type": "string", "format": "haiku"}, ['"a b"'], ["1"]),
+    "an e-mail address": ({"type": "string", "format": "email"}, ['"a.b@c.de"'], ['"a b"', '"@"']),
     "integers": (
         {"type": "integer"},
         ["0", "-1", "9999999999999999"],
-        ["01", "1.0", "1e3", "+1", "-", "1" * 17],
+        ["01", "1.5", "1e", "+1", "-"],
     ),
     "numbers": (
         {"type": "number"},
         ["0", "-0.5", "1e3", "1.5E-12"],
-        ["01", ".5", "1.", "1e", "1e400", "NaN"],
+        ["01", ".5", "1.", "1e", "NaN", "Infinity"],
     ),
     "integers of a range": (
         {"type": "integer", "minimum": -12, "maximum": 105},
@@ -240,6 +258,41 @@ CASES: dict[str, Case] = {
         ['"AB-1"'],
         ['"A-1"', '"AB-"', '"xAB-1"'],
     ),
+    "properties by pattern": (
+        {
+            "type": "object",
+            "patternProperties": {"^n_": {"type": "integer"}, "^s_": {"type": "string"}},
+            "additionalProperties": False,
+        },
+        ["{}", '{"n_a":1,"s_b":"x"}'],
+        ['{"n_a":"x"}', '{"a":1}'],
+    ),
+    "at least one property": (
+        {"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 1, "maxProperties": 2},
+        ['{"a":null}', '{"a":null,"b":null}'],
+        ["{}", '{"a":null,"b":null,"c":null}'],
+    ),
+    "multiples": ({"type": "integer", "multipleOf": 7}, ["0", "49", "-7"], ["1", "50"]),
+    "a fraction at least": ({"type": "number", "minimum": 0.5}, ["0.5", "17.25"], ["0.4", "-1"]),
+    "one of several that exclude each other": (
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"k": {"const": "a"}}, "required": ["k"]},
+                {
+                    "type": "object",
+                    "properties": {"k": {"const": "b"}, "n": {"const": 1}},
+                    "required": ["k", "n"],
+                },
+            ]
+        },
+        ['{"k":"a"}', '{"k":"b","n":1}'],
+        ['{"k":"b"}', '{"k":"c"}'],
+    ),
+    "a pattern and a length": (
+        {"type": "string", "pattern": "^a+$", "minLength": 3, "maxLength": 4},
+        ['"aaa"', '"aaaa"'],
+        ['"aa"', '"aaaaa"', '"aab"'],
+    ),
 }
 
 
@@ -247,13 +300,20 @@ CASES: dict[str, Case] = {
 def test_what_a_schema_takes(writer: Writer, case: Case) -> None:
     schema, valid, invalid = case
     grammar = grammar_of(schema)
-    old = isinstance(schema.get("items"), list)
-    draft = jsonschema.Draft7Validator if old else jsonschema.Draft202012Validator
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
     for text in valid:
-        draft(schema).validate(json.loads(text))
+        validator.validate(json.loads(text))
         assert writer.takes(grammar, text), text
     for text in invalid:
         assert not writer.takes(grammar, text), text
+
+
+def test_the_tokens_of_the_default_model_are_taken_alike() -> None:
+    writer = Writer(Model(default_model_path()))
+    for schema, valid, invalid in CASES.values():
+        grammar = grammar_of(schema)
+        assert all(writer.takes_tokens(grammar, text) for text in valid), schema
+        assert not any(writer.takes_tokens(grammar, text) for text in invalid), schema
 
 
 def test_a_json_object_is_any_object(writer: Writer) -> None:
@@ -271,7 +331,14 @@ def test_any_text_needs_no_grammar() -> None:
 
 @pytest.mark.parametrize(
     "response_format",
-    [{}, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "x"}}],
+    [
+        {},
+        {"type": "xml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "x"}},
+        schema_format(3),
+        schema_format(False),
+    ],
 )
 def test_what_is_no_response_format_is_refused(response_format: dict[str, Any]) -> None:
     with pytest.raises(RequestRefused) as refused:
@@ -280,7 +347,7 @@ def test_what_is_no_response_format_is_refused(response_format: dict[str, Any]) 
 
 
 def test_the_whole_range_and_nothing_else(writer: Writer) -> None:
-    for low, high in ((0, 0), (-3, 12), (7, 1203), (95, 105), (-1010, -98), (0, 999)):
+    for low, high in ((0, 0), (-3, 12), (7, 112), (95, 105), (-1010, -98), (98, 101)):
         grammar = grammar_of({"type": "integer", "minimum": low, "maximum": high})
         for n in range(low - 30, high + 30):
             assert writer.takes(grammar, str(n)) == (low <= n <= high), (n, low, high)
@@ -289,74 +356,49 @@ def test_the_whole_range_and_nothing_else(writer: Writer) -> None:
 # Refusals
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "no schema": (3, "a schema is an object"),
-    "nothing is valid": (False, "nothing is valid"),
-    "a type that is none": ({"type": "float"}, '"type" cannot be'),
-    "a type that is no name": ({"type": {}}, '"type" cannot be'),
-    "the web": ({"$ref": "https://example.com/schema.json"}, "nothing is fetched"),
-    "the web, deep inside": (
-        {"properties": {"a": {"items": {"$ref": "http://localhost:1/x"}}}},
-        "nothing is fetched",
-    ),
-    "a file": ({"$ref": "file:///etc/passwd"}, "nothing is fetched"),
-    "an anchor": ({"$ref": "#here"}, "must point into"),
-    "a reference that is no text": ({"$ref": {"a": 1}}, "must point into"),
-    "a reference to nothing": ({"$ref": "#/$defs/missing"}, "points to nothing"),
-    "a reference to itself": ({"$ref": "#"}, "refers to itself"),
+    "a type that is none": ({"type": "float"}, "Invalid type: float"),
+    "a type that is no name": ({"type": {}}, "type must be"),
+    "the web": ({"$ref": "https://example.com/schema.json"}, "does not fetch"),
+    "the web, deep inside": ({"properties": {"a": {"items": {"$ref": "http://localhost:1/x"}}}}, "not fetch"),
+    "a file": ({"$ref": "file:///etc/passwd"}, "does not fetch"),
+    "a reference that is no text": ({"$ref": {"a": 1}}, r"\$ref must be a string"),
+    "a reference to nothing": ({"$ref": "#/$defs/missing"}, "does not exist"),
+    "a reference to itself": ({"$ref": "#"}, "nothing satisfies"),
     "references in a circle": (
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-        "end",
+        "nothing satisfies",
     ),
-    "a choice of itself alone": (
-        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
-        "itself",
-    ),
-    "a choice that begins with itself": (
-        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}}},
-        "end",
-    ),
-    "all of itself": ({"allOf": [{"$ref": "#"}]}, "itself"),
-    "an empty enum": ({"enum": []}, "not empty"),
-    "an empty choice": ({"anyOf": []}, "not empty"),
-    "an enum of another type": ({"type": "string", "enum": [1]}, "no value is valid"),
-    "half a character": ({"const": "\ud83d"}, "cannot hold"),
-    "half a character in a name": ({"properties": {"\ud83d": {}}}, "not valid Unicode"),
-    "no number between": ({"type": "integer", "minimum": 5, "maximum": 3}, "no number is valid"),
-    "a bound that is none": ({"type": "integer", "minimum": "1"}, "must be a number"),
-    "lengths that cross": ({"type": "string", "minLength": 5, "maxLength": 3}, "above"),
-    "a length that is none": ({"type": "string", "maxLength": -1}, "whole number"),
-    "counts that cross": ({"type": "array", "minItems": 3, "maxItems": 2}, "above"),
-    "more items than there may be": ({"prefixItems": [{}], "items": False, "minItems": 2}, "above"),
-    "too many at least": ({"type": "string", "minLength": 5000}, "llama.cpp"),
-    "a required property that is forbidden": (
-        {"required": ["b"], "properties": {"a": {}}, **CLOSED},
-        "is no property",
-    ),
-    "properties that are none": ({"properties": [1]}, "must be an object"),
-    "required that is no list": ({"properties": {"a": {}}, "required": "a"}, "must be a list"),
-    "properties beside a closed object": (
-        {"allOf": [{"properties": {"a": {}}, **CLOSED}, {"properties": {"b": {}}}]},
-        "additionalProperties",
-    ),
-    "a property of two schemas": (
-        {"allOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"a": {"type": "string"}}}]},
-        "several schemas",
-    ),
+    "all of itself": ({"allOf": [{"$ref": "#"}]}, "nothing satisfies"),
+    "an empty enum": ({"enum": []}, "Unsatisfiable"),
+    "an empty choice": ({"anyOf": []}, "Unsatisfiable"),
+    "an enum of another type": ({"type": "string", "enum": [1]}, "Unsatisfiable"),
+    "half a character": ({"const": "\ud83d"}, "hex escape"),
+    "half a character in a name": ({"properties": {"\ud83d": {}}}, "hex escape"),
+    "no number between": ({"type": "integer", "minimum": 5, "maximum": 3}, "greater than maximum"),
+    "a bound that is none": ({"type": "integer", "minimum": "1"}, "Expected f64"),
+    "lengths that cross": ({"type": "string", "minLength": 5, "maxLength": 3}, "greater than maxLength"),
+    "a length that is none": ({"type": "string", "maxLength": -1}, "positive integer"),
+    "counts that cross": ({"type": "array", "minItems": 3, "maxItems": 2}, "greater than maxItems"),
+    "properties that are none": ({"allOf": [{"properties": 5}]}, "properties must be an object"),
+    "required that is no list": ({"properties": {"a": {}}, "required": "a"}, "Expected array"),
+    "a pattern that is none": ({"type": "string", "pattern": "(a"}, "unclosed group"),
+    "a pattern that looks around": ({"type": "string", "pattern": "(?=a)"}, "look-around"),
+    "a number beyond numbers": ({"type": "integer", "maximum": 10**400}, "out of range"),
+    "a number beyond Python": ({"type": "integer", "maximum": 10**5000}, "digits"),
+    "no number": ({"type": "number", "maximum": math.nan}, "expected value"),
+    "nested too deeply": (nested(200), "recursion limit"),
+    "nested without end": (nested(100_000), "nested too deeply"),
+    "too long": ({"enum": ["a" * i for i in range(1000)]}, f"more than {MAX_SCHEMA} characters"),
+    "too many multiples": ({"anyOf": [{"multipleOf": i + 7} for i in range(MAX_COSTLY + 1)]}, COSTLY[0]),
+    "too many patterns": ({"patternProperties": {f"^{i}$": {} for i in range(MAX_COSTLY + 1)}}, COSTLY[1]),
 }
 HELD_ONLY_BY_STRICT: dict[str, Any] = {
     "uniqueItems": {"type": "array", "uniqueItems": True},
     "contains": {"type": "array", "contains": {"const": 1}},
-    "patternProperties": {"type": "object", "patternProperties": {"^a": {}}},
-    "minProperties": {"type": "object", "minProperties": 2},
-    "multipleOf": {"type": "integer", "multipleOf": 3},
-    "exclusiveMinimum": {"type": "number", "exclusiveMinimum": 0},
-    "minimum": {"type": "number", "minimum": 0.5},
     "oneOf": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "not": {"not": {"type": "null"}},
     "if": {"if": {}, "then": {}},
-    "pattern": {"type": "string", "pattern": "(?=a)"},
-    "2000 repeats": {"type": "string", "maxLength": 5000},
-    "minLength": {"type": "string", "pattern": "^a+$", "minLength": 3},
+    "haiku": {"type": "string", "format": "haiku"},
 }
 
 
@@ -369,8 +411,10 @@ def test_what_no_grammar_can_be_made_of_is_refused(
     with pytest.raises(RequestRefused, match=why) as refused:
         writer.begin(grammar_of(schema, strict))
     assert (refused.value.param, refused.value.code) == ("response_format", "invalid_schema")
+    assert refused.value.message.startswith("response_format: ")
     assert "\n" not in refused.value.message
-    assert capfd.readouterr().err == "", "llama.cpp's parser is never given what it complains of"
+    assert len(refused.value.message) < 400
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("key", HELD_ONLY_BY_STRICT)
@@ -379,18 +423,24 @@ def test_a_keyword_that_no_grammar_holds_is_refused_if_strict_and_else_left_out(
 ) -> None:
     schema = HELD_ONLY_BY_STRICT[key]
     with pytest.raises(RequestRefused, match=key) as refused:
-        grammar_of(schema)
+        writer.begin(grammar_of(schema))
     assert refused.value.code == "invalid_schema"
     text = writer.write(grammar_of(schema, strict=False), random.Random(1))
     assert text is not None
     json.loads(text)
 
 
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "null"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
+def test_a_schema_cannot_change_how_json_is_written(writer: Writer) -> None:
+    options = {"item_separator": ";", "whitespace_pattern": "x+", "lenient": True}
+    grammar = grammar_of({"type": "array", "items": {"type": "null"}, "x-guidance": options})
+    assert writer.takes(grammar, "[null, null]")
+    assert not writer.takes(grammar, "[null;null]")
+    assert not writer.takes(grammar, "[xnull]")
+
+
+def in_a_chain(length: int, combine: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    defs = {f"d{i}": combine({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{length}": {"type": "null"}}}
 
 
 def doubling(combine: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -400,54 +450,129 @@ def doubling(combine: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 HUGE: dict[str, Any] = {
-    "nested": nested(900),
-    "nested too deeply": nested(50_000),
+    "nested": nested(100),
     "many properties": {
         "properties": {f"p{i}": {"type": "string"} for i in range(5000)},
         "required": [f"p{i}" for i in range(5000)],
     },
-    "too many properties": {"properties": {f"p{i}": {"type": "string"} for i in range(20_000)}},
-    "many values": {"enum": [f"value {i * 7919 % 20_000}" for i in range(20_000)]},
-    "values that begin alike": {"enum": ["a" * i for i in range(2000)]},
+    "many optional properties": {"properties": {f"p{i}": {"type": "string"} for i in range(600)}},
+    "many values": {"enum": [f"value {i * 7919 % 20_000}" for i in range(14_000)]},
+    "many values and a pattern": {"enum": [f"v{i}" for i in range(9000)], "pattern": "^v.*a?.{0,30}$"},
+    "many choices": {"anyOf": [{"prefixItems": [{"const": i}]} for i in range(1000)]},
     "choices of choices": doubling(lambda a, b: {"anyOf": [a, {"anyOf": [b, {"type": "null"}]}]}),
     "all of all": doubling(lambda a, b: {"allOf": [a, b]}),
     "tuples of tuples": doubling(lambda a, b: {"prefixItems": [a, b]}),
-    "many counts": {"prefixItems": [{"type": "string", "maxLength": 1500 + i} for i in range(100)]},
-    "counts of counts": {"type": "string", "pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$"},
-    "counts after counts": {"type": "string", "pattern": "^.{0,900}.{0,900}.{0,900}$"},
     "choices that begin alike, inside each other": doubling(
         lambda a, b: {"anyOf": [{"items": a}, {"items": b, "maxItems": 3}, {"items": b, "maxItems": 4}]}
     ),
     "such choices by reference to themselves": {
         "anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}, "maxItems": 2}, {"type": "null"}]
     },
-    "many optional properties": {"properties": {f"p{i}": {"type": "string"} for i in range(600)}},
-    "many choices": {"anyOf": [{"prefixItems": [{"const": i}]} for i in range(1000)]},
+    "arrays alike": {
+        "anyOf": [
+            {"type": "array", "items": {"type": "string", "pattern": "^.{0,300}$"}, "maxItems": i + 1}
+            for i in range(40)
+        ]
+    },
+    "a chain of references": in_a_chain(6000, lambda ref: ref),
+    "a chain of choices": in_a_chain(4000, lambda ref: {"anyOf": [ref, {"type": "null"}]}),
+    "a chain of arrays": in_a_chain(4000, lambda ref: {"type": "array", "items": ref}),
+    "a chain of objects": in_a_chain(3000, lambda ref: {"properties": {"a": ref}, "required": ["a"]}),
+    "all of two trees": {
+        "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+        "$defs": {name: {"properties": {"x": {"$ref": f"#/$defs/{name}"}}} for name in "ab"},
+    },
+    "many counts": {"prefixItems": [{"type": "string", "maxLength": 1500 + i} for i in range(100)]},
+    "counts of counts": {"type": "string", "pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$"},
+    "counts after counts": {"type": "string", "pattern": "^.{0,900}.{0,900}.{0,900}$"},
     "counts of what may be empty": {"type": "string", "pattern": "^(((a?){0,900}){0,900}){0,900}$"},
-    "a count beyond numbers": {"type": "string", "minLength": 10**400},
-    "a bound beyond numbers": {"type": "integer", "maximum": 10**400},
+    "what may be empty 900 times": {"type": "string", "pattern": "^" + "a?" * 900 + "$"},
+    "what came long ago": {"type": "string", "pattern": "^.*a.{30}$"},
     "a long pattern": {"type": "string", "pattern": "^" + "(a|b)" * 3000 + "$"},
     "a deep pattern": {"type": "string", "pattern": "^" + "(" * 3000 + "a" + ")" * 3000 + "$"},
+    "large multiples": {"anyOf": [{"type": "integer", "multipleOf": 99_991 + i} for i in range(30)]},
 }
 
 
-@pytest.mark.parametrize("schema", HUGE.values(), ids=HUGE)
-def test_a_huge_schema_is_taken_or_refused_within_a_second(writer: Writer, schema: Any) -> None:
-    began = time.monotonic()
-    refused = None
+def failure(run: Callable[[], object]) -> EngineError | None:
     try:
-        constraint = writer.begin(grammar_of(schema))
-        assert constraint.allowed(np.arange(320)).any()
-    except RequestRefused as error:
-        refused = error
-    assert refused is None or (refused.code == "invalid_schema" and len(refused.message) < 400)
-    assert time.monotonic() - began < 3, "with room for a slow machine"
+        run()
+    except EngineError as error:
+        return error
+    return None
 
 
-def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = response_grammar(schema_format({"const": "compiled once"}))
-    monkeypatch.setattr("engine.grammar.to_gbnf", None)
-    assert response_grammar(schema_format({"const": "compiled once"})) is first
+@pytest.mark.parametrize("schema", HUGE.values(), ids=HUGE)
+def test_a_huge_schema_is_held_or_refused(writer: Writer, schema: Any) -> None:
+    """Within the limits of each step: without them the test would not end."""
+    error = failure(lambda: [writer.write(grammar_of(schema), random.Random(seed)) for seed in range(3)])
+    assert error is None or error.code in ("invalid_schema", "grammar_too_complex")
+    assert error is None or len(error.message) < 400
+
+
+@pytest.mark.parametrize("name", ["a chain of references", "many values", "arrays alike"])
+def test_large_but_plain_schemas_are_held(writer: Writer, name: str) -> None:
+    text = writer.write(grammar_of(HUGE[name]), random.Random(2), most=1000)
+    assert text is not None
+    json.loads(text)
+
+
+def test_a_request_does_not_use_up_the_limits_of_another(writer: Writer) -> None:
+    """Matchers of one grammar that shared their states would after some answers allow no further one."""
+    grammar = grammar_of({"type": "string", "pattern": "^.*a.{12}$"})
+    rng = random.Random(4)
+    for _ in range(30):
+        constraint = writer.begin(grammar)
+        for byte in ('"' + "".join(rng.choice("ab") for _ in range(150))).encode():
+            assert constraint.allowed()[FIRST_BYTE + byte]
+            constraint.accept(FIRST_BYTE + byte)
+
+
+KEYWORDS = (
+    *("type", "properties", "required", "items", "prefixItems", "anyOf", "allOf", "oneOf", "not", "enum"),
+    *("const", "$ref", "$defs", "pattern", "format", "minimum", "exclusiveMaximum", "multipleOf"),
+    *(
+        "minLength",
+        "maxItems",
+        "additionalProperties",
+        "patternProperties",
+        "minProperties",
+        "$schema",
+        "$id",
+    ),
+)
+WORDS = (
+    "string",
+    "object",
+    "array",
+    "integer",
+    "date",
+    "#",
+    "#/$defs/a",
+    "^a+$",
+    "(",
+    "",
+    "\ud800",
+    "http://x/",
+)
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(WORDS)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from((*KEYWORDS, "a")), inner, max_size=4),
+    ),
+    max_leaves=15,
+)
+
+
+@given(schema=st.dictionaries(st.sampled_from(KEYWORDS), anything, max_size=5), strict=st.booleans())
+@settings(max_examples=500, deadline=None)
+def test_whatever_is_sent_as_a_schema_is_held_or_refused(writer: Writer, schema: Any, strict: bool) -> None:
+    error = failure(lambda: writer.begin(grammar_of(schema, strict)).allowed())
+    if error is not None:
+        assert isinstance(error, RequestRefused)
+        assert (error.param, error.code) == ("response_format", "invalid_schema")
+        assert "\n" not in error.message
 
 
 # Any schema
@@ -484,7 +609,6 @@ scalars = st.one_of(
     ),
     st.just({"type": ["string", "null", "integer"], "minLength": 2, "maximum": 7}),
     st.just({"$ref": "#/$defs/node"}),
-    st.just(True),
 )
 
 
@@ -511,40 +635,6 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-BINARY = {
-    "type": "object",
-    "properties": {"op": {"enum": ["+", "-"]}, "left": {"$ref": "#"}, "right": {"$ref": "#"}},
-    "required": ["op", "left", "right"],
-}
-TREES: dict[str, Any] = {
-    "told apart by their first value": [
-        BINARY,
-        {"properties": {"op": {"const": "neg"}, "of": {"$ref": "#"}}, "required": ["op", "of"]},
-        {"type": "integer"},
-    ],
-    "told apart by their first names": [
-        BINARY,
-        {"properties": {"not": {"$ref": "#"}}, "required": ["not"]},
-        {"type": "array", "items": {"$ref": "#"}},
-    ],
-}
-
-
-@pytest.mark.parametrize("ways", TREES.values(), ids=TREES)
-def test_a_tree_whose_nodes_are_told_apart_as_they_begin_is_taken(writer: Writer, ways: list[Any]) -> None:
-    schema = {"anyOf": ways}
-    for seed in range(20):
-        text = writer.write(grammar_of(schema), random.Random(seed))
-        if text is not None:
-            jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
-
-
-def test_a_tree_whose_nodes_are_not_told_apart_is_refused() -> None:
-    twin = {**BINARY, "properties": {**BINARY["properties"], "op": {"type": "string"}}}
-    with pytest.raises(RequestRefused, match="ways of reading"):
-        grammar_of({"anyOf": [BINARY, twin, {"type": "integer"}]})
-
-
 NODE = {
     "type": "object",
     "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
@@ -555,7 +645,7 @@ NODE = {
 @given(schema=st.recursive(scalars, larger, max_leaves=8), seed=st.integers(0, 2**32))
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_written_is_valid(writer: Writer, schema: Any, seed: int) -> None:
-    whole = {**schema, "$defs": {"node": NODE}} if isinstance(schema, dict) else schema
+    whole = {**schema, "$defs": {"node": NODE}}
     text = writer.write(grammar_of(whole), random.Random(seed))
     if text is not None:
         jsonschema.validate(json.loads(text), whole, jsonschema.Draft202012Validator)

@@ -86,7 +86,7 @@ def test_a_grammar_is_refused_through_the_future(service: EngineService) -> None
     assert isinstance(error, RequestRefused)
     assert (error.param, error.code) == ("response_format", "invalid_schema")
     assert prepared_on == [submitting]
-    assert service.submit(request("r", "abc", grammar='root ::= "a"')).result(timeout=5).text == "a"
+    assert service.submit(request("r", "abc", grammar='start: "a"')).result(timeout=5).text == "a"
 
 
 def test_an_id_is_in_use_only_once(service: EngineService) -> None:

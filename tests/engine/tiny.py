@@ -12,8 +12,13 @@ WIDTH, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 64, 2, 4, 2, 128, 1024
 CHAT_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
-def write_tiny_gguf(path: Path, seed: int = 7, chat_template: str | None = CHAT_TEMPLATE) -> str:
-    """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare."""
+def write_tiny_gguf(
+    path: Path, seed: int = 7, chat_template: str | None = CHAT_TEMPLATE, without: bytes = b""
+) -> str:
+    """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare.
+
+    without: characters that no token is to write.
+    """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(str(path), "llama")
     writer.add_name("Tiny")
@@ -26,7 +31,7 @@ def write_tiny_gguf(path: Path, seed: int = 7, chat_template: str | None = CHAT_
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(VOCAB)
-    _add_vocabulary(writer)
+    _add_vocabulary(writer, without)
     if chat_template:
         writer.add_chat_template(chat_template)
 
@@ -96,13 +101,15 @@ def write_tiny_mamba(path: Path) -> str:
     return str(path)
 
 
-def _add_vocabulary(writer: GGUFWriter) -> None:
+def _add_vocabulary(writer: GGUFWriter, without: bytes = b"") -> None:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
     letters = "abcdefghij"
     pairs = [(a + b).encode() for a in letters for b in letters][: VOCAB - len(tokens)]
     tokens += pairs
     types += [TokenType.NORMAL] * len(pairs)
+    for byte in without:
+        types[3 + byte] = TokenType.CONTROL
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * len(tokens))
