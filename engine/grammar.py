@@ -110,8 +110,9 @@ class Vocabulary:
         every = range(model.vocab_size)
         self.pieces = [model.piece(token) for token in every]
         self.tokens = [piece or model.piece(token, special=True) for token, piece in enumerate(self.pieces)]
-        self.special_token_ids = [token for token, piece in enumerate(self.pieces) if not piece]
         self.ends = [token for token in every if model.ends_generation(token)]
+        silent = (token for token, piece in enumerate(self.pieces) if not piece)
+        self.special_token_ids = sorted({*silent, *self.ends})  # no part of an answer
         self.eos_token_id = self.ends[0] if self.ends else None
         self.goes_on_number = np.array([piece != b"" and piece[0] in _NUMBER for piece in self.pieces])
 
@@ -131,7 +132,7 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        return LLTokenizer(TokenizerWrapper(self._vocabulary), eos_token=self._vocabulary.ends)
+        return LLTokenizer(TokenizerWrapper(self._vocabulary), eos_token=self._vocabulary.ends or None)
 
     def begin(self, grammar: str | None) -> GrammarConstraint | None:
         """Compiled each time, in a millisecond as a rule: copies of a matcher share what they may use up of

@@ -78,6 +78,15 @@ def test_the_default_models_control_tokens_end_an_answer_or_are_no_text() -> Non
         constraint.accept(end)
 
 
+def test_an_end_that_has_a_text_is_no_text(tmp_path: Path) -> None:
+    """Within an answer it would end it, unfinished."""
+    pair = FIRST_BYTE + 256
+    writer = Writer(Model(write_tiny_gguf(tmp_path / "tiny.gguf", end=pair)))
+    assert writer.model.piece(pair) == b"aa"
+    assert not after(writer, STRING, b'"').allowed()[pair]
+    assert after(writer, STRING, b'"aa"').allowed()[pair]
+
+
 def utf8_prefixes() -> Iterator[bytes]:
     """The beginnings of all characters beyond ASCII, by the definition."""
     for code in (*range(0x80, 0xD800), *range(0xE000, 0x110000)):

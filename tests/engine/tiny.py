@@ -13,11 +13,15 @@ CHAT_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %
 
 
 def write_tiny_gguf(
-    path: Path, seed: int = 7, chat_template: str | None = CHAT_TEMPLATE, without: bytes = b""
+    path: Path,
+    seed: int = 7,
+    chat_template: str | None = CHAT_TEMPLATE,
+    without: bytes = b"",
+    end: int = 2,
 ) -> str:
     """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare.
 
-    without: characters that no token is to write.
+    without: characters that no token is to write. end: the token that ends a generation.
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(str(path), "llama")
@@ -31,7 +35,7 @@ def write_tiny_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(VOCAB)
-    _add_vocabulary(writer, without)
+    _add_vocabulary(writer, without, end)
     if chat_template:
         writer.add_chat_template(chat_template)
 
@@ -101,7 +105,7 @@ def write_tiny_mamba(path: Path) -> str:
     return str(path)
 
 
-def _add_vocabulary(writer: GGUFWriter, without: bytes = b"") -> None:
+def _add_vocabulary(writer: GGUFWriter, without: bytes = b"", end: int = 2) -> None:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
     letters = "abcdefghij"
@@ -115,6 +119,6 @@ def _add_vocabulary(writer: GGUFWriter, without: bytes = b"") -> None:
     writer.add_token_scores([0.0] * len(tokens))
     writer.add_token_types(types)
     writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    writer.add_eos_token_id(end)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
