@@ -475,7 +475,7 @@ HUGE: dict[str, Any] = {
         ]
     },
     "a chain of references": in_a_chain(6000, lambda ref: ref),
-    "a chain of choices": in_a_chain(4000, lambda ref: {"anyOf": [ref, {"type": "null"}]}),
+    "a chain of choices": in_a_chain(3000, lambda ref: {"anyOf": [ref, {"type": "null"}]}),
     "a chain of arrays": in_a_chain(4000, lambda ref: {"type": "array", "items": ref}),
     "a chain of objects": in_a_chain(3000, lambda ref: {"properties": {"a": ref}, "required": ["a"]}),
     "all of two trees": {
