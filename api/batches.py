@@ -123,6 +123,9 @@ async def cancel_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
 async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """A new batch of the lines that failed in this one, with the same settings."""
     key = idempotency_key(request)
+    earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
+    if earlier is not None:
+        return JSONResponse(earlier.to_json())
     old = await run_in_threadpool(gateway.batches.get, batch_id)
     if not old.ended:
         raise BatchNotEnded(f"{batch_id} is {old.status}: only what has ended can be retried")

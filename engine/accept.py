@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.draft import ROOT, Tree
+from engine.errors import EngineError
 from engine.sampling import Choice
 
 
@@ -17,7 +18,8 @@ def sample_and_match(
     distribution after `node` (ROOT first); the candidates are the tokens of its children. Returns
     the emitted choices, and the accepted nodes: one fewer, since the choice that leaves the tree is
     emitted too. Each choice is drawn by its own keyed random number, so the tree changes only how
-    many come at once.
+    many come at once. Where choose() fails after a draft token, the choices before it stand: they may
+    end the request, and if not, the next step meets the same error. Raises EngineError.
     """
     children: dict[int, dict[int, int]] = {}  # node -> token -> child
     for i, node in enumerate(tree):
@@ -27,7 +29,12 @@ def sample_and_match(
     at = ROOT
     while True:
         below = children.get(at, {})
-        emitted.append(choose(at, len(emitted), [*below]))
+        try:
+            emitted.append(choose(at, len(emitted), [*below]))
+        except EngineError:
+            if not emitted:
+                raise
+            return emitted, accepted[:-1]
         if emitted[-1].token not in below:
             return emitted, accepted
         at = below[emitted[-1].token]

@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 64  # messages of one round trip
 FAILURES = (KombuError, RedisError, OSError)
+CONNECTING = {
+    "max_retries": 1,
+    "interval_start": 0.0,
+    "interval_step": 0.0,
+}  # kombu: for six seconds
 
 
 class Publisher:
@@ -59,13 +64,18 @@ class Publisher:
                 ids = ", ".join(message.job_id for message in messages)
                 raise PublishFailed(f"messages could not be sent ({ids}): {error}") from error
 
-    def try_all(self, messages: Sequence[Unsent]) -> None:
-        """Queue what can be queued; the rest is left to the reconciler."""
-        for first in range(0, len(messages), MOST_AT_ONCE):
-            try:
+    def try_all(self, messages: Sequence[Unsent]) -> bool:
+        """Queue what can be queued; from the first failure on, the rest is left to the reconciler.
+
+        Whether all were.
+        """
+        try:
+            for first in range(0, len(messages), MOST_AT_ONCE):
                 self.publish_all(messages[first : first + MOST_AT_ONCE])
-            except PublishFailed as error:
-                log.warning("%s; the reconciler will send them", error)
+        except PublishFailed as error:
+            log.warning("%s; the reconciler will send them", error)
+            return False
+        return True
 
     def close(self) -> None:
         with self._lock:
@@ -92,6 +102,7 @@ class Outbox:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._waiting: queue.SimpleQueue[Unsent | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="outbox", daemon=True)
         self._thread.start()
 
@@ -100,7 +111,8 @@ class Outbox:
         self._waiting.put(Unsent(job.id, job.priority, preview(job.request)))
 
     def close(self) -> None:
-        """Once all that waits was sent, or could not be."""
+        """Once all that waits was sent, or the first of it could not be."""
+        self._closing.set()
         self._waiting.put(None)
         self._thread.join()
 
@@ -111,7 +123,12 @@ class Outbox:
             while len(taken) < MOST_AT_ONCE and not self._waiting.empty():
                 taken.append(self._waiting.get())
             last = None in taken
-            self._publisher.try_all([message for message in taken if message is not None])
+            try:
+                sent = self._publisher.try_all([message for message in taken if message is not None])
+            except Exception:  # this thread must outlive anything
+                log.exception("messages could not be sent; the reconciler will send them")
+                sent = False
+            last = last or (self._closing.is_set() and not sent)
 
 
 class _Connection:
@@ -123,7 +140,7 @@ class _Connection:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._connection: Any = app.connection_for_write()
+        self._connection: Any = app.connection_for_write(transport_options=CONNECTING)
         self._channel = self._connection.default_channel
         for each in app.amqp.queues.values():
             each(self._channel).declare()

@@ -3,6 +3,9 @@
 if not leads(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
-if tonumber(redis.call('HGET', key, 'chunks')) < tonumber(ARGV[3]) then redis.call('HSET', key, 'chunks', ARGV[3]) end
+if tonumber(redis.call('HGET', key, 'chunks')) < tonumber(ARGV[3]) then
+  redis.call('HSET', key, 'chunks', ARGV[3])
+  wake()
+end
 redis.call('HSET', key, 'total', ARGV[4])
 return 'ok'

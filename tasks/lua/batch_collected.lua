@@ -16,4 +16,5 @@ for i, name in ipairs({ 'input_tokens', 'cached_tokens', 'output_tokens' }) do
   redis.call('HINCRBY', key, name, ARGV[5 + i])
 end
 for i = 9, #ARGV, 2 do redis.call('HINCRBY', key .. ':codes', ARGV[i], ARGV[i + 1]) end
+if redis.call('LLEN', key .. ':ended') == 0 and redis.call('SCARD', key .. ':live') == 0 then wake() end
 return 'ok'

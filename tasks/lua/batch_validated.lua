@@ -10,4 +10,5 @@ for i = 8, #ARGV, 2 do redis.call('HINCRBY', key .. ':codes', ARGV[i], ARGV[i + 
 if redis.call('HGET', key, 'status') == 'validating' then
   redis.call('HSET', key, 'status', 'in_progress', 'in_progress_at', int(NOW))
 end
+wake()
 return 'ok'

@@ -162,6 +162,16 @@ def test_only_what_failed_is_retried(client: openai.OpenAI, http: httpx.Client) 
     end(client, running)
 
 
+def test_a_repeated_retry_gives_what_it_made(client: openai.OpenAI, http: httpx.Client) -> None:
+    batch = end(client, create(client, [chat(0, "x fail=boom")]))
+    headers = {"Idempotency-Key": f"again-{batch.id}"}
+    made = http.post(f"/v1/batches/{batch.id}/retry", headers=headers).json()
+    end(client, client.batches.retrieve(made["id"]))
+    assert http.delete(f"/v1/batches/{batch.id}").json()["deleted"]
+    assert http.post(f"/v1/batches/{batch.id}/retry", headers=headers).json()["id"] == made["id"]
+    assert http.post(f"/v1/batches/{batch.id}/retry").status_code == 404
+
+
 def test_a_dry_run_sends_nothing(client: openai.OpenAI) -> None:
     done = end(client, create(client, [chat(0), chat(0)], extra_body={"dry_run": True}))
     assert done.request_counts is not None

@@ -12,6 +12,7 @@ import pytest
 from engine import SamplingParams
 from engine.accept import sample_and_match
 from engine.draft import ROOT, Node, Tree, chain
+from engine.errors import DecodeFailed
 from engine.request import Acceptance
 from engine.sampling import Choice, Sampler
 from tests.engine.test_sampling import DRAWS, NO_PROMPT, Float64, follows, reference
@@ -48,6 +49,25 @@ def test_some_accepted_end_with_the_first_that_differs(accepted: int) -> None:
     draft = [1, 2, 3]
     model = [*draft[:accepted], 8]
     assert walk(chain(draft, "-"), model) == (model, [*range(accepted)], [ROOT, *range(accepted)])
+
+
+def test_a_choice_that_fails_leaves_those_before_it() -> None:
+    asked: list[int] = []
+
+    def choose(node: int, offset: int, _candidates: list[int]) -> Choice:
+        asked.append(node)
+        if offset == failing:
+            raise DecodeFailed("no token goes on")
+        return Choice(offset + 1)
+
+    for failing in (1, 2):
+        emitted, accepted = sample_and_match(chain([1, 2, 3], "-"), choose)
+        assert [choice.token for choice in emitted] == [1, 2][:failing]
+        assert accepted == [0][: failing - 1]  # the last that is emitted is decoded by the next step
+    failing = 0
+    with pytest.raises(DecodeFailed):
+        sample_and_match(chain([1, 2, 3], "-"), choose)
+    assert asked == [ROOT, 0, ROOT, 0, 1, ROOT]
 
 
 BUSH = [

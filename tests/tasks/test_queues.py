@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tasks.errors import PublishFailed
 from tasks.job import PREVIEW_CHARS, NewJob, Priority, preview
 from tasks.publish import MOST_AT_ONCE, Outbox, Publisher
-from tasks.queues import IO_QUEUE, QUEUES, InteractiveFirst, list_key
+from tasks.queues import IO_QUEUE, QUEUES, InteractiveFirst, list_key, make_app
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings, free_port
@@ -99,6 +100,26 @@ def test_outbox_leaves_what_cannot_be_sent_to_the_reconciler(
     publisher.close()
     assert f"({job.id})" in caplog.text
     assert "the reconciler will send them" in caplog.text
+
+
+def test_outbox_that_closes_gives_up_at_the_first_failure(store: JobStore, settings: Settings) -> None:
+    nowhere = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    publisher = _Counting(make_app(nowhere))
+    outbox = Outbox(publisher)
+    job, _ = store.create(NewJob(request={"prompt": "x"}))
+    for _ in range(10 * MOST_AT_ONCE):
+        outbox.put(job)
+    outbox.close()
+    publisher.close()
+    assert publisher.tries <= 3  # one under way, and one more since it began to close
+
+
+class _Counting(Publisher):
+    tries = 0
+
+    def publish_all(self, messages: Sequence[Unsent]) -> None:
+        self.tries += 1
+        super().publish_all(messages)
 
 
 def _queued(
