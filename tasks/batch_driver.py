@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -139,8 +139,8 @@ class BatchDriver:
             return False
         for active in work.active:
             self._patience.attempt(active.batch.id, partial(self._one, active, work.now))
-        for batch_id in work.cleanup:
-            self._begin(f"cleaning up after {batch_id}", partial(self._clean_up, batch_id))
+        if work.cleanup:
+            self._begin("cleaning up", partial(self._clean_up, work.cleanup))
         self._forget({active.batch.id for active in work.active})
         self._dispatcher.send(work, room)
         return True
@@ -206,7 +206,12 @@ class BatchDriver:
                 raise
             self._batches.fail(self._token, batch_id, "object_missing", str(error))
 
-    def _clean_up(self, batch_id: str) -> None:
+    def _clean_up(self, batch_ids: Iterable[str]) -> None:
+        """One after the other, so that however many have ended leave a thread for what users wait for."""
+        for batch_id in batch_ids:
+            self._patience.attempt(f"cleaning up after {batch_id}", partial(self._remove_left, batch_id))
+
+    def _remove_left(self, batch_id: str) -> None:
         remove_all(self._files, batch_id)
         self._batches.cleaned(batch_id)
 

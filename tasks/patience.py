@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,6 +20,7 @@ class Patience:
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
+        self._lock = threading.Lock()
         self._until: dict[str, float] = {}  # what -> when it is tried again, on the monotonic clock
 
     def attempt(self, what: str, work: Callable[[], T]) -> T | None:
@@ -41,9 +43,11 @@ class Patience:
         return None
 
     def rests(self, what: str) -> bool:
-        return time.monotonic() < self._until.get(what, float("-inf"))
+        with self._lock:
+            return time.monotonic() < self._until.get(what, float("-inf"))
 
     def _rest(self, what: str) -> None:
         now = time.monotonic()
-        self._until = {other: until for other, until in self._until.items() if until > now}
-        self._until[what] = now + self._pause_s
+        with self._lock:
+            self._until = {other: until for other, until in self._until.items() if until > now}
+            self._until[what] = now + self._pause_s

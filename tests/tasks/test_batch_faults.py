@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tasks.folder_store import FolderStore
 from tasks.ingest import Ingest
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
+from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -46,10 +49,14 @@ ERROR = {"code": "boom", "message": "boom", "param": None}
 
 
 class Folder(FolderStore):
-    """Notes what is read, and does something else just before it writes the next results of jobs."""
+    """Notes what is read, does something else just before it writes the next results of jobs, and lists
+    what a batch left only once it may.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
+        self.may_list = threading.Event()
+        self.may_list.set()
         self.opened: list[str] = []
         self.meanwhile: Callable[[], object] | None = None
 
@@ -62,6 +69,10 @@ class Folder(FolderStore):
     def open(self, name: str) -> Any:
         self.opened.append(name)
         return super().open(name)
+
+    def list(self, prefix: str) -> list[str]:
+        self.may_list.wait(60)
+        return super().list(prefix)
 
 
 class IoWorker:
@@ -338,6 +349,42 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
     other.until(lambda: system.objects(batch) == [])
     with pytest.raises(BatchNotFound):
         system.batches.get(batch.id)
+
+
+def test_what_fails_on_any_thread_rests() -> None:
+    """While others begin to rest at the same time."""
+    patience = Patience(60)
+    start = threading.Barrier(4)
+
+    def fail() -> None:
+        raise LeadLost
+
+    def many(thread: int) -> None:
+        start.wait(10)
+        for n in range(500):
+            with pytest.raises(LeadLost):
+                patience.attempt(f"{thread} {n}", fail)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(many, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(patience.rests(f"{thread} {n}") for thread in range(4) for n in range(500))
+
+
+def test_cleaning_up_leaves_room_for_reading(system: System, io: IoWorker) -> None:
+    key = f"{system.store.prefix}batches:cleanup"
+    system.store.redis.sadd(key, *(f"batch_old{n}" for n in range(20)))
+    io.files.may_list.clear()
+    try:
+        io.driver.round()
+        system.sent(1, io)
+    finally:
+        io.files.may_list.set()
+    io.until(lambda: not system.store.redis.exists(key))
 
 
 def test_a_retry_of_what_was_deleted_meanwhile_is_refused(system: System, io: IoWorker) -> None:
