@@ -39,6 +39,7 @@ IDLE_S = 0.5  # longest, when nothing wakes it
 STANDBY_S = 1.0  # between two tries to take the lead
 WORKERS_AGE_S = 2.0
 RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
+LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 JOBS = 2  # files read or written at once
 INTERNAL = "an internal error, which the io worker's log describes"
@@ -65,6 +66,7 @@ class BatchDriver:
         self._cancelled: set[str] = set()  # and those of them whose jobs were cancelled
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
+        self._round_began = float("-inf")  # on the monotonic clock
         self._running = [
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._loop, "batches"), (self._keep_lead, "lead"))
@@ -81,6 +83,9 @@ class BatchDriver:
             if thread.is_alive():
                 thread.join()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._resign()
+
+    def _resign(self) -> None:
         try:
             self._batches.resign(self._token)
         except StoreUnavailable as error:
@@ -91,6 +96,7 @@ class BatchDriver:
     def _loop(self) -> None:
         pause = 0.0
         while not self._stopping.wait(pause):
+            self._round_began = time.monotonic()
             try:
                 pause = self._wait_for_work() if self.round() else STANDBY_S
             except LeadLost as error:
@@ -100,12 +106,15 @@ class BatchDriver:
                 log.warning("batches wait: %s", error)
                 pause = RETRY_S
             except Exception:
-                log.exception("a round over the batches failed")
+                log.exception("a round over the batches failed: another io worker may lead")
+                self._resign()
                 pause = RETRY_S
 
     def _keep_lead(self) -> None:
-        """While a round takes long, as with a slow file store."""
+        """While a round takes long, as with a slow file store, but not for ever."""
         while not self._stopping.wait(RENEW_S):
+            if time.monotonic() - self._round_began > LONGEST_ROUND_S:
+                continue
             try:
                 self._batches.renew(self._token)
             except (LeadLost, StoreUnavailable) as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from tasks.scripts import answering
 from tasks.store import JobStore
@@ -62,4 +63,10 @@ class Registry:
             gone = [worker_id for worker_id, record in zip(ids, records, strict=True) if not record]
             if gone:
                 self._redis.srem(self._members, *gone)
-        return [WorkerInfo(**json.loads(record)) for record in records if record]
+        return [_info(json.loads(record)) for record in records if record]
+
+
+def _info(record: Mapping[str, Any]) -> WorkerInfo:
+    """Without what only newer workers tell of themselves."""
+    known = {field.name for field in fields(WorkerInfo)}
+    return WorkerInfo(**{name: value for name, value in record.items() if name in known})

@@ -28,6 +28,7 @@ from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
 from tasks.patience import Patience
 from tasks.publish import Publisher
+from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
@@ -213,6 +214,43 @@ def test_the_lead_is_renewed_while_a_round_takes_long(system: System, io: IoWork
     wait_until(lambda: system.store.redis.pttl(key) > 4500)
     go_on.set()
     wait_until(lambda: system.is_ended(batch))
+
+
+def test_one_that_hangs_does_not_keep_the_lead(
+    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    batch = system.sent(1, io)
+    monkeypatch.setattr(batch_driver, "LONGEST_ROUND_S", 0.5)
+    io.files.meanwhile = lambda: go_on.wait(60)
+    system.answer(batch, 1)
+    io.driver.start()
+    try:
+        other = system.io()
+        other.until(lambda: system.is_ended(batch))
+    finally:
+        go_on.set()
+    assert system.entries(system.batches.get(batch.id).output_file_id) == ["id-0"]
+
+
+def test_one_whose_rounds_fail_does_not_keep_the_lead(system: System, io: IoWorker) -> None:
+    """Over the record of a worker that cannot be understood, until it is mended."""
+    redis, prefix = system.store.redis, system.store.prefix
+    io.driver.start()
+    wait_until(system.batches.led)
+    redis.set(f"{prefix}worker:broken", "{")
+    redis.sadd(f"{prefix}workers", "broken")
+    wait_until(lambda: not redis.exists(f"{prefix}led_by", f"{prefix}leader", f"{prefix}bulk_room"))
+    redis.delete(f"{prefix}worker:broken")
+    wait_until(system.batches.led)
+
+
+def test_what_only_newer_workers_tell_is_ignored(system: System) -> None:
+    registry = Registry(system.store, 60)
+    registry.refresh(WorkerInfo("new", "model", 512, slots=4, pid=1, host="here", started_at=0.0))
+    key = f"{system.store.prefix}worker:new"
+    system.store.redis.set(key, json.dumps({**json.loads(system.store.redis.get(key)), "later": 1}))
+    assert [(info.id, info.slots) for info in registry.live()] == [("new", 4)]
 
 
 def test_one_that_resigned_leads_no_more(system: System) -> None:
