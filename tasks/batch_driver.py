@@ -1,8 +1,8 @@
 """Works on batches: one io worker leads, the others stand by, and take over when it falls silent.
 
 Each round looks at all that is to be done in one call, then sends, collects, and starts what takes longer
-(reading a file, writing the output) on threads of its own. Whatever is stopped in the middle is done again by
-the next leader.
+(reading a file, writing the output) on threads of its own. Where the file store is slow, a round does less.
+Whatever is stopped in the middle is done again by the next leader.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ STANDBY_S = 1.0  # between two tries to take the lead
 WORKERS_AGE_S = 2.0
 RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
 LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
+FILES_S = 1.0  # of a round: after that it begins to read no further chunk, and to write no further part
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 JOBS = 2  # files read or written at once
 INTERNAL = "an internal error, which the io worker's log describes"
@@ -63,7 +64,8 @@ class BatchDriver:
         self._threads = ThreadPoolExecutor(JOBS, thread_name_prefix="batch")
         self._busy: dict[str, Future[None]] = {}
         self._seen: set[str] = set()  # batches that were active in the last round,
-        self._cancelled: set[str] = set()  # and those of them whose jobs were cancelled
+        self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
+        self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
         self._round_began = float("-inf")  # on the monotonic clock
@@ -77,7 +79,7 @@ class BatchDriver:
             thread.start()
 
     def stop(self) -> None:
-        """End after the current round, and let another lead."""
+        """End once the current round has done with the batch it is at, and let another lead."""
         self._stopping.set()
         for thread in self._running:
             if thread.is_alive():
@@ -147,14 +149,22 @@ class BatchDriver:
         if work is None:
             return False
         for active in work.active:
-            self._patience.attempt(active.batch.id, partial(self._one, active, work.now))
+            self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
+        self._dispatcher.send(work, room, FILES_S)
+        until = time.monotonic() + FILES_S
+        for active in sorted(work.active, key=self._last_turn):
+            if self._stopping.is_set():
+                break
+            self._patience.attempt(active.batch.id, partial(self._advance, active, work.now))
+            self._advanced[active.batch.id] = time.monotonic()
+            if time.monotonic() > until:
+                break
         if work.cleanup:
             self._begin("cleaning up", partial(self._clean_up, work.cleanup))
         self._forget({active.batch.id for active in work.active})
-        self._dispatcher.send(work, room)
         return True
 
-    def _one(self, active: Active, now: float) -> None:
+    def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch
         if not batch.ending and batch.expires_at <= now:
             self._batches.end(batch.id, Ending.EXPIRED)
@@ -162,6 +172,12 @@ class BatchDriver:
             for job_id in self._batches.live_jobs(batch.id):
                 self._store.cancel(job_id)
             self._cancelled.add(batch.id)
+
+    def _last_turn(self, active: Active) -> float:
+        return self._advanced.get(active.batch.id, float("-inf"))
+
+    def _advance(self, active: Active, now: float) -> None:
+        batch = active.batch
         self._collector.collect(active, now)
         if not batch.validated:
             self._begin(f"reading of {batch.id}", partial(self._read, batch.id))
@@ -172,6 +188,7 @@ class BatchDriver:
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
             self._cancelled.discard(gone)
+            self._advanced.pop(gone, None)
             self._collector.forget(gone)
         self._seen = active
         self._busy = {what: running for what, running in self._busy.items() if not running.done()}

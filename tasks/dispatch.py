@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from tasks.batch import Batch, line_job_id
@@ -45,31 +46,43 @@ class Dispatcher:
         self._weights, self._token = settings.owner_weights, token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
-    def send(self, work: Work, room: int) -> int:
-        """One round; how many jobs were sent. Raises LeadLost and StoreUnavailable."""
+    def send(self, work: Work, room: int, files_s: float) -> None:
+        """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
+
+        Raises LeadLost and StoreUnavailable.
+        """
         self._forget(work.active)
         batches = {active.batch.id: active.batch for active in work.active if self._may_send(active)}
-        counts = shares(self._sources(work, batches), work.outstanding, room, self._weights)
-        sent = 0
+        held, outstanding = Counter(work.held), Counter(work.outstanding)
+        if held:  # in their shares, as if there were a lot to send of each batch
+            unread = (Source(batch.owner, batch.id, _rank(batch), room) for batch in batches.values())
+            released = self._release(shares([*_held(held), *unread], outstanding, room, self._weights))
+            held.subtract(released)
+            outstanding.update(released)
+        sources = [*_held(held), *self._sources(batches, files_s)]
+        counts = shares(sources, outstanding, room, self._weights)
+        self._release(counts)
+        for source, count in counts.items():
+            if source.name != HELD:
+                self._fill(batches[source.name], count)
+
+    def _release(self, counts: Mapping[Source, int]) -> dict[str, int]:
+        """How many held jobs that is of each owner."""
         held = {source.owner: count for source, count in counts.items() if source.name == HELD}
         if held:
             released = self._batches.release(self._token, held)
             self._publisher.try_all([Unsent(job_id, Priority.BULK, shown) for job_id, shown in released])
-            sent += len(released)
-        for source, count in counts.items():
-            if source.name != HELD:
-                sent += self._fill(batches[source.name], count)
-        return sent
+        return held
 
-    def _sources(self, work: Work, batches: dict[str, Batch]) -> Iterator[Source]:
-        """Jobs sent one by one go before their owner's batches, among which priority and deadline decide."""
-        for owner, waiting in work.held.items():
-            yield Source(owner, HELD, (float("-inf"),), waiting)
+    def _sources(self, batches: dict[str, Batch], files_s: float) -> Iterator[Source]:
+        """Of the batches, among which priority and deadline decide."""
+        until, late = time.monotonic() + files_s, False
         served: Counter[str] = Counter()
         for batch in sorted(batches.values(), key=_rank):
-            if served[batch.owner] == IN_HAND:
+            if served[batch.owner] == IN_HAND or (late and not self._has_chunk(batch)):
                 continue
             lines = self._patience.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
+            late = time.monotonic() > until
             if lines is not None:
                 served[batch.owner] += 1
                 yield Source(batch.owner, batch.id, _rank(batch), len(lines) - batch.place)
@@ -77,26 +90,31 @@ class Dispatcher:
     def _may_send(self, active: Active) -> bool:
         return active.batch.sendable and active.ended < MOST_UNCOLLECTED
 
-    def _fill(self, batch: Batch, count: int) -> int:
+    def _fill(self, batch: Batch, count: int) -> None:
         chunk = self._chunk(batch)
         end = batch.place + count
         jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.place : end]]
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
-        if not self._batches.fill(self._token, batch, after, jobs):
-            return 0
-        self._publisher.try_all([Unsent(job_id, Priority.BULK, line.preview) for job_id, line in jobs])
-        return len(jobs)
+        if self._batches.fill(self._token, batch, after, jobs):
+            self._publisher.try_all([Unsent(job_id, Priority.BULK, line.preview) for job_id, line in jobs])
 
     def _chunk(self, batch: Batch) -> list[Line]:
-        held = self._chunks.get(batch.id)
-        if held is None or held[0] != batch.chunk:
-            held = batch.chunk, read_chunk(self._files, batch.id, batch.chunk)
-            self._chunks[batch.id] = held
-        return held[1]
+        if not self._has_chunk(batch):
+            self._chunks[batch.id] = batch.chunk, read_chunk(self._files, batch.id, batch.chunk)
+        return self._chunks[batch.id][1]
+
+    def _has_chunk(self, batch: Batch) -> bool:
+        return batch.id in self._chunks and self._chunks[batch.id][0] == batch.chunk
 
     def _forget(self, active: Sequence[Active]) -> None:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
             del self._chunks[gone]
+
+
+def _held(counts: Mapping[str, int]) -> Iterator[Source]:
+    """Jobs sent one by one go before their owner's batches."""
+    for owner, count in counts.items():
+        yield Source(owner, HELD, (float("-inf"),), count)
 
 
 def _rank(batch: Batch) -> tuple[float, ...]:

@@ -350,6 +350,70 @@ def test_held_jobs_need_no_file_store(system: System, io: IoWorker, tmp_path: Pa
     assert system.entries(system.batches.get(batch.id).output_file_id) == ["id-0"]
 
 
+def test_held_jobs_do_not_wait_for_the_file_store(system: System, io: IoWorker) -> None:
+    batch = system.sent(1, io)
+    system.answer(batch, 1)
+    hold_a_job(system)
+    seen: list[bool] = []
+    io.files.meanwhile = lambda: seen.append(is_held(system))
+    io.until(lambda: bool(seen))
+    assert seen == [False]
+
+
+def ended_batches(system: System) -> list[Batch]:
+    """Two with a result each to collect, by an io worker that ended since."""
+    first = system.io()
+    batches = [system.sent(1, first) for _ in range(2)]
+    first.driver.stop()
+    for batch in batches:
+        system.answer(batch, 1)
+    return batches
+
+
+def collected(system: System, batches: list[Batch]) -> int:
+    return sum(bool(system.batches.get(batch.id).parts) for batch in batches)
+
+
+def test_a_slow_file_store_ends_a_round_early(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_driver, "FILES_S", 0)
+    batches = ended_batches(system)
+    io = system.io()
+    for done in (1, 2):
+        assert io.driver.round()
+        assert collected(system, batches) == done, "the next goes on with the other batch"
+    system.sent(1, io)
+
+
+def test_of_a_slow_file_store_one_chunk_is_read_in_a_round(
+    system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_driver, "FILES_S", 0)
+    batches = [system.create(1) for _ in range(2)]
+    assert system.batches.lead("reader", 64) is not None
+    for batch in batches:
+        Ingest(io.files, system.batches, system.settings, "reader").run(batch.id)
+    system.batches.resign("reader")
+    for done in (1, 2):
+        assert io.driver.round()
+        assert sum(len(system.batches.live_jobs(batch.id)) for batch in batches) == done
+
+
+def test_stopping_does_not_wait_for_all_batches(system: System) -> None:
+    batches = ended_batches(system)
+    io = system.io()
+    stopping = threading.Thread(target=io.driver.stop)
+
+    def stop() -> None:
+        stopping.start()
+        assert io.driver._stopping.wait(10)
+
+    io.files.meanwhile = stop
+    io.driver.start()
+    wait_until(lambda: stopping.ident is not None)
+    stopping.join()
+    assert collected(system, batches) == 1
+
+
 def test_a_job_whose_record_is_gone_holds_up_nothing(system: System, io: IoWorker) -> None:
     batch = system.sent(2, io)
     for line in (1, 2):
