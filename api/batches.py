@@ -24,7 +24,7 @@ from api.inputs import (
 )
 from api.schemas import ErrorBody, page
 from api.submission import hash_of
-from tasks.batch import Batch, Ending, NewBatch
+from tasks.batch import Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
 from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
 from tasks.file_records import Purpose
@@ -189,14 +189,15 @@ def _create(gateway: Gateway, new: NewBatch) -> Batch:
 async def _results(batch: Batch, gateway: Gateway, *, failed: bool) -> Response:
     """batch: as it was a moment ago. The first lines are read while the answer can still be an error."""
     if not batch.ended:
-        blocks = _blocks(gateway, batch, failed=failed)
         try:
-            if first := await gateway.in_file_thread(partial(next, blocks, b"")):
-                return StreamingResponse(_all(gateway, first, blocks), media_type=JSON_LINES)
+            if so_far := await _from_parts(batch, gateway, failed=failed):
+                return so_far
         except ObjectMissing:
             if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
                 raise
         batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts go when it ends
+    if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, failed=failed)):
+        return kept
     file_id = batch.error_file_id if failed else batch.output_file_id
     if file_id is None:
         return Response(media_type=JSON_LINES)
@@ -204,10 +205,17 @@ async def _results(batch: Batch, gateway: Gateway, *, failed: bool) -> Response:
     return ContentResponse(gateway, await open_content(gateway, file), file, media_type=JSON_LINES)
 
 
+async def _from_parts(batch: Batch, gateway: Gateway, *, failed: bool) -> Response | None:
+    """None where they hold no such line."""
+    blocks = _blocks(gateway, batch, failed=failed)
+    first = await gateway.in_file_thread(partial(next, blocks, b""))
+    return StreamingResponse(_all(gateway, first, blocks), media_type=JSON_LINES) if first else None
+
+
 def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
-    """The lines so far, many at a time."""
+    """The lines so far, many at a time; of a batch that failed those that are left."""
     block = bytearray()
-    for result in merged(gateway.files.objects, batch.id, batch.parts):
+    for result in merged(gateway.files.objects, batch.id, batch.parts, missing_ok=batch.ended):
         if result.failed is failed:
             block += dump(result.entry)
         if len(block) >= READ_BYTES:

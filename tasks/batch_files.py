@@ -80,11 +80,16 @@ def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Res
             out.write(dump([result.line, result.failed, result.entry]))
 
 
-def merged(files: FileStore, batch_id: str, parts: Iterable[str]) -> Iterator[Result]:
-    """All results so far in the order of their lines, in bounded memory; parts: those that count."""
+def merged(
+    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+) -> Iterator[Result]:
+    """All results so far in the order of their lines, in bounded memory; parts: those that count.
+
+    Raises ObjectMissing unless missing_ok.
+    """
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
-    names += [part_name(batch_id, part) for part in parts]
+    names += [part_name(batch_id, part) for part in parts if part in present or not missing_ok]
     with (
         translated("temporary files"),
         tempfile.TemporaryDirectory() as folder,

@@ -234,6 +234,31 @@ def test_lost_results_are_an_error(
     client.batches.cancel(batch.id)
 
 
+def test_what_is_left_of_lost_results_can_be_read(
+    client: openai.OpenAI, http: httpx.Client, gateway_settings: Settings
+) -> None:
+    batch = create(client, [chat(n, "x delay=0.5" if n else "x") for n in range(40)])
+    objects = make_store(gateway_settings.files)
+    folder = f"batches/{batch.id}/parts"
+    while len(parts := [name for name in objects.list(folder) if not name.endswith("invalid")]) < 3:
+        time.sleep(0.05)
+    with objects.open(parts[0]) as part:
+        lost = {json.loads(line)[2]["custom_id"] for line in part}
+    objects.delete(parts[0])
+    client.batches.cancel(batch.id)
+    failed = end(client, batch)
+    assert failed.status == "failed"
+    assert failed.errors is not None
+    assert [error.code for error in failed.errors.data or []] == ["object_missing"]
+    answers, errors = (
+        [json.loads(line)["custom_id"] for line in http.get(f"/v1/batches/{batch.id}/{kind}").iter_lines()]
+        for kind in ("output", "errors")
+    )
+    assert answers
+    assert errors
+    assert sorted([*answers, *errors, *lost]) == sorted(f"id-{n}" for n in range(40))
+
+
 @pytest.mark.anyio
 async def test_a_batch_that_ends_just_now_gives_its_file(
     client: openai.OpenAI, gateway_settings: Settings
@@ -241,7 +266,7 @@ async def test_a_batch_that_ends_just_now_gives_its_file(
     """By one who has read the record before the end, when the parts were still there."""
     gateway = Gateway(gateway_settings, make_store(gateway_settings.files))
     batch = create(client, [chat(0, "x delay=0.3"), chat(1, "x delay=1")])
-    while (before := gateway.batches.get(batch.id)).parts == 0:
+    while not (before := gateway.batches.get(batch.id)).parts:
         await asyncio.sleep(0.02)
     end(client, batch)
     while gateway.files.objects.list(f"batches/{batch.id}"):
