@@ -270,23 +270,24 @@ class _Pollers:
         self._thread.join()
 
     async def _run(self) -> None:
-        limits = httpx.Limits(max_connections=POLLERS)
+        connector = aiohttp.TCPConnector(limit=POLLERS)
         async with (
-            httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits) as client,
+            aiohttp.ClientSession(self._url, connector=connector) as client,
             asyncio.TaskGroup() as group,
         ):
             for first in range(POLLERS):
                 group.create_task(self._one(client, first))
 
-    async def _one(self, client: httpx.AsyncClient, first: int) -> None:
+    async def _one(self, client: aiohttp.ClientSession, first: int) -> None:
         await asyncio.sleep(first / POLLERS * CLIENT_POLL_S)
         for job_id in itertools.cycle(self._jobs[first::POLLERS]):
             if self._stop.is_set():
                 return
             began = time.perf_counter()
-            response = await client.get(f"/v1/jobs/{job_id}")
-            if response.status_code != httpx.codes.OK:
-                raise BenchmarkFailed(f"{response.status_code} {response.text}")
+            async with client.get(f"/v1/jobs/{job_id}") as response:
+                answer = await response.text()
+            if response.status != httpx.codes.OK:
+                raise BenchmarkFailed(f"{response.status} {answer}")
             self.answers += 1
             await asyncio.sleep(max(0.0, CLIENT_POLL_S - (time.perf_counter() - began)))
 
