@@ -24,7 +24,7 @@ from api.inputs import (
 )
 from api.schemas import ErrorBody, page
 from api.submission import hash_of
-from tasks.batch import Batch, BatchStatus, Ending, NewBatch
+from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
 from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
 from tasks.file_records import Purpose
@@ -32,7 +32,6 @@ from tasks.line_schema import line_schema as make_line_schema
 from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
 
-MAX_PRIORITY = 100
 JSON_LINES = "application/jsonl"
 _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
 _LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}

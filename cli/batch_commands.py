@@ -11,10 +11,10 @@ import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
 from cli.outputs import check_writable
-from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to
+from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
+from tasks.batch import MAX_PRIORITY
 from tasks.openai_format import CHAT, ENDPOINTS
 
-MAX_PRIORITY = 100
 HOUR_S = 3600
 
 CREATE_EPILOG = """[bold]Examples[/]
@@ -117,20 +117,12 @@ def list_batches(
     listing = ask(url, "GET", "/v1/batches", params={"limit": limit})
     if as_json:
         typer.echo(json.dumps(listing, ensure_ascii=False))
-        return
-    if not listing["data"]:
+    elif listing["data"]:
+        from cli.batch_views import table
+
+        print_list(table(listing["data"]), listing["has_more"], "--limit")
+    else:
         typer.echo("no batches")
-        return
-    from rich.console import Console
-
-    from cli.batch_views import table
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no width; cut nothing that a reader may look for
-    console.print(table(listing["data"]))
-    if listing["has_more"]:
-        typer.echo("there are more: --limit")
 
 
 @batches.command(epilog=SHOW_EPILOG)

@@ -1,27 +1,11 @@
-"""Files that outlast a loss of power once they are said to be written."""
+"""Small files that are replaced whole."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import IO
 
 from cli.errors import writing
-
-
-def sync(file: IO[bytes]) -> None:
-    """Bring what was written to the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames, removals and new files in the folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+from tasks.durable import sync, sync_folder
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
-from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to
-from tasks.job import TERMINAL, Acceptance, Decoding, Priority, Status, preview, result_line
+from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
+from cli.request_options import (
+    AcceptanceOption,
+    DecodingOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopPOption,
+)
+from tasks.job import TERMINAL, Priority, Status, preview, result_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,14 +34,6 @@ medusaq submit "Why is the sky blue?" --wait --max-tokens 64
 
 medusaq submit - --url http://127.0.0.1:7860 < prompt.txt"""
 
-DecodingOption = Annotated[
-    Decoding | None,
-    typer.Option(help="Draft tokens: auto where it pays, medusa always, normal never. (default: auto)"),
-]
-AcceptanceOption = Annotated[
-    Acceptance | None,
-    typer.Option(help="Of drafted tokens; typical is lossy: it changes the text. (default: exact)"),
-]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq submit` printed it.")]
 
 
@@ -44,10 +44,10 @@ def submit(
     raw: Annotated[bool, typer.Option("--raw", help="Send it as it stands, without chat template.")] = False,
     model: Annotated[str | None, typer.Option(help="Name of a served model. (default: any)")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer. (default: 256)")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. (default: 0)")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
+    stop: StopOption = None,
     decoding: DecodingOption = None,
     acceptance: AcceptanceOption = None,
     priority: Annotated[Priority, typer.Option()] = Priority.INTERACTIVE,
@@ -116,18 +116,10 @@ def jobs(
     listing = ask(url, "GET", "/v1/jobs", params=params)
     if as_json:
         typer.echo(json.dumps(listing, ensure_ascii=False))
-        return
-    if not listing["data"]:
+    elif listing["data"]:
+        print_list(_table(listing["data"]), listing["has_more"], "--limit, --status")
+    else:
         typer.echo("no jobs")
-        return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no width; cut nothing that a reader may look for
-    console.print(_table(listing["data"]))
-    if listing["has_more"]:
-        typer.echo("there are more: --limit, --status")
 
 
 def _read_stdin() -> str:

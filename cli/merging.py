@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from cli.client import Refused
-from cli.durable import sync, sync_folder
 from cli.errors import CliError, writing
 from cli.parts import Sent, order
 from cli.patient import PatientClient
@@ -16,6 +15,7 @@ from cli.results import dump, placed
 from cli.run_folder import RunFolder
 from cli.run_record import Part
 from cli.tally import Tally
+from tasks.durable import sync, sync_folder
 
 NOT_FOUND = 404
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-from cli.durable import sync, sync_folder
 from cli.errors import writing
 from cli.prompts import PromptLine
 from cli.results import dump, invalid
 from cli.run_folder import RunFolder
 from cli.run_record import Part
+from tasks.durable import sync, sync_folder
 from tasks.openai_format import JOBS
 
 MAX_LINES = 50_000  # what a gateway takes by default, as OpenAI's does

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DEFAULT_URL = "http://127.0.0.1:7860"
 
@@ -30,6 +33,18 @@ def path_to(kind: str, object_id: str) -> str:
 
     with _arguments_in_utf8():
         return f"/v1/{kind}/{quote(object_id, safe='')}"
+
+
+def print_list(table: Table, more: bool, options: str) -> None:
+    """A page of a list; options: those that show more of it."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a pipe has no width; cut nothing that a reader may look for
+    console.print(table)
+    if more:
+        typer.echo(f"there are more: {options}")
 
 
 @contextlib.contextmanager

@@ -8,8 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, BadInput
-from cli.job_commands import AcceptanceOption, DecodingOption
 from cli.lines import Format
+from cli.request_options import (
+    AcceptanceOption,
+    DecodingOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopPOption,
+)
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Of PROMPTS; batch is OpenAI's batch lines.")]
 ColumnOption = Annotated[
@@ -56,10 +63,10 @@ def run_command(
     ] = None,
     raw: RawOption = False,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. (default: 256)")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. (default: 0)")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    seed: SeedOption = None,
+    stop: StopOption = None,
     decoding: DecodingOption = None,
     acceptance: AcceptanceOption = None,
     patience: Annotated[

@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from cli.durable import sync_folder
 from cli.lock import FolderLock
+from tasks.durable import sync_folder
 
 
 class RunFolder:

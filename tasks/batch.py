@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+MAX_PRIORITY = 100
 WINDOW_S = 24 * 3600  # "24h", the one completion window of the original
 TOP_CODES = 5  # reasons for failures shown on a batch
 TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")

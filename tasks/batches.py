@@ -176,8 +176,8 @@ class BatchStore:
                 pipe.hgetall(f"{self.prefix}batch:{batch_id}:codes")
             answers = pipe.execute()
         # A batch that was dropped between the two calls has an empty hash.
-        pairs = zip(answers[::2], answers[1::2], strict=True)
-        return [Batch.from_hash(record, codes) for record, codes in pairs if record], len(ids) > limit
+        found = zip(answers[::2], answers[1::2], strict=True)
+        return [Batch.from_hash(record, codes) for record, codes in found if record], len(ids) > limit
 
     def end(self, batch_id: str, how: Ending) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from tasks.durable import sync, sync_folder
 from tasks.errors import FileStoreUnavailable, ObjectMissing
 from tasks.files import FileStore, NewObject, checked, translated
 
@@ -59,7 +60,7 @@ class FolderStore(FileStore):
                 raise
             return
         with _translated(self._root), suppress(FileNotFoundError):  # another delete took the emptied folder
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         for folder in path.parents:
             if folder == self._root:
                 return
@@ -142,11 +143,10 @@ class _NewFile(NewObject):
     def commit(self) -> None:
         try:
             with _translated(self._root):
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                sync(self._file)
                 self._file.close()
                 self._move()
-                _sync_folder(self._target.parent)
+                sync_folder(self._target.parent)
         except BaseException:
             self.abort()
             raise
@@ -181,18 +181,9 @@ def _make_folders(folder: Path) -> None:
     for new in reversed(missing):
         with suppress(FileExistsError):  # exist_ok would look again, and find it removed at times
             new.mkdir()
-        _sync_folder(new.parent)
+        sync_folder(new.parent)
 
 
 def _unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _sync_folder(folder: Path) -> None:
-    """An entry of a folder lasts only once the folder itself is on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

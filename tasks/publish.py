@@ -15,7 +15,7 @@ from kombu.exceptions import KombuError
 from redis import RedisError
 
 from tasks.errors import PublishFailed
-from tasks.job import Job, Priority, preview
+from tasks.job import Job, Priority
 from tasks.queues import GENERATE, QUEUES, make_app
 from tasks.settings import Settings
 from tasks.store import Unsent
@@ -46,9 +46,6 @@ class Publisher:
     def publish(self, job_id: str, priority: Priority, shown: str) -> None:
         """Queue a message; `shown` is what Flower lists as its argument. Raises PublishFailed."""
         self.publish_all([Unsent(job_id, priority, shown)])
-
-    def publish_job(self, job: Job) -> None:
-        self.publish(job.id, job.priority, preview(job.request))
 
     def publish_all(self, messages: Sequence[Unsent]) -> None:
         """Queue messages in one round trip; raises PublishFailed if perhaps not all of them are queued."""
@@ -108,7 +105,7 @@ class Outbox:
 
     def put(self, job: Job) -> None:
         """Returns at once."""
-        self._waiting.put(Unsent(job.id, job.priority, preview(job.request)))
+        self._waiting.put(Unsent.of(job))
 
     def close(self) -> None:
         """Once all that waits was sent, or the first of it could not be."""

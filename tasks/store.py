@@ -81,6 +81,10 @@ class Unsent:
     priority: Priority
     preview: str
 
+    @classmethod
+    def of(cls, job: Job) -> Unsent:
+        return cls(job.id, job.priority, preview(job.request))
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:

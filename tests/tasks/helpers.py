@@ -8,7 +8,7 @@ from tasks.job import Job, NewJob, Priority, Status
 from tasks.publish import Publisher
 from tasks.queues import list_key
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, Refusal
+from tasks.store import Claim, JobStore, Refusal, Unsent
 from tests.workers import wait_until
 
 WORKER = "here:1"
@@ -32,7 +32,7 @@ def claimed(store: JobStore, job_id: str, token: str = "token") -> Claim:
 def submitted(store: JobStore, publisher: Publisher, prompt: str, **fields: Any) -> str:
     """A stored job whose message is sent."""
     job, _ = store.create(new(prompt, **fields))
-    publisher.publish_job(job)
+    publisher.publish_all([Unsent.of(job)])
     return job.id
 
 

@@ -22,7 +22,7 @@ from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
 from tasks.publish import Publisher
 from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import ended, submitted
 from tests.workers import Workers, wait_until
@@ -317,7 +317,7 @@ def test_held_jobs_are_sent_in_their_turn(
     for _ in range(100):
         job, send = store.create(NewJob({"prompt": "x delay=0.05"}, priority=Priority.BULK, owner="single"))
         if send:
-            publisher.publish_job(job)
+            publisher.publish_all([Unsent.of(job)])
         jobs.append(job.id)
     for job_id in jobs:
         assert ended(store, job_id, 30).status is Status.SUCCEEDED

@@ -15,7 +15,7 @@ from tasks.publish import Publisher
 from tasks.queues import QUEUES, make_app
 from tasks.registry import Registry
 from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, ended, queued, submitted, waiting_for
 from tests.workers import Worker, Workers, wait_until
@@ -99,7 +99,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
         ("decoding", "medusa", "no_heads"),
     ):
         refused, _ = store.create(NewJob(request={"prompt": "hi", param: value}))
-        publisher.publish_job(refused)
+        publisher.publish_all([Unsent.of(refused)])
         error = ended(store, refused.id).error
         assert error is not None
         assert (error["param"], error["code"]) == (param, code)
@@ -121,13 +121,13 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
 
     early = queued(store, deadline=time.time() + 0.05)
     time.sleep(0.1)
-    publisher.publish_job(store.get(early))
+    publisher.publish_all([Unsent.of(store.get(early))])
     assert ended(store, early).result is None
 
     stored = {name: value for name, value in good.result.items() if name != "speculation"}
     old = queued(store)
     assert store.finish(old, claimed(store, old).fence, Status.SUCCEEDED, result=stored)
-    publisher.publish_job(store.get(old))
+    publisher.publish_all([Unsent.of(store.get(old))])
     shown_again = f"'10 tokens, {timing['tokens_per_s']:.1f} tok/s, stop'"
     wait_until(lambda: shown_again in worker.text(), report=worker.text)
 
@@ -143,7 +143,7 @@ def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
 ) -> None:
     """Of a record that no gateway of this version lets in."""
     job, _ = store.create(NewJob(request={"prompt": "hi", "logit_bias": {"word": 1}}))
-    publisher.publish_job(job)
+    publisher.publish_all([Unsent.of(job)])
     failed = ended(store, job.id, 5)
     assert (failed.status, failed.attempts) == (Status.FAILED, 1)
     assert failed.error is not None
@@ -165,9 +165,9 @@ def test_the_lease_of_a_long_job_is_renewed(
 def test_repeated_messages_do_nothing(store: JobStore, publisher: Publisher, worker: Worker) -> None:
     job_id = submitted(store, publisher, "delay=0.5")
     waiting_for(store, job_id, Status.RUNNING)
-    publisher.publish_job(store.get(job_id))
+    publisher.publish_all([Unsent.of(store.get(job_id))])
     before = ended(store, job_id)
-    publisher.publish_job(before)
+    publisher.publish_all([Unsent.of(before)])
     publisher.publish("job_none", Priority.BULK, "x")
     assert ended(store, submitted(store, publisher, "last")).status is Status.SUCCEEDED
     assert store.get(job_id) == before
