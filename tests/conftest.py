@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +13,6 @@ from tasks.store import JobStore
 from tests.s3 import S3Server
 from tests.servers import RedisServer, fast_settings
 from tests.workers import Workers
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cores() -> None:
-    """Of each process that tests beside others: engines on the same cores wait for each other's threads."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if worker is None or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= count:
-        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from engine.model import Model
 from tests.engine.answers import Writer
 from tests.engine.tiny import write_tiny_gguf
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cores() -> Iterator[None]:
+    """Of a process that tests beside others: engines on the same cores wait for each other's threads."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if worker is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count] or cores)
+    yield
+    os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="session")
