@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tasks.queues import IO_QUEUE, QUEUES, InteractiveFirst, list_key, make_app
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings, free_port
+from tests.workers import wait_until
 
 
 def test_interactive_is_always_polled_first() -> None:
@@ -100,6 +102,19 @@ def test_outbox_leaves_what_cannot_be_sent_to_the_reconciler(
     publisher.close()
     assert f"({job.id})" in caplog.text
     assert "the reconciler will send them" in caplog.text
+
+
+def test_outbox_goes_on_after_a_message_that_no_queue_takes(
+    settings: Settings, store: JobStore, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, _ = store.create(NewJob(request={"prompt": "x"}))
+    outbox = Outbox(publisher)
+    outbox.put(replace(job, priority="neither"))  # type: ignore[arg-type]  # what a fault of ours could bring
+    wait_until(lambda: "could not be sent; the reconciler" in caplog.text)
+    outbox.put(job)
+    outbox.close()
+    (sent,) = _queued(store, settings, Priority.INTERACTIVE)
+    assert sent["headers"]["id"] == job.id
 
 
 def test_outbox_that_closes_gives_up_at_the_first_failure(store: JobStore, settings: Settings) -> None:
