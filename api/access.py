@@ -6,6 +6,7 @@ looked up and counted in one Lua call; a revoked key is refused from the next re
 
 from __future__ import annotations
 
+import logging
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -18,8 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.error_handlers import respond
 from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
 from api.rates import rate_headers
-from tasks.keys import NOBODY, Admission, KeyStore, Standing
+from tasks.errors import StoreUnavailable
+from tasks.key import NOBODY, Admission, Standing
+from tasks.keys import KeyStore
 from tasks.settings import Settings, is_loopback
+
+log = logging.getLogger(__name__)
 
 # What anybody may see: whether the service lives, and what is in its public source.
 PUBLIC = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
@@ -51,7 +56,7 @@ class Access:
         self._open_until = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers: dict[str, str] = {}
@@ -71,7 +76,11 @@ class Access:
         """Raises ApiError and StoreUnavailable. answered: gets the headers of the answer."""
         if time.monotonic() >= self._open_until:
             secret = _secret(asked)
-            found = await run_in_threadpool(keys.admit, secret)
+            try:
+                found = await run_in_threadpool(keys.admit, secret)
+            except StoreUnavailable as error:
+                log.warning("%s", error)  # here alone: where Redis is concerns nobody who is not known yet
+                raise StoreUnavailable("Redis does not answer") from None
             if not self._is_open(found.standing):
                 answered |= rate_headers(found)
                 return _admitted(found, secret)

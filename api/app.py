@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system
-from api.access import METRICS, PUBLIC, Access
-from api.batches import BatchRequest
+from api.access import Access
+from api.document import document
 from api.gateway import Gateway
-from api.generate import GenerateRequest
 from api.limits import BodyLimit
 from api.security_headers import SecurityHeaders, add_docs
 from api.uploads import FORM_BYTES
 from tasks.files import make_store
 from tasks.keys import check_bind
-from tasks.requests import JobRequest
 from tasks.settings import Settings, get_settings
 
 TITLE = "medusaq"
 VERSION = "1"
-REF = "#/components/schemas/{model}"
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -63,26 +56,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     add_docs(app)
     error_handlers.install(app, chosen.retry_after_s)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document plus the bodies that routes read by themselves."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        bodies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-            (JobRequest, "validation"),
-            (GenerateRequest, "validation"),
-            (BatchRequest, "validation"),
-        ]
-        _, extra = models_json_schema(bodies, ref_template=REF)
-        components = document.setdefault("components", {})
-        components.setdefault("schemas", {}).update(extra["$defs"])
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
-        for path in (PUBLIC | {METRICS}) & document["paths"].keys():
-            for operation in document["paths"][path].values():
-                operation["security"] = []
-        app.openapi_schema = document
-    return app.openapi_schema

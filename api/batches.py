@@ -23,7 +23,7 @@ from api.inputs import (
     page_query,
     seen_by,
 )
-from api.schemas import ErrorBody, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, page
 from api.submission import hash_of
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
@@ -96,7 +96,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
 
 
-@router.get("/v1/batches")
+@router.get("/v1/batches", openapi_extra={"parameters": PAGE_PARAMETERS})
 async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Batches, newest first; ?limit=1..100 and ?after=ID."""
     limit, after, _ = page_query(request)

@@ -10,6 +10,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
 
 from api.errors import INVALID, SERVER, TABLE, Row, body
 from api.security_headers import API_HEADERS
@@ -44,6 +46,15 @@ def respond(error: Exception, retry_after_s: int) -> JSONResponse:
     return JSONResponse(error_object(error), row.status, headers)
 
 
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """What may be done at a path: the framework names the methods of its first route alone."""
+    return [
+        method
+        for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.router.routes)
+    ]
+
+
 def install(app: FastAPI, retry_after_s: int) -> None:
     """Answer with TABLE, and in the same shape for unknown routes and our own faults."""
 
@@ -52,11 +63,14 @@ def install(app: FastAPI, retry_after_s: int) -> None:
             log.warning("%s", error)
         return respond(error, retry_after_s)
 
-    async def by_framework(_: Request, error: Exception) -> JSONResponse:
+    async def by_framework(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = http.HTTPStatus(error.status_code).name.lower()
         row = Row(error.status_code, INVALID if error.status_code < 500 else SERVER, code)
-        return JSONResponse(body(str(error.detail), row), row.status, error.headers)
+        headers = dict(error.headers or {})
+        if row.status == http.HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(_methods(app, request.scope))
+        return JSONResponse(body(str(error.detail), row), row.status, headers)
 
     async def by_signature(_: Request, error: Exception) -> JSONResponse:
         """Of a route that leaves its checks to FastAPI."""

@@ -15,7 +15,7 @@ from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.inputs import idempotency_key, page_query, seen_by
 from api.ranges import byte_range
-from api.schemas import ErrorBody, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -84,7 +84,16 @@ async def create_file(request: Request, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse((await receive_file(request, gateway, key)).to_json())
 
 
-@router.get("", responses={200: {"model": FileList}})
+_LIST = {
+    "parameters": [
+        *PAGE_PARAMETERS,
+        query("purpose", {"type": "string", "enum": list(Purpose)}),
+        query("order", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    ]
+}
+
+
+@router.get("", responses={200: {"model": FileList}}, openapi_extra=_LIST)
 async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Files, newest first; ?purpose=, ?limit=1..100, ?after=ID, ?order=asc|desc."""
     purpose: Purpose | None = None

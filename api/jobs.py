@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.inputs import idempotency_key, json_body, owner_of, page_query, seen_by, wait_s
-from api.schemas import ErrorBody, JobList, JobRecord, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, JobList, JobRecord, page, query
 from api.submission import submit
 from tasks.errors import JobNotFound
 from tasks.job import Status
@@ -53,7 +53,20 @@ async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse(job.to_json(), 200 if job.terminal else 202, headers)
 
 
-@router.get("", responses={200: {"model": JobList}})
+_LIST = {
+    "parameters": [
+        *PAGE_PARAMETERS,
+        query("status", {"type": "string", "enum": list(Status)}),
+        {
+            **query("metadata", {"type": "object", "additionalProperties": {"type": "string"}}),
+            "style": "deepObject",
+            "explode": True,
+        },
+    ]
+}
+
+
+@router.get("", responses={200: {"model": JobList}}, openapi_extra=_LIST)
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value."""
     status: Status | None = None

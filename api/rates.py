@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tasks.keys import Admission
+from tasks.key import Admission
 
 
 def rate_headers(found: Admission) -> dict[str, str]:

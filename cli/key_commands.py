@@ -15,10 +15,12 @@ import typer
 from cli.errors import CliError
 from cli.remote import JsonOption, print_list
 from cli.service_commands import STATE_DIR
-from tasks.keys import DEFAULT_MAX_JOBS, ApiKey, KeyStore, Limits
+from tasks.key import DEFAULT_MAX_JOBS, ApiKey, Limits
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from tasks.keys import KeyStore
 
 CREATE_EPILOG = """[bold]Examples[/]
 
@@ -103,6 +105,7 @@ def _store(state_dir: Path) -> Iterator[KeyStore]:
     """Of the Redis of the settings, or of the stack that runs on the state folder."""
     from cli.stack import redis_of_stack
     from tasks.errors import KeyNotFound, StoreUnavailable
+    from tasks.keys import KeyStore
     from tasks.settings import get_settings
     from tasks.store import JobStore
 

@@ -19,7 +19,6 @@ from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.errors import SettingsError
-from tasks.keys import check_bind
 from tasks.settings import Settings, get_settings
 
 REDIS_URL = "redis.url"  # in the state folder while the stack runs, for `medusaq keys`
@@ -204,6 +203,8 @@ class Stack:
             return False
         finally:
             client.close()
+        from tasks.keys import check_bind  # which loads Celery: `medusaq run` may wait for that here
+
         try:
             check_bind(self._settings)
         except SettingsError as error:

@@ -7,7 +7,8 @@ import pytest
 
 from api.app import create_app
 from tasks.errors import SettingsError
-from tasks.keys import KeyStore, Limits, check_bind
+from tasks.key import Limits
+from tasks.keys import KeyStore, check_bind
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.servers import free_port
@@ -66,6 +67,17 @@ async def test_our_own_fault_is_500_without_details(settings: Settings) -> None:
     assert response.json()["error"]["code"] == "internal_error"
     assert "secret" not in response.text
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.anyio
+async def test_a_wrong_method_is_told_all_right_ones(settings: Settings) -> None:
+    app = create_app(settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http,
+    ):
+        allowed = {path: (await http.put(path)).headers["allow"] for path in ("/v1/jobs", "/v1/jobs/job_x")}
+    assert allowed == {"/v1/jobs": "GET, POST", "/v1/jobs/job_x": "DELETE, GET"}
 
 
 async def _checked_by_fastapi(count: int) -> int:

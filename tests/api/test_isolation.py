@@ -17,7 +17,8 @@ import pytest
 
 from api.access import METRICS, PUBLIC
 from api.app import create_app
-from tasks.keys import KeyStore, Limits
+from tasks.key import Limits
+from tasks.keys import KeyStore
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess

@@ -9,7 +9,8 @@ import httpx
 import openai
 import pytest
 
-from tasks.keys import ApiKey, KeyStore, Limits
+from tasks.key import ApiKey, Limits
+from tasks.keys import KeyStore
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess

@@ -10,7 +10,8 @@ from tasks.batch import Batch, NewBatch
 from tasks.batches import BatchStore, Line, Work
 from tasks.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.job import NewJob, Priority, Status
-from tasks.keys import ApiKey, KeyStore, Limits, Standing
+from tasks.key import ApiKey, Limits, Standing
+from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
