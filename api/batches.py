@@ -34,6 +34,7 @@ from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
 
 JSON_LINES = "application/jsonl"
+SCHEMA_JSON = "application/schema+json"
 _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
 _LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
 
@@ -168,10 +169,14 @@ async def partial_errors(batch_id: str, request: Request, gateway: GatewayDep) -
     return await _results(batch, gateway, failed=True)
 
 
-@router.get("/v1/schemas/batch_line.json")
+@router.get(
+    "/v1/schemas/batch_line.json",
+    response_class=Response,
+    responses={200: {"content": {SCHEMA_JSON: {"schema": {"type": "object"}}}}},
+)
 async def line_schema() -> JSONResponse:
     """The JSON Schema of a line of a batch file."""
-    return JSONResponse(make_line_schema(), media_type="application/schema+json")
+    return JSONResponse(make_line_schema(), media_type=SCHEMA_JSON)
 
 
 def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
