@@ -97,6 +97,19 @@ def test_the_first_key_closes_the_gateway_and_revoking_it_does_not_open_it(
     keys.close()
 
 
+def test_the_first_key_owns_what_it_makes_from_the_start(
+    open_settings: Settings, start: Callable[[Settings], GatewayProcess]
+) -> None:
+    own = start(open_settings)
+    assert own.http.get("/v1/jobs").status_code == 200, "found open, and remembered for a second"
+    keys = Keys(open_settings)
+    client = keys.client(own)
+    job = client.post("/v1/jobs", json=JOB).json()["id"]
+    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401, 3)
+    assert client.get(f"/v1/jobs/{job}").status_code == 200
+    keys.close()
+
+
 @pytest.mark.parametrize(
     ("host", "allow_open", "never", "revoked"),
     [

@@ -24,7 +24,7 @@ from tests.workers import Workers
 
 pytestmark = pytest.mark.stack
 
-EXAMPLES = 40
+EXAMPLES = 25
 NOT_CHECKED = (
     # JSON Schema cannot say that just one of two fields is needed, that a deadline lies ahead, that a file of
     # this id exists, or that a model has a context of so many tokens: such requests get their 400.
