@@ -21,8 +21,9 @@ from api.inputs import (
     json_body,
     owner_of,
     page_query,
+    seen_by,
 )
-from api.schemas import ErrorBody, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, page
 from api.submission import hash_of
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
@@ -33,6 +34,7 @@ from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
 
 JSON_LINES = "application/jsonl"
+SCHEMA_JSON = "application/schema+json"
 _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
 _LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
 
@@ -92,30 +94,31 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         idempotency_key=key,
         body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
     )
-    return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
+    return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
 
 
-@router.get("/v1/batches")
+@router.get("/v1/batches", openapi_extra={"parameters": PAGE_PARAMETERS})
 async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Batches, newest first; ?limit=1..100 and ?after=ID."""
     limit, after, _ = page_query(request)
     try:
-        batches, more = await run_in_threadpool(gateway.batches.page, limit, after)
+        batches, more = await run_in_threadpool(gateway.batches.page, limit, after, seen_by(request))
     except BatchNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
     return page([batch.to_json() for batch in batches], more)
 
 
 @router.get("/v1/batches/{batch_id}")
-async def get_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+async def get_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One batch; its counts move while it runs."""
-    return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id)).to_json())
+    return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
-async def cancel_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+async def cancel_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """What has ended is kept, what runs is broken off, the other lines get the code `batch_cancelled`."""
-    return JSONResponse((await run_in_threadpool(gateway.batches.end, batch_id, Ending.CANCELLED)).to_json())
+    end = partial(gateway.batches.end, batch_id, Ending.CANCELLED, seen_by(request))
+    return JSONResponse((await run_in_threadpool(end)).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/retry")
@@ -125,7 +128,7 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
     earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
     if earlier is not None:
         return JSONResponse(earlier.to_json())
-    old = await run_in_threadpool(gateway.batches.get, batch_id)
+    old = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
     if not old.ended:
         raise BatchNotEnded(f"{batch_id} is {old.status}: only what has ended can be retried")
     if old.error_file_id is None:
@@ -141,42 +144,49 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
         idempotency_key=key,
         body_hash=hash_of(batch_id),
     )
-    return JSONResponse((await run_in_threadpool(_create, gateway, new)).to_json())
+    return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
 
 
 @router.delete("/v1/batches/{batch_id}")
-async def delete_batch(batch_id: str, gateway: GatewayDep) -> JSONResponse:
+async def delete_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop the record of a batch that has ended; its files stay."""
-    if not await run_in_threadpool(gateway.batches.delete, batch_id):
+    if not await run_in_threadpool(gateway.batches.delete, batch_id, seen_by(request)):
         raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
     return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
 
 
 @router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
-async def partial_output(batch_id: str, gateway: GatewayDep) -> Response:
+async def partial_output(batch_id: str, request: Request, gateway: GatewayDep) -> Response:
     """What has come so far, of a running batch too, in the order of the input: good answers alone."""
-    return await _results(await run_in_threadpool(gateway.batches.get, batch_id), gateway, failed=False)
+    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
+    return await _results(batch, gateway, failed=False)
 
 
 @router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
-async def partial_errors(batch_id: str, gateway: GatewayDep) -> Response:
+async def partial_errors(batch_id: str, request: Request, gateway: GatewayDep) -> Response:
     """The lines that have failed so far, in the order of the input."""
-    return await _results(await run_in_threadpool(gateway.batches.get, batch_id), gateway, failed=True)
+    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
+    return await _results(batch, gateway, failed=True)
 
 
-@router.get("/v1/schemas/batch_line.json")
+@router.get(
+    "/v1/schemas/batch_line.json",
+    response_class=Response,
+    responses={200: {"content": {SCHEMA_JSON: {"schema": {"type": "object"}}}}},
+)
 async def line_schema() -> JSONResponse:
     """The JSON Schema of a line of a batch file."""
-    return JSONResponse(make_line_schema(), media_type="application/schema+json")
+    return JSONResponse(make_line_schema(), media_type=SCHEMA_JSON)
 
 
-def _create(gateway: Gateway, new: NewBatch) -> Batch:
+def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
+    """seen: whose files may be read, None is everybody's."""
     earlier = gateway.batches.earlier(new.idempotency_key, new.body_hash)
     if earlier is not None:  # what was fine then may not be now
         return earlier
     check_deadline(new.deadline)
     try:
-        record = gateway.files.records.get(new.input_file_id)
+        record = gateway.files.records.get(new.input_file_id, seen)
     except FileNotFound as error:
         raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
     if record.purpose is not Purpose.BATCH:

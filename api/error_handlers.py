@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import http
 import logging
+import math
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
 
 from api.errors import INVALID, SERVER, TABLE, Row, body
+from api.security_headers import API_HEADERS
 from tasks.errors import FileStoreUnavailable, ObjectMissing, StoreUnavailable
+from tasks.requests import INVALID_VALUE
 
 DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's client repeats 409 and 5xx by itself without it
 
@@ -31,11 +37,22 @@ def respond(error: Exception, retry_after_s: int) -> JSONResponse:
     """The response for an exception of TABLE."""
     row = TABLE[type(error)]
     headers = dict(getattr(error, "headers", None) or {})
-    if row.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(retry_after_s)
+    if row.status in (http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS):
+        headers["Retry-After"] = str(math.ceil(getattr(error, "retry_after_s", None) or retry_after_s))
+    if row.status == http.HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
     if not row.again:
         headers |= DO_NOT_RETRY
     return JSONResponse(error_object(error), row.status, headers)
+
+
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """What may be done at a path: the framework names the methods of its first route alone."""
+    return [
+        method
+        for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.router.routes)
+    ]
 
 
 def install(app: FastAPI, retry_after_s: int) -> None:
@@ -46,16 +63,30 @@ def install(app: FastAPI, retry_after_s: int) -> None:
             log.warning("%s", error)
         return respond(error, retry_after_s)
 
-    async def by_framework(_: Request, error: Exception) -> JSONResponse:
+    async def by_framework(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = http.HTTPStatus(error.status_code).name.lower()
         row = Row(error.status_code, INVALID if error.status_code < 500 else SERVER, code)
-        return JSONResponse(body(str(error.detail), row), row.status, error.headers)
+        headers = dict(error.headers or {})
+        if row.status == http.HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(_methods(app, request.scope))
+        return JSONResponse(body(str(error.detail), row), row.status, headers)
+
+    async def by_signature(_: Request, error: Exception) -> JSONResponse:
+        """Of a route that leaves its checks to FastAPI."""
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"][1:])
+        row = Row(http.HTTPStatus.UNPROCESSABLE_ENTITY, INVALID, INVALID_VALUE)
+        message = f"{path or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        return JSONResponse(body(message, row, param=path or None), row.status)
 
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(error_object(error), http.HTTPStatus.INTERNAL_SERVER_ERROR)
+        # It comes from outside all middleware.
+        return JSONResponse(error_object(error), http.HTTPStatus.INTERNAL_SERVER_ERROR, API_HEADERS)
 
     for kind in TABLE:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(HTTPException, by_framework)
+    app.add_exception_handler(RequestValidationError, by_signature)
     app.add_exception_handler(Exception, unexpected)

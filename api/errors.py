@@ -3,6 +3,10 @@
 Without the web framework, so that a command which checks requests need not load it.
 
 ApiError
+├── NoKey                  no API key came, and one is needed
+├── BadKey                 the API key is unknown, or was revoked
+├── ForeignPage            a browser was sent here by another site
+├── TooManyRequests        of one key in this minute
 ├── BadRequest             a field, header or query parameter is wrong; `param` names it
 ├── UnknownModel           live workers exist, and none serves this model
 ├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
@@ -26,6 +30,7 @@ from typing import NamedTuple
 
 from tasks.errors import (
     BatchNotFound,
+    BudgetSpent,
     FileInUse,
     FileNotFound,
     FileStoreFull,
@@ -34,12 +39,15 @@ from tasks.errors import (
     InvalidRequest,
     JobNotFinished,
     JobNotFound,
+    LimitReached,
     ObjectMissing,
     StoreUnavailable,
 )
 from tasks.requests import INVALID_VALUE
 
 INVALID = "invalid_request_error"
+AUTHENTICATION = "authentication_error"
+PERMISSION = "permission_error"
 SERVER = "server_error"
 CLIENT_CLOSED = 499  # nginx's status of a request that nobody waits for any more
 
@@ -54,11 +62,29 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.code = code
         self.param = param
         self.headers = headers
+
+
+class NoKey(ApiError):
+    """No API key came, and one is needed."""
+
+
+class BadKey(ApiError):
+    """The API key is unknown, or was revoked."""
+
+
+class ForeignPage(ApiError):
+    """A browser was sent here by another site."""
+
+
+class TooManyRequests(ApiError):
+    """One key has sent more in this minute than it may."""
 
 
 class BadRequest(ApiError):
@@ -123,6 +149,12 @@ class Row(NamedTuple):
 
 
 TABLE: dict[type[Exception], Row] = {
+    NoKey: Row(401, AUTHENTICATION, "missing_api_key", "Authorization"),
+    BadKey: Row(401, AUTHENTICATION, "invalid_api_key", "Authorization"),
+    ForeignPage: Row(403, PERMISSION, "cross_site"),
+    TooManyRequests: Row(429, "requests", "rate_limit_exceeded"),
+    LimitReached: Row(429, "requests", "queue_full"),
+    BudgetSpent: Row(429, "insufficient_quota", "insufficient_quota", again=False),
     BadRequest: Row(400, INVALID, INVALID_VALUE),
     InvalidRequest: Row(400, INVALID, INVALID_VALUE),
     UnknownModel: Row(404, INVALID, "model_not_found", "model"),

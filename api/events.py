@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from api.following import Text, follow
 from api.gateway import Gateway, GatewayDep
+from api.inputs import seen_by
 from api.schemas import ErrorBody
 from api.sse import EventStream, encoded
 from tasks.errors import JobNotFound
@@ -24,14 +25,15 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}}, 404: {"model": ErrorBody}},
 )
-async def job_events(job_id: str, gateway: GatewayDep) -> EventStream:
+async def job_events(job_id: str, request: Request, gateway: GatewayDep) -> EventStream:
     """Server-sent events of one job.
 
     `status` with `{"id", "status", "attempts"}`, first of all and at each change; `text` with
     `{"text", "logprobs"?}`, which joined are the result's text; `done` with the record, last of all. The text
     of a job that runs already begins with what there is, after its worker's next heartbeat.
     """
-    return EventStream(_events(gateway, await run_in_threadpool(gateway.store.watch, job_id)))
+    job = await run_in_threadpool(gateway.store.watch, job_id, seen_by(request))
+    return EventStream(_events(gateway, job))
 
 
 async def _events(gateway: Gateway, job: Job) -> AsyncIterator[bytes]:

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import idempotency_key, page_query
+from api.inputs import idempotency_key, page_query, seen_by
 from api.ranges import byte_range
-from api.schemas import ErrorBody, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -84,7 +84,16 @@ async def create_file(request: Request, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse((await receive_file(request, gateway, key)).to_json())
 
 
-@router.get("", responses={200: {"model": FileList}})
+_LIST = {
+    "parameters": [
+        *PAGE_PARAMETERS,
+        query("purpose", {"type": "string", "enum": list(Purpose)}),
+        query("order", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    ]
+}
+
+
+@router.get("", responses={200: {"model": FileList}}, openapi_extra=_LIST)
 async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Files, newest first; ?purpose=, ?limit=1..100, ?after=ID, ?order=asc|desc."""
     purpose: Purpose | None = None
@@ -99,22 +108,24 @@ async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
             order = value
     records = gateway.files.records
     try:
-        found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc")
+        whose = seen_by(request)
+        found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc", whose)
     except FileNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
     return page([file.to_json() for file in found.files], found.has_more)
 
 
 @router.get("/{file_id}", responses={200: {"model": FileObject}})
-async def get_file(file_id: str, gateway: GatewayDep) -> JSONResponse:
+async def get_file(file_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One file."""
-    return JSONResponse((await run_in_threadpool(gateway.files.records.get, file_id)).to_json())
+    file = await run_in_threadpool(gateway.files.records.get, file_id, seen_by(request))
+    return JSONResponse(file.to_json())
 
 
 @router.get("/{file_id}/content", response_class=Response, responses=_CONTENT)
 async def get_content(file_id: str, request: Request, gateway: GatewayDep) -> ContentResponse:
     """The bytes, streamed; with `Range: bytes=a-b`, `a-` or `-n` those alone."""
-    file = await run_in_threadpool(gateway.files.records.get, file_id)
+    file = await run_in_threadpool(gateway.files.records.get, file_id, seen_by(request))
     # Nothing here has a tag or a date that If-Range could match.
     header = None if "if-range" in request.headers else request.headers.get("range")
     span = byte_range(header, file.bytes)
@@ -122,9 +133,9 @@ async def get_content(file_id: str, request: Request, gateway: GatewayDep) -> Co
 
 
 @router.delete("/{file_id}")
-async def delete_file(file_id: str, gateway: GatewayDep) -> JSONResponse:
+async def delete_file(file_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop a file; refused while a batch that has not ended reads it."""
-    await gateway.in_file_thread(partial(gateway.files.delete, file_id))
+    await gateway.in_file_thread(partial(gateway.files.delete, file_id, seen_by(request)))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 

@@ -19,6 +19,7 @@ from tasks.errors import JobNotFound, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import FileStore
+from tasks.keys import KeyStore
 from tasks.publish import Outbox, Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
@@ -38,6 +39,7 @@ class Gateway:
     def __init__(self, settings: Settings, objects: FileStore) -> None:
         self.settings = settings
         self.store = JobStore(settings)
+        self.keys = KeyStore(self.store)
         self.files = FileKeeper(objects, FileRecords(self.store))
         self._file_threads = CapacityLimiter(FILE_THREADS)
         self._publisher = Publisher.connect(settings)

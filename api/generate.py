@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from api.errors import BadRequest, NotInTime
 from api.gateway import Gateway, GatewayDep
-from api.inputs import NOBODY, json_body, wait_s
+from api.inputs import json_body, owner_of, wait_s
 from api.outcomes import failure
 from api.schemas import ErrorBody
 from api.submission import submit
@@ -83,7 +83,7 @@ class Comparison(BaseModel):
 async def generate_normal(request: Request, gateway: GatewayDep) -> Generated:
     """Plain decoding, one token a step."""
     asked, give_up = await _asked(request, gateway)
-    return _generated(await _run(gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
+    return _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
 
 
 @router.post("/generate/medusa", openapi_extra=_BODY)
@@ -93,7 +93,7 @@ async def generate_medusa(request: Request, gateway: GatewayDep) -> Generated:
     Refused with 400 and code `no_heads` where no worker has heads for its model.
     """
     asked, give_up = await _asked(request, gateway)
-    return _generated(await _run(gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
+    return _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
 
 
 @router.post("/compare", openapi_extra=_BODY)
@@ -106,9 +106,9 @@ async def compare(request: Request, gateway: GatewayDep) -> Comparison:
     Refused with 400 and code `no_heads` where no worker has heads for its model.
     """
     asked, give_up = await _asked(request, gateway)
-    await _run(gateway, asked.model_copy(update={"max_length": 1}), Decoding.MEDUSA, give_up)
-    normal = _generated(await _run(gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
-    medusa = _generated(await _run(gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
+    await _run(request, gateway, asked.model_copy(update={"max_length": 1}), Decoding.MEDUSA, give_up)
+    normal = _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
+    medusa = _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
     if normal.tokens_per_second > 0:
         medusa.speedup_factor = medusa.tokens_per_second / normal.tokens_per_second
     return Comparison(normal=normal, medusa=medusa, speedup=medusa.speedup_factor)
@@ -121,12 +121,14 @@ async def _asked(request: Request, gateway: Gateway) -> tuple[GenerateRequest, f
     return asked, time.monotonic() + (gateway.settings.max_wait_s if wait is None else wait)
 
 
-async def _run(gateway: Gateway, asked: GenerateRequest, decoding: Decoding, give_up: float) -> Job:
+async def _run(
+    request: Request, gateway: Gateway, asked: GenerateRequest, decoding: Decoding, give_up: float
+) -> Job:
     """The job that has succeeded; raises ApiError for any other."""
     fields = {"prompt": asked.prompt, "max_tokens": asked.max_length, "seed": 0, "decoding": decoding}
     body = JobRequest.model_validate(fields)
     try:
-        job = await run_in_threadpool(submit, gateway, body, NOBODY)
+        job = await run_in_threadpool(submit, gateway, body, owner_of(request))
     except BadRequest as error:
         raise _refusal(str(error), error.code, error.param) from None
     job = await gateway.waiter.wait(job, max(0.0, give_up - time.monotonic()))

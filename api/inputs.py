@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from fastapi import Request
 
+from api.access import caller_of
 from api.errors import BadRequest, ClientGone, UnsupportedMedia
 from tasks.requests import S, parse
 from tasks.settings import Settings
@@ -20,8 +20,6 @@ DEFAULT_PAGE, MAX_PAGE = 20, 100
 DAY_S = 24 * 3600
 MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of files, what the OpenAI API allows
 MAX_IDEMPOTENCY_KEY = 255  # characters
-NOBODY = "anonymous"  # whose work it is when no key was sent
-OWNER_DIGITS = 16
 _WAIT = re.compile(r"^wait\s*=\s*(.*)$", re.IGNORECASE)
 
 
@@ -84,11 +82,13 @@ def whole_number(value: str, least: int, most: int, name: str, param: str | None
 
 
 def owner_of(request: Request) -> str:
-    """Whose share of the workers the request takes: each API key has one. No key is stored."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        return NOBODY
-    return hashlib.sha256(key.strip().encode()).hexdigest()[:OWNER_DIGITS]
+    """Whose is what the request makes: an API key's, or nobody's where none is used."""
+    return caller_of(request).owner
+
+
+def seen_by(request: Request) -> str | None:
+    """Whose things alone the request may see; None is everybody's, where no key is used."""
+    return caller_of(request).sees
 
 
 def page_query(request: Request, also: str | None = None) -> tuple[int, str | None, list[tuple[str, str]]]:

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import idempotency_key, json_body, owner_of, page_query, wait_s
-from api.schemas import ErrorBody, JobList, JobRecord, page
+from api.inputs import idempotency_key, json_body, owner_of, page_query, seen_by, wait_s
+from api.schemas import PAGE_PARAMETERS, ErrorBody, JobList, JobRecord, page, query
 from api.submission import submit
 from tasks.errors import JobNotFound
 from tasks.job import Status
@@ -53,7 +53,20 @@ async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     return JSONResponse(job.to_json(), 200 if job.terminal else 202, headers)
 
 
-@router.get("", responses={200: {"model": JobList}})
+_LIST = {
+    "parameters": [
+        *PAGE_PARAMETERS,
+        query("status", {"type": "string", "enum": list(Status)}),
+        {
+            **query("metadata", {"type": "object", "additionalProperties": {"type": "string"}}),
+            "style": "deepObject",
+            "explode": True,
+        },
+    ]
+}
+
+
+@router.get("", responses={200: {"model": JobList}}, openapi_extra=_LIST)
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value."""
     status: Status | None = None
@@ -65,7 +78,8 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
         else:
             metadata[name.removeprefix("metadata[").removesuffix("]")] = value
     try:
-        found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata)
+        whose = seen_by(request)
+        found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata, whose)
     except JobNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
     return page([job.to_json() for job in found.jobs], found.has_more)
@@ -75,24 +89,24 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
 async def get_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
     wait = wait_s(request, gateway.settings)
-    job = await run_in_threadpool(gateway.store.get, job_id)
+    job = await run_in_threadpool(gateway.store.get, job_id, seen_by(request))
     if wait and not job.terminal:
         job = await gateway.waiter.wait(job, wait)
     return JSONResponse(job.to_json())
 
 
 @router.post("/{job_id}/cancel", responses={200: {"model": JobRecord}})
-async def cancel_job(job_id: str, gateway: GatewayDep) -> JSONResponse:
+async def cancel_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """A queued job is cancelled at once, a running one two steps after its worker's next heartbeat, which
     comes every second; an ended one stays as it is."""
-    job = await run_in_threadpool(gateway.store.cancel, job_id)
+    job = await run_in_threadpool(gateway.store.cancel, job_id, seen_by(request))
     return JSONResponse(job.to_json())
 
 
 @router.delete("/{job_id}")
-async def delete_job(job_id: str, gateway: GatewayDep) -> JSONResponse:
+async def delete_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop the record of a job that has ended."""
-    await run_in_threadpool(gateway.store.delete, job_id)
+    await run_in_threadpool(gateway.store.delete, job_id, seen_by(request))
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})
 
 

@@ -85,6 +85,17 @@ class JobList(BaseModel):
     last_id: str | None
 
 
+def query(name: str, schema: dict[str, Any], description: str = "") -> dict[str, Any]:
+    """A query parameter that a route reads by itself, as the OpenAPI document has it."""
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+PAGE_PARAMETERS = [
+    query("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+    query("after", {"type": "string"}, "The id behind which the page begins."),
+]
+
+
 def page(data: list[dict[str, Any]], has_more: bool) -> JSONResponse:
     """A list as the OpenAI API gives it."""
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)

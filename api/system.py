@@ -44,7 +44,7 @@ async def healthz() -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses={503: {"description": "Not all of it"}})
 async def readyz(gateway: GatewayDep) -> JSONResponse:
     """Jobs sent now would run: Redis answers and a model worker is alive; 503 otherwise.
 

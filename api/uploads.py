@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from api.errors import BadRequest, BodyTooLarge, UnsupportedMedia, UploadStalled
 from api.gateway import Gateway
-from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, whole_number
+from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, owner_of, whole_number
 from tasks.file_keeper import Upload
 from tasks.file_records import FileRecord, Purpose
 
@@ -47,7 +47,7 @@ async def receive_file(
             async for chunk in _chunks(request, stall_s):
                 for event in parser.parse(chunk):
                     await form.take(event)
-        return await form.finish(key)
+        return await form.finish(key, owner_of(request))
     except MultipartError as error:
         raise BadRequest(f"the body is no whole form: {error.args[0]}", code="malformed_form") from None
     except ClientDisconnect:  # nobody hears it
@@ -108,7 +108,7 @@ class _Form:
             if len(self._field) > MAX_FIELD_BYTES:
                 raise BadRequest(f"{self._name}: is too long", param=self._name)
 
-    async def finish(self, key: str | None) -> FileRecord:
+    async def finish(self, key: str | None, owner: str) -> FileRecord:
         if PURPOSE not in self._fields:
             raise BadRequest("purpose: is required", param=PURPOSE)
         if (upload := self._upload) is None:
@@ -116,7 +116,7 @@ class _Form:
         expires_s = _expires_s(self._fields)
         await self._flush(upload)
         purpose = Purpose(self._fields[PURPOSE])
-        finish = partial(upload.finish, self._filename, purpose, expires_s, key)
+        finish = partial(upload.finish, self._filename, purpose, expires_s, key, owner)
         return await self._gateway.in_file_thread(finish)
 
     async def close(self) -> None:

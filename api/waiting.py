@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tasks.errors import StoreUnavailable
 from tasks.job import Job
+from tasks.redis_options import tls_options
 from tasks.settings import Settings
 from tasks.store import JobStore
 
@@ -106,6 +107,7 @@ class Waiter:
             decode_responses=True,
             socket_connect_timeout=self._settings.redis_timeout_s,
             socket_keepalive=True,
+            **tls_options(self._settings),
         )
         return client
 

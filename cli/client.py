@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from cli.errors import BadInput, CliError, GatewayUnreachable
-from tasks.settings import is_loopback
+from tasks.settings import get_settings, is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
 READ_MARGIN_S = 15.0  # above the wait asked for, before an answer counts as lost
@@ -53,7 +53,7 @@ def answer(response: httpx.Response) -> Any:
 
 def call(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -> Any:
     """One request of a single command, answered within wait_s and a margin. Never repeated."""
-    headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
+    headers = own_key() | ({"Prefer": f"wait={wait_s}"} if wait_s else {})
     timeout = httpx.Timeout(wait_s + READ_MARGIN_S, connect=CONNECT_TIMEOUT_S)
     try:
         response = httpx.request(
@@ -71,13 +71,21 @@ def transfer(url: str, method: str, path: str, **request: Any) -> Iterator[httpx
     """A request whose body or answer is a large file. Raises Refused and GatewayUnreachable."""
     timeout = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     try:
-        with httpx.stream(method, url + path, timeout=timeout, trust_env=proxied(url), **request) as response:
+        with httpx.stream(
+            method, url + path, headers=own_key(), timeout=timeout, trust_env=proxied(url), **request
+        ) as response:
             if not response.is_success:
                 response.read()
                 answer(response)
             yield response
     except httpx.TransportError as error:
         raise GatewayUnreachable(f"the gateway at {url} broke off: {reason(error)}") from None
+
+
+def own_key() -> dict[str, str]:
+    """The header that carries the API key of the settings, if there is one."""
+    key = get_settings().api_key
+    return {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
 
 
 def proxied(url: str) -> bool:

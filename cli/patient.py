@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from cli.client import CONNECT_TIMEOUT_S, READ_MARGIN_S, TRANSFER_TIMEOUT_S, answer, proxied, reason
+from cli.client import CONNECT_TIMEOUT_S, READ_MARGIN_S, TRANSFER_TIMEOUT_S, answer, own_key, proxied, reason
 from cli.errors import GatewayUnreachable
 
 FIRST_BACKOFF_S = 0.25
@@ -36,7 +36,7 @@ class PatientClient:
         self._patience_s = patience_s
         self._last_good: float | None = None
         self._started = time.monotonic()
-        self._http = httpx.AsyncClient(base_url=url, trust_env=proxied(url))
+        self._http = httpx.AsyncClient(base_url=url, headers=own_key(), trust_env=proxied(url))
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -62,12 +62,9 @@ def run_io(settings: Settings) -> NoReturn:
 def run_flower(settings: Settings) -> NoReturn:
     """Serve Flower's pages. Refused on an open address without a password."""
     _check_installed("flower", "Flower", "local")
-    guarded = os.environ.get("FLOWER_BASIC_AUTH") or settings.allow_open
-    if not is_loopback(settings.host) and not guarded:
-        raise CliError(
-            f"Flower on {settings.host} without a password would let anyone see every prompt; set "
-            "FLOWER_BASIC_AUTH=user:password, or MEDUSAQ_ALLOW_OPEN=1 behind a proxy that guards it"
-        )
+    check_flower_guarded(settings)
+    if settings.flower_basic_auth is not None:  # not on the command line: all of the machine can read that
+        os.environ["FLOWER_BASIC_AUTH"] = settings.flower_basic_auth.get_secret_value()
     check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")
     _celery(
         "flower",
@@ -76,6 +73,16 @@ def run_flower(settings: Settings) -> NoReturn:
         f"--tasks_columns={FLOWER_COLUMNS}",
         "--logging=error",
     )
+
+
+def check_flower_guarded(settings: Settings) -> None:
+    """Raise CliError for Flower on an address beyond loopback without a password."""
+    guarded = settings.flower_basic_auth is not None or settings.allow_open
+    if not is_loopback(settings.reached_at) and not guarded:
+        raise CliError(
+            f"Flower on {settings.reached_at} without a password would let anyone see every prompt; set "
+            "FLOWER_BASIC_AUTH=user:password, or MEDUSAQ_ALLOW_OPEN=1 behind a proxy that guards it"
+        )
 
 
 def _check_installed(package: str, service: str, extra: str) -> None:
@@ -110,11 +117,15 @@ def _celery(*arguments: str) -> NoReturn:
 
 def _say_if_redis_is_down(settings: Settings) -> None:
     import redis
+    from kombu.utils.url import sanitize_url
 
-    client = redis.Redis.from_url(settings.redis_url, socket_timeout=settings.redis_timeout_s)
+    from tasks.store import connect
+
+    client = connect(settings)
     try:
         client.ping()
     except redis.RedisError as error:
-        print(f"warning: Redis at {settings.redis_url} does not answer ({error}); trying on", file=sys.stderr)
+        url = sanitize_url(settings.redis_url)
+        print(f"warning: Redis at {url} does not answer ({error}); trying on", file=sys.stderr)
     finally:
         client.close()

@@ -16,9 +16,12 @@ import redis
 from cli.errors import CliError
 from cli.lock import FolderLock
 from cli.net import LOOPBACK, check_port_free, free_ports
+from cli.services import check_flower_guarded
 from cli.supervisor import ChildSpec, Supervisor
+from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
 
+REDIS_URL = "redis.url"  # in the state folder while the stack runs, for `medusaq keys`
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
@@ -58,6 +61,17 @@ class Stack:
             (options.flower_port or any_flower_port) if options.flower_port is not None else None
         )
         self._redis_port = redis_port
+        self._redis_url = f"redis://{LOOPBACK}:{redis_port}/0"
+        self._settings = settings.model_copy(
+            update={
+                "redis_url": self._redis_url,
+                "host": LOOPBACK if options.private else settings.host,
+                "publish_address": None if options.private else settings.publish_address,
+            }
+        )
+        self._host = self._settings.host
+        if self._flower_port is not None:
+            check_flower_guarded(self._settings)
         self._drain_s = settings.drain_s if options.drain_s is None else options.drain_s
         self._model = options.model
         self._say = say
@@ -71,11 +85,18 @@ class Stack:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self._port}"
+        return f"http://{self._near}:{self._port}"
 
     @property
     def flower_url(self) -> str | None:
-        return None if self._flower_port is None else f"http://{LOOPBACK}:{self._flower_port}"
+        return None if self._flower_port is None else f"http://{self._near}:{self._flower_port}"
+
+    @property
+    def _near(self) -> str:
+        """How this machine reaches what listens on the host."""
+        if self._host in ("0.0.0.0", "::", ""):
+            return LOOPBACK
+        return f"[{self._host}]" if ":" in self._host else self._host
 
     def __enter__(self) -> Stack:
         self._lock.acquire()
@@ -91,17 +112,19 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._supervisor.stop()
+        (self._state_dir / REDIS_URL).unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
-        check_port_free(LOOPBACK, self._port, "the gateway", "--port")
+        check_port_free(self._host, self._port, "the gateway", "--port")
         if self._flower_port is not None:
-            check_port_free(LOOPBACK, self._flower_port, "Flower", "--flower-port")
+            check_port_free(self._host, self._flower_port, "Flower", "--flower-port")
         try:
             for folder in (self.logs, self._state_dir / "redis"):
                 folder.mkdir(exist_ok=True)
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
+            (self._state_dir / REDIS_URL).write_text(self._redis_url)
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 
@@ -135,8 +158,9 @@ class Stack:
 
     def _specs(self) -> list[ChildSpec]:
         env = {
-            "MEDUSAQ_REDIS_URL": f"redis://{LOOPBACK}:{self._redis_port}/0",
-            "MEDUSAQ_HOST": LOOPBACK,
+            "MEDUSAQ_REDIS_URL": self._redis_url,
+            "MEDUSAQ_HOST": self._host,
+            "MEDUSAQ_PUBLISH_ADDRESS": self._settings.publish_address or "",
             "MEDUSAQ_PORT": str(self._port),
             "MEDUSAQ_DRAIN_S": str(self._drain_s),
             "MEDUSAQ_FILES": self._files,
@@ -171,13 +195,29 @@ class Stack:
         return specs if self._flower_port is None else [*specs, child("flower")]
 
     def _redis_answers(self) -> bool:
+        """Raises CliError where the gateway may not be started."""
         client = redis.Redis(LOOPBACK, self._redis_port, socket_timeout=1.0)
         try:
-            return bool(client.ping())
+            client.ping()
         except redis.RedisError:  # not up yet, or still reading its file
             return False
         finally:
             client.close()
+        from tasks.keys import check_bind  # which loads Celery: `medusaq run` may wait for that here
+
+        try:
+            check_bind(self._settings)
+        except SettingsError as error:
+            raise CliError(str(error)) from None
+        return True
+
+
+def redis_of_stack(state_dir: Path) -> str | None:
+    """The address of the Redis of the stack that runs on a state folder; None without one."""
+    try:
+        return (state_dir / REDIS_URL).read_text()
+    except OSError:
+        return None
 
 
 def _check_packages(options: StackOptions, settings: Settings) -> None:

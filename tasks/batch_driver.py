@@ -57,7 +57,7 @@ class BatchDriver:
         self._batches = BatchStore(store)
         self._registry = Registry(store, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
-        self._dispatcher = Dispatcher(self._batches, files, publisher, settings, self._token, self._patience)
+        self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finaliser = Finaliser(keeper, self._batches, self._token)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
 from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
 from tasks.scripts import answering, pairs
-from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, earlier
+from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, earlier, full
 
 MOST_CLEANUPS = 4  # looked at in one round
 # The fields of a batch that a round needs: many rounds a second read those of all active batches.
@@ -63,7 +63,8 @@ class Active:
 class Work:
     """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by owner.
 
-    cleanup: some of the batches that left things in the file store.
+    cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
+    spent: those whose tokens of today are.
     """
 
     now: float
@@ -71,6 +72,8 @@ class Work:
     held: dict[str, int]
     active: list[Active]
     cleanup: list[str]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    spent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +113,9 @@ class BatchStore:
     def create(self, new: NewBatch) -> Batch:
         """Store a batch to validate, or give the earlier one of the idempotency key.
 
-        Raises IdempotencyConflict. Safe to repeat with the same NewBatch.
+        Raises IdempotencyConflict and BudgetSpent. Safe to repeat with the same NewBatch.
         """
         fields: dict[str, str | int] = {
-            "owner": new.owner,
             "endpoint": new.endpoint,
             "priority": new.priority,
             "metadata": json.dumps(dict(new.metadata), ensure_ascii=False),
@@ -129,10 +131,13 @@ class BatchStore:
             new.body_hash,
             IDEMPOTENCY_TTL_MS,
             new.input_file_id,
+            new.owner,
             *(value for pair in fields.items() for value in pair),
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
+        if answer in FULL:
+            raise full(answer, record)
         batch = Batch.from_hash(pairs(record))
         return batch if answer == "created" else self.get(batch.id)
 
@@ -146,30 +151,33 @@ class BatchStore:
         with answering():
             return bool(self._redis.exists(f"{self.prefix}leader"))
 
-    def get(self, batch_id: str) -> Batch:
+    def get(self, batch_id: str, owner: str | None = None) -> Batch:
         """The record, with why lines failed and what is collected; raises BatchNotFound."""
         key = f"{self.prefix}batch:{batch_id}"
         with answering(), self._redis.pipeline() as pipe:
             record, codes, parts = (
                 pipe.hgetall(key).hgetall(f"{key}:codes").lrange(f"{key}:parts", 0, -1).execute()
             )
-        if not record:
+        if not record or owner not in (None, record["owner"]):
             raise BatchNotFound(batch_id)
         return Batch.from_hash(record, codes, parts)
 
-    def page(self, limit: int, after: str | None = None) -> tuple[list[Batch], bool]:
+    def page(
+        self, limit: int, after: str | None = None, owner: str | None = None
+    ) -> tuple[list[Batch], bool]:
         """Newest first, beginning below the batch `after`, and whether there are more.
 
         Raises BatchNotFound for an unknown `after`.
         """
         below = "+inf"
+        index = f"{self.prefix}batches" if owner is None else f"{self.prefix}owner:{owner}:batches"
         with answering():
             if after is not None:
-                seq = self._redis.zscore(f"{self.prefix}batches", after)
+                seq = self._redis.zscore(index, after)
                 if seq is None:
                     raise BatchNotFound(after)
                 below = f"({seq:.0f}"
-            ids = self._redis.zrevrangebyscore(f"{self.prefix}batches", below, "-inf", start=0, num=limit + 1)
+            ids = self._redis.zrevrangebyscore(index, below, "-inf", start=0, num=limit + 1)
         with answering(), self._redis.pipeline(transaction=False) as pipe:
             for batch_id in ids[:limit]:
                 pipe.hgetall(f"{self.prefix}batch:{batch_id}")
@@ -179,15 +187,15 @@ class BatchStore:
         found = zip(answers[::2], answers[1::2], strict=True)
         return [Batch.from_hash(record, codes) for record, codes in found if record], len(ids) > limit
 
-    def end(self, batch_id: str, how: Ending) -> Batch:
+    def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
-        if not self._run("batch_end", batch_id, how.value):
+        if not self._run("batch_end", batch_id, how.value, owner or ""):
             raise BatchNotFound(batch_id)
         return self.get(batch_id)
 
-    def delete(self, batch_id: str) -> bool:
+    def delete(self, batch_id: str, owner: str | None = None) -> bool:
         """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
-        answer = self._run("batch_delete", batch_id)
+        answer = self._run("batch_delete", batch_id, owner or "")
         if answer == "unknown":
             raise BatchNotFound(batch_id)
         return bool(answer == "deleted")
@@ -199,7 +207,7 @@ class BatchStore:
         answer = self._run("batch_lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
-        _, now, outstanding, held, active, cleanup = answer
+        _, now, outstanding, held, active, cleanup, keys = answer
         return Work(
             int(now) / 1000,
             {owner: int(count) for owner, count in pairs(outstanding).items()},
@@ -209,6 +217,8 @@ class BatchStore:
                 for values, live, ended in active
             ],
             cleanup,
+            {owner: float(weight) for owner, weight, _ in keys},
+            frozenset(owner for owner, _, spent in keys if spent),
         )
 
     def renew(self, token: str) -> None:
@@ -257,7 +267,15 @@ class BatchStore:
         flat = (
             value
             for job_id, line in jobs
-            for value in (job_id, line.number, line.custom_id, line.model, line.request, line.preview)
+            for value in (
+                job_id,
+                line.number,
+                line.custom_id,
+                line.model,
+                line.request,
+                line.preview,
+                json.loads(line.request).get("max_tokens", 0),
+            )
         )
         status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, *flat)
         _check(status)

@@ -16,7 +16,6 @@ from tasks.job import Priority
 from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import WorkerInfo
-from tasks.settings import Settings
 from tasks.store import Unsent
 
 LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
@@ -38,29 +37,33 @@ class Dispatcher:
         batches: BatchStore,
         files: FileStore,
         publisher: Publisher,
-        settings: Settings,
         token: str,
         patience: Patience,
     ) -> None:
         self._batches, self._files, self._publisher, self._patience = batches, files, publisher, patience
-        self._weights, self._token = settings.owner_weights, token
+        self._token = token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
     def send(self, work: Work, room: int, files_s: float) -> None:
         """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
 
-        Raises LeadLost and StoreUnavailable.
+        The batches of a key whose tokens are spent rest until its next day. Raises LeadLost and
+        StoreUnavailable.
         """
         self._forget(work.active)
-        batches = {active.batch.id: active.batch for active in work.active if self._may_send(active)}
+        batches = {
+            active.batch.id: active.batch
+            for active in work.active
+            if self._may_send(active) and active.batch.owner not in work.spent
+        }
         held, outstanding = Counter(work.held), Counter(work.outstanding)
         if held:  # in their shares, as if there were a lot to send of each batch
             unread = (Source(batch.owner, batch.id, _rank(batch), room) for batch in batches.values())
-            released = self._release(shares([*_held(held), *unread], outstanding, room, self._weights))
+            released = self._release(shares([*_held(held), *unread], outstanding, room, work.weights))
             held.subtract(released)
             outstanding.update(released)
         sources = [*_held(held), *self._sources(batches, files_s)]
-        counts = shares(sources, outstanding, room, self._weights)
+        counts = shares(sources, outstanding, room, work.weights)
         self._release(counts)
         for source, count in counts.items():
             if source.name != HELD:

@@ -4,6 +4,9 @@ TasksError
 ├── SettingsError          a setting has a bad value; the message names the variable
 ├── StoreUnavailable       Redis cannot be reached, is full, or did not answer in time
 ├── PublishFailed          the record is stored, but its Celery message could not be sent
+├── LimitReached           too much is queued, of all or of one key
+│   └── BudgetSpent        a key has no tokens left today
+├── KeyNotFound            no API key under this id
 ├── InvalidRequest         a body is not what its schema says; `param` names the field at fault
 ├── JobNotFound            no record under this id
 ├── JobNotFinished         only a job that has ended can be deleted
@@ -35,6 +38,31 @@ class StoreUnavailable(TasksError):
 
 class PublishFailed(TasksError):
     """The Celery message could not be sent; the reconciler sends it again."""
+
+
+class LimitReached(TasksError):
+    """Nothing more is taken for now; retry_after_s None for as long as any other pause."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class BudgetSpent(LimitReached):
+    """A key has not so many tokens left today."""
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"the {limit} tokens a day of this API key are spent, or too few are left for this request",
+            retry_after_s=retry_after_s,
+        )
+
+
+class KeyNotFound(TasksError):
+    """No API key has this id."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"no API key with id {key_id!r}")
 
 
 class InvalidRequest(TasksError):

@@ -46,9 +46,9 @@ class FileKeeper:
         """A new file; who names it must give the same content each time. Raises FileStoreUnavailable."""
         return Upload(self, file_id or new_file_id())
 
-    def delete(self, file_id: str) -> None:
+    def delete(self, file_id: str, owner: str | None = None) -> None:
         """Raises FileNotFound or FileInUse. What the store fails to remove now, drop_expired() will."""
-        self.records.drop(file_id)
+        self.records.drop(file_id, owner)
         try:
             self.remove_object(file_id)
         except (FileStoreUnavailable, StoreUnavailable) as error:
@@ -109,6 +109,7 @@ class Upload:
         purpose: Purpose,
         expires_after_s: int | None = None,
         idempotency_key: str | None = None,
+        owner: str = "",
     ) -> FileRecord:
         """Make the file exist; with a key that was used before, throw it away and return the earlier one.
 
@@ -124,6 +125,7 @@ class Upload:
             expires_after_s=expires_after_s,
             idempotency_key=idempotency_key,
             body_hash=hashlib.sha256(json.dumps(body).encode()).hexdigest(),
+            owner=owner,
         )
         if not self._keeper.records.renew(self.id):  # what is committed now must still be on the list
             raise given_up(self.id)

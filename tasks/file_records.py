@@ -43,6 +43,7 @@ class NewFile:
     expires_after_s: int | None = None
     idempotency_key: str | None = None
     body_hash: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class FileRecords:
             new.idempotency_key or "",
             new.body_hash,
             IDEMPOTENCY_TTL_MS,
+            new.owner,
         )
         if answer[0] == "conflict":
             raise IdempotencyConflict(answer[1])
@@ -134,11 +136,11 @@ class FileRecords:
             raise given_up(new.id)
         return _record(answer[1])
 
-    def get(self, file_id: str) -> FileRecord:
-        """The record; raises FileNotFound."""
+    def get(self, file_id: str, owner: str | None = None) -> FileRecord:
+        """The record; raises FileNotFound, for another owner's too."""
         with answering():
             fields = self._redis.hgetall(f"{self._prefix}file:{file_id}")
-        if not fields:
+        if not fields or owner not in (None, fields.get("owner")):
             raise FileNotFound(file_id)
         return FileRecord.from_hash(fields)
 
@@ -148,17 +150,18 @@ class FileRecords:
         after: str | None = None,
         purpose: Purpose | None = None,
         oldest_first: bool = False,
+        owner: str | None = None,
     ) -> FilePage:
         """Newest first unless told, beginning behind the file `after`; raises FileNotFound if unknown."""
         order = "asc" if oldest_first else "desc"
-        answer = self._scripts.run("file_page", purpose or "", after or "", limit, order)
+        answer = self._scripts.run("file_page", purpose or "", after or "", limit, order, owner or "")
         if answer[0] == "unknown":
             raise FileNotFound(after or "")
         return FilePage(tuple(_record(flat) for flat in answer[2:]), has_more=answer[1] == 1)
 
-    def drop(self, file_id: str) -> None:
+    def drop(self, file_id: str, owner: str | None = None) -> None:
         """Forget the file; its object is to be removed now. Raises FileNotFound or FileInUse."""
-        answer = self._scripts.run("file_delete", file_id, AGAIN_MS)
+        answer = self._scripts.run("file_delete", file_id, AGAIN_MS, owner or "")
         if answer == "unknown":
             raise FileNotFound(file_id)
         if answer == "in_use":

@@ -64,7 +64,8 @@ class Finaliser:
                     files[kind] = open_files.enter_context(self._keeper.begin(file_id))
                 files[kind].write(dump(result.entry))
             for kind, file in files.items():
-                file.finish(f"{batch.id}_{kind}.jsonl", Purpose.BATCH_OUTPUT, batch.output_expires_s)
+                name = f"{batch.id}_{kind}.jsonl"
+                file.finish(name, Purpose.BATCH_OUTPUT, batch.output_expires_s, owner=batch.owner)
         return {f"{kind}_file_id": file.id for kind, file in files.items()}
 
 

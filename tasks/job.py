@@ -89,8 +89,8 @@ def result_line(result: Mapping[str, Any]) -> str:
 class NewJob:
     """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
 
-    owner: whose share of the workers a bulk job takes. watched: somebody listens to its text from the start.
-    keep_s: how long its record stays when it has ended, None for the usual time.
+    owner: whose it is, and whose share of the workers a bulk job takes. watched: somebody listens to its text
+    from the start. keep_s: how long its record stays when it has ended, None for the usual time.
     """
 
     request: Mapping[str, Any]
@@ -124,6 +124,7 @@ class Job:
     request: dict[str, Any]
     result: dict[str, Any] | None
     error: dict[str, Any] | None
+    owner: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -147,6 +148,7 @@ class Job:
             request=json.loads(fields["request"]),
             result=_object(fields.get("result")),
             error=_object(fields.get("error")),
+            owner=fields.get("owner", ""),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from kombu import Queue
 from kombu.utils.scheduling import priority_cycle
 
 from tasks.job import Priority
+from tasks.redis_options import tls_options
 from tasks.settings import Settings
 
 GENERATE = "medusaq.generate"  # task names: part of the wire format between gateway and workers
@@ -45,6 +46,7 @@ def make_app(settings: Settings) -> Celery:
     app = Celery("medusaq", set_as_current=False, events="tasks.events:WholeEvents")
     app.conf.update(
         broker_url=settings.redis_url,
+        broker_use_ssl=tls_options(settings) or None,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
         broker_connection_timeout=settings.redis_timeout_s,

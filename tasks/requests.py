@@ -80,6 +80,10 @@ class JobRequest(Strict):
     prompt is one user turn through the model's chat template, or the text as it stands with raw.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}
+    )
+
     prompt: Annotated[str, Field(min_length=1)] | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     raw: bool = False

@@ -7,7 +7,7 @@ import ipaddress
 from functools import cache
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, Field, FilePath, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks.errors import SettingsError
@@ -22,22 +22,37 @@ def _file_store(url: str) -> str:
     return url
 
 
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+def _user_and_password(value: SecretStr) -> SecretStr:
+    users = [pair.partition(":") for pair in value.get_secret_value().split(",")]
+    if not all(name.strip() and password for name, _, password in users):
+        raise ValueError("must be user:password")
+    return value
 
 
 class Settings(BaseSettings):
     """One field per variable; MEDUSAQ_SLOTS sets `slots`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True, populate_by_name=True
+    )
 
     # where things are
     files: Annotated[str, AfterValidator(_file_store)] = ".medusaq/files"  # a folder or s3://bucket/prefix
     redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^rediss?://")
+    redis_ca: FilePath | None = None  # certificates that vouch for Redis; None is those of the system
+    redis_cert: FilePath | None = None  # ours, for a Redis that asks for one
+    redis_cert_key: FilePath | None = None
+    redis_verify: bool = True  # that the certificate of Redis is good, and for its host
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
     host: str = "127.0.0.1"
     port: int = Field(7860, ge=0, le=65535)
     flower_port: int = Field(5555, ge=0, le=65535)
-    allow_open: bool = False  # listen beyond loopback without keys, for containers behind a proxy
+    publish_address: str | None = None  # from where others reach it, where that is not `host`: of a container
+    allow_open: bool = False  # serve anyone without keys, behind a proxy that checks who calls
+    flower_basic_auth: Annotated[SecretStr, AfterValidator(_user_and_password)] | None = Field(
+        None, validation_alias=AliasChoices(f"{ENV_PREFIX}FLOWER_BASIC_AUTH", "FLOWER_BASIC_AUTH")
+    )
+    api_key: SecretStr | None = None  # that commands send
 
     # the engine; the worker hands these on
     model: str | None = None  # path of a GGUF; None is the packaged default model
@@ -70,11 +85,11 @@ class Settings(BaseSettings):
 
     # batches
     max_batch_lines: int = Field(50_000, ge=1)
-    owner_weights: dict[str, Weight] = Field({})  # shares of the workers, by API key; 1 where absent
 
     # the gateway
     max_body_bytes: int = Field(4_194_304, ge=1024)
     max_file_bytes: int = Field(200_000_000, ge=1)  # of one upload; the limit of the OpenAI API
+    max_queued: int = Field(100_000, ge=1)  # jobs of all: Redis must hold them
     max_wait_s: int = Field(60, ge=0)
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)
@@ -83,6 +98,11 @@ class Settings(BaseSettings):
     online_result_ttl_s: int = Field(3600, ge=1)  # the answer is with the client; this is for looking back
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
+
+    @property
+    def reached_at(self) -> str:
+        """The address at which others reach the gateway and Flower."""
+        return self.publish_address or self.host
 
     @property
     def concurrency(self) -> int:
@@ -110,7 +130,7 @@ def load_settings(**overrides: object) -> Settings:
 
 def _line(loc: tuple[int | str, ...], message: str) -> str:
     field = str(loc[0]) if loc else "settings"
-    return f"{ENV_PREFIX}{field.removeprefix(ENV_PREFIX.lower()).upper()}: {message}"
+    return f"{ENV_PREFIX}{field.upper().removeprefix(ENV_PREFIX)}: {message}"
 
 
 @cache

@@ -1,6 +1,7 @@
 """The job store: every change of a record is one Lua script, so that it happens whole or not at all.
 
-The scripts are in tasks/lua; common.lua lists the keys. Every method raises StoreUnavailable when Redis
+The scripts are in tasks/lua; common.lua lists the keys. Where a method takes an `owner`, what belongs to
+another is not found; None is whoever may see everything. Every method raises StoreUnavailable when Redis
 does not answer in time.
 """
 
@@ -17,14 +18,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound
+from tasks.errors import BudgetSpent, IdempotencyConflict, JobNotFinished, JobNotFound, LimitReached
 from tasks.job import Job, NewJob, Priority, Status, preview
 from tasks.queues import list_key
+from tasks.redis_options import tls_options
 from tasks.scripts import Scripts, answering, pairs
 from tasks.settings import Settings
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
+FULL = frozenset({"queue", "jobs", "tokens"})  # answers of scripts that take nothing more
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
 
 
@@ -121,7 +124,7 @@ class JobStore:
         """Store a queued job; the flag says whether its message must be sent.
 
         Not when the idempotency key gave an earlier one, nor when a bulk job is held back until its owner's
-        share allows it. Raises IdempotencyConflict. Safe to repeat with the same NewJob.
+        share allows it. Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewJob.
         """
         answer, record = self._run(
             "create",
@@ -138,9 +141,13 @@ class JobStore:
             "1" if new.watched else "",
             "" if new.keep_s is None else round(new.keep_s * 1000),
             new.owner,
+            new.request.get("max_tokens", 0),
+            self._settings.max_queued,
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
+        if answer in FULL:
+            raise full(answer, record)
         return _job(record), answer == "created"
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
@@ -148,11 +155,11 @@ class JobStore:
         record = earlier(self.scripts, "job", key, body_hash)
         return Job.from_hash(record) if record else None
 
-    def get(self, job_id: str) -> Job:
+    def get(self, job_id: str, owner: str | None = None) -> Job:
         """The record; raises JobNotFound."""
         with answering():
             fields = self.redis.hgetall(self._key(job_id))
-        if not fields:
+        if not fields or owner not in (None, fields.get("owner")):
             raise JobNotFound(job_id)
         return Job.from_hash(fields)
 
@@ -162,10 +169,11 @@ class JobStore:
         status: Status | None = None,
         after: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        owner: str | None = None,
     ) -> Page:
         """Newest first, beginning below the job `after`; raises JobNotFound for an unknown one."""
         filters = [text for pair in (metadata or {}).items() for text in pair]
-        answer = self._run("list", status.value if status else "", after or "", limit, *filters)
+        answer = self._run("list", status.value if status else "", after or "", limit, owner or "", *filters)
         if answer[0] == "unknown":
             raise JobNotFound(after or "")
         with answering(), self.redis.pipeline(transaction=False) as pipe:
@@ -175,16 +183,16 @@ class JobStore:
         # A job deleted between the two calls has an empty hash.
         return Page(tuple(Job.from_hash(r) for r in records if r), has_more=answer[1] == 1)
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str, owner: str | None = None) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
-        record = self._run("cancel", job_id, self.ttl_ms)
+        record = self._run("cancel", job_id, self.ttl_ms, owner or "")
         if not record:
             raise JobNotFound(job_id)
         return _job(record)
 
-    def delete(self, job_id: str) -> None:
+    def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
-        answer = self._run("delete", job_id)
+        answer = self._run("delete", job_id, owner or "")
         if answer == "unknown":
             raise JobNotFound(job_id)
         if answer == "active":
@@ -212,9 +220,9 @@ class JobStore:
             watched=watched == "1",
         )
 
-    def watch(self, job_id: str) -> Job:
+    def watch(self, job_id: str, owner: str | None = None) -> Job:
         """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
-        record = self._run("watch", job_id)
+        record = self._run("watch", job_id, owner or "")
         if not record:
             raise JobNotFound(job_id)
         return _job(record)
@@ -248,7 +256,8 @@ class JobStore:
         model: the one that ran it, for a job that names none.
         """
         end = (status.value, _dump(result), _dump(error), model)
-        return bool(self._run("finish", job_id, fence, *end, self.ttl_ms) == 1)
+        tokens = (result or {}).get("usage", {}).get("total_tokens", 0)
+        return bool(self._run("finish", job_id, fence, *end, self.ttl_ms, tokens) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
@@ -305,7 +314,17 @@ def connect(settings: Settings) -> redis.Redis:
         socket_connect_timeout=settings.redis_timeout_s,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        **tls_options(settings),
     )
+
+
+def full(what: str, told: Sequence[str]) -> LimitReached:
+    """The error for what a script says is full: its limit, and ms until it has room."""
+    limit, wait_ms = (int(value) for value in told)
+    if what == "tokens":
+        return BudgetSpent(limit, wait_ms / 1000)
+    whose = "of this API key are waiting or running" if what == "jobs" else "are queued"
+    return LimitReached(f"{limit} jobs {whose}, and no more are taken until some have ended")
 
 
 def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:

@@ -38,12 +38,17 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """An append-only server with its files in one folder; start() after stop() or kill() keeps the data."""
+    """An append-only server with its files in one folder; start() after stop() or kill() keeps the data.
 
-    def __init__(self, folder: Path) -> None:
+    With a user and a password it knows nobody else, and lets them have keys below prefixes of tests alone.
+    """
+
+    def __init__(self, folder: Path, user: str | None = None, password: str | None = None) -> None:
         self.folder = folder
+        self.user, self.password = user, password
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        who = "" if user is None else f"{user}:{password}@"
+        self.url = f"redis://{who}127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -56,13 +61,18 @@ class RedisServer:
             "save": "",
             "maxmemory-policy": "noeviction",
         }
+        if self.user is not None:
+            users = f"user default off\nuser {self.user} on >{self.password} ~t* &* +@all -@admin\n"
+            (self.folder / "users.acl").write_text(users)
+            options["aclfile"] = str(self.folder / "users.acl")
         command = [str(get_binary_path())]
         for name, value in options.items():
             command += [f"--{name}", value]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         give_up = time.monotonic() + START_TIMEOUT_S
-        with redis.Redis(port=self.port, socket_timeout=1) as client:
+        who = {"username": self.user, "password": self.password}
+        with redis.Redis(port=self.port, socket_timeout=1, **who) as client:  # type: ignore[arg-type]
             while True:
                 try:
                     client.ping()

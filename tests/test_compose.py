@@ -89,6 +89,9 @@ def test_a_variable_is_a_setting_with_its_default(service: str, variable: str, v
     assert field in Settings.model_fields, f"{service}: {variable}"
     if value is None:  # handed through when set
         return
+    if field == "publish_address":  # where Docker publishes the ports, whatever listens inside
+        assert value == "${PUBLISH_ADDRESS:-127.0.0.1}"
+        return
     match = INTERPOLATION.match(value)
     if match is None:
         Settings(_env_file=None, **{field: value})  # type: ignore[call-arg, arg-type]  # raises when refused
@@ -160,6 +163,14 @@ def test_flower_gets_its_password_from_outside_only() -> None:
     assert match["rule"] == ":?"
     assert match["rest"]
     assert "FLOWER_BASIC_AUTH" not in DOCKERFILE
+
+
+@pytest.mark.parametrize("name", ["gateway", "flower"])
+def test_what_is_published_knows_where(name: str) -> None:
+    environment_of = SERVICES[name]["environment"]
+    assert environment_of["MEDUSAQ_HOST"] == "0.0.0.0"
+    assert SERVICES[name]["ports"][0].startswith(f"{environment_of['MEDUSAQ_PUBLISH_ADDRESS']}:")
+    assert environment_of.get("MEDUSAQ_ALLOW_OPEN") in (None, "${MEDUSAQ_ALLOW_OPEN:-false}")
 
 
 def test_every_target_is_a_stage() -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from tasks.queues import IO_QUEUE, QUEUES
 from tasks.registry import Registry
 from tasks.settings import ENV_PREFIX, Settings
@@ -101,7 +103,7 @@ class Workers:
 def environment(settings: Settings) -> dict[str, str]:
     """The process environment that gives a child these settings."""
     chosen = {
-        ENV_PREFIX + name.upper(): str(value)
+        ENV_PREFIX + name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         for name, value in settings.model_dump().items()
         if value is not None
     }

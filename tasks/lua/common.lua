@@ -19,6 +19,13 @@
 -- claimed:PRIORITY      when the newest message claimed so far was sent
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
+-- keys hash             SHA-256 of an API key -> its id, of those that stand
+-- key_ids list          ids of all keys ever made, in their order
+-- key:ID hash           a key and its limits; its id is the owner of what it makes
+-- owner:KEY:jobs, :batches, :files, :files:PURPOSE   indexes of what a key has: id -> sequence number
+-- owner:KEY:rate        when all requests of its minute are free again, ms
+-- owner:KEY:tokens:DAY  what it has spent, and what is set aside for jobs that have not ended
+-- live                  jobs of a key, without lines of batches, that have not ended: key id -> how many
 -- text:ID               the text so far of a watched job that runs
 -- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
 -- tokens                channel: the parts of the text of watched jobs, as JSON
@@ -39,14 +46,44 @@ local P = KEYS[1]
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000 + math.floor(TIME[2] / 1000)
 local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
+local DAY_MS = 24 * 3600 * 1000
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
-  'counted', 'watched', 'keep_ms' }
+  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 local function int(number)
   return string.format('%.0f', number)
+end
+
+-- Owners are ids of keys, or nobody in particular where no keys are used.
+local function keyed(owner)
+  return owner:sub(1, 4) == 'key_'
+end
+
+-- What a key has spent today, with what is set aside; the name of the counter, and when its day ends, in ms.
+local function spent_today(owner)
+  local day = math.floor(NOW / DAY_MS)
+  local counter = P .. 'owner:' .. owner .. ':tokens:' .. int(day)
+  return tonumber(redis.call('GET', counter) or '0'), counter, (day + 1) * DAY_MS
+end
+
+-- Set tokens aside for a new job, until its end says what it took: fields for its record.
+local function set_aside(owner, tokens)
+  if not keyed(owner) then return {} end
+  local _, counter = spent_today(owner)
+  redis.call('INCRBY', counter, tokens)
+  redis.call('PEXPIRE', counter, 2 * DAY_MS)
+  return { 'set_aside', tokens, 'spent_in', counter }
+end
+
+-- Whether a key's tokens of today are all spent, and when the next are given, in ms.
+local function is_spent(owner)
+  local limit = keyed(owner) and tonumber(redis.call('HGET', P .. 'key:' .. owner, 'tokens_per_day') or '')
+  if not limit then return false end
+  local spent, _, ends = spent_today(owner)
+  return spent >= limit, ends
 end
 
 -- Whether the holder of the token works on batches, and renews its lead: being slow costs it nothing unless
@@ -86,6 +123,11 @@ local function idempotent(kind, key, hash, id, ttl_ms)
     redis.call('HSET', note, 'id', id, 'hash', hash)
     redis.call('PEXPIRE', note, ttl_ms)
   end
+end
+
+-- Whether whoever asks may know of what this owner has: who names no owner knows of everything.
+local function seen(asking, owner)
+  return asking == '' or asking == owner
 end
 
 local function move(job, status)
@@ -138,6 +180,7 @@ local function add_job(id, priority, owner, request, metadata, deadline, preview
     'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
     'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
   redis.call('ZADD', P .. 'jobs', seq, id)
+  if keyed(owner) then redis.call('ZADD', P .. 'owner:' .. owner .. ':jobs', seq, id) end
   redis.call('ZADD', P .. 'status:queued', seq, id)
   if deadline ~= '' then redis.call('ZADD', P .. 'deadlines', deadline, id) end
   for name, value in pairs(cjson.decode(metadata)) do
@@ -146,13 +189,25 @@ local function add_job(id, priority, owner, request, metadata, deadline, preview
   return seq
 end
 
--- The one way into a terminal status; callers have checked that the job is not in one.
-local function close(job, status, result, failure, ttl_ms)
+-- What an ended job took in place of what was set aside for it, and its seat.
+local function settle(job, tokens)
+  if job.spent_in ~= '' and redis.call('EXISTS', job.spent_in) == 1 then
+    redis.call('INCRBY', job.spent_in, int(tokens - tonumber(job.set_aside)))
+  end
+  if job.seat ~= '' and redis.call('HINCRBY', P .. 'live', job.owner, -1) <= 0 then
+    redis.call('HDEL', P .. 'live', job.owner)
+  end
+end
+
+-- The one way into a terminal status; callers have checked that the job is not in one. tokens: of prompt and
+-- answer, none unless given.
+local function close(job, status, result, failure, ttl_ms, tokens)
   leave_lists(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
   move(job, status)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
   count_out(job)
+  settle(job, tokens or 0)
   redis.call('DEL', P .. 'text:' .. job.id)
   if job.batch == '' then
     redis.call('ZADD', P .. 'expiry', int(NOW + (tonumber(job.keep_ms) or ttl_ms)), job.id)
@@ -205,6 +260,7 @@ local function forget(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
   redis.call('ZREM', P .. 'expiry', job.id)
   redis.call('ZREM', P .. 'jobs', job.id)
+  redis.call('ZREM', P .. 'owner:' .. job.owner .. ':jobs', job.id)
   redis.call('ZREM', P .. 'status:' .. job.status, job.id)
   for name, value in pairs(cjson.decode(job.metadata)) do
     redis.call('ZREM', meta_key(name, value), job.id)
@@ -215,6 +271,7 @@ end
 -- Of an ended batch. What it may still have in the file store, written by one who was slow, goes too.
 local function drop_batch(id)
   local key = P .. 'batch:' .. id
+  redis.call('ZREM', P .. 'owner:' .. (redis.call('HGET', key, 'owner') or '') .. ':batches', id)
   redis.call('DEL', key, key .. ':codes', key .. ':parts')
   redis.call('ZREM', P .. 'batches', id)
   redis.call('ZREM', P .. 'batches:expiry', id)
@@ -223,10 +280,13 @@ local function drop_batch(id)
 end
 
 local function drop_file(id, remove_at_ms)
-  local purpose = redis.call('HGET', P .. 'file:' .. id, 'purpose') or ''
+  local held = redis.call('HMGET', P .. 'file:' .. id, 'purpose', 'owner')
+  local purpose, own = held[1] or '', P .. 'owner:' .. (held[2] or '') .. ':files'
   redis.call('DEL', P .. 'file:' .. id)
   redis.call('ZREM', P .. 'files', id)
   redis.call('ZREM', P .. 'files:' .. purpose, id)
+  redis.call('ZREM', own, id)
+  redis.call('ZREM', own .. ':' .. purpose, id)
   redis.call('ZREM', P .. 'file_expiry', id)
   redis.call('ZADD', P .. 'file_garbage', int(remove_at_ms), id)
 end

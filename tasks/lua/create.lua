@@ -1,7 +1,9 @@
 -- ARGV: id, priority, model, request, metadata, deadline ms or '', preview,
 --       idempotency key or '', body hash, idempotency ttl ms, '1' for somebody listens or '',
---       how long the record is kept when that is not the usual time, ms or '', owner
--- Returns 'created' | 'held' | 'existing' with the record, or 'conflict' with the id of the other job.
+--       how long the record is kept when that is not the usual time, ms or '', owner, most tokens of the answer,
+--       how many jobs may be queued in all
+-- Returns 'created' | 'held' | 'existing' with the record, 'conflict' with the id of the other job, or what is
+-- full with its limit and ms until it has room, 0 for unknown: 'queue' | 'jobs' | 'tokens'.
 -- The message of a held job is sent when its owner's share allows it, not by the caller.
 local id = ARGV[1]
 local earlier = idempotent('job', ARGV[8], ARGV[9], id, ARGV[10])
@@ -12,8 +14,26 @@ if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
   return { 'existing', redis.call('HGETALL', P .. 'job:' .. id) }
 end
 
-local priority, owner = ARGV[2], ARGV[13]
-local seq = add_job(id, priority, owner, ARGV[4], ARGV[5], ARGV[6], ARGV[7], 'model', ARGV[3])
+local priority, owner, tokens = ARGV[2], ARGV[13], tonumber(ARGV[14])
+if redis.call('ZCARD', P .. 'status:queued') >= tonumber(ARGV[15]) then return { 'queue', { ARGV[15], 0 } } end
+if keyed(owner) then
+  local limits = redis.call('HMGET', P .. 'key:' .. owner, 'max_jobs', 'tokens_per_day')
+  local most_jobs, most_tokens = tonumber(limits[1] or ''), tonumber(limits[2] or '')
+  if most_jobs and tonumber(redis.call('HGET', P .. 'live', owner) or '0') >= most_jobs then
+    return { 'jobs', { int(most_jobs), 0 } }
+  end
+  local spent, _, ends = spent_today(owner)
+  if most_tokens and spent + tokens > most_tokens then
+    return { 'tokens', { int(most_tokens), int(ends - NOW) } }
+  end
+end
+
+local seq = add_job(id, priority, owner, ARGV[4], ARGV[5], ARGV[6], ARGV[7], 'model', ARGV[3],
+  unpack(set_aside(owner, tokens)))
+if keyed(owner) then
+  redis.call('HSET', P .. 'job:' .. id, 'seat', 1)
+  redis.call('HINCRBY', P .. 'live', owner, 1)
+end
 if ARGV[11] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'watched', ARGV[11]) end
 if ARGV[12] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'keep_ms', ARGV[12]) end
 local answer = 'created'

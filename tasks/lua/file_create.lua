@@ -1,5 +1,5 @@
 -- ARGV: id, bytes, filename, purpose, expires after ms or '',
---       idempotency key or '', body hash, idempotency ttl ms
+--       idempotency key or '', body hash, idempotency ttl ms, owner
 -- Returns 'created' | 'existing' with the record, 'conflict' with the id of the other file, or 'lost'
 -- when the object has been given up.
 local id, purpose = ARGV[1], ARGV[4]
@@ -23,7 +23,11 @@ if ARGV[5] ~= '' then
   redis.call('ZADD', P .. 'file_expiry', expires_at, id)
 end
 redis.call('HSET', key, 'id', id, 'bytes', ARGV[2], 'filename', ARGV[3], 'purpose', purpose,
-  'created_at', int(NOW), 'expires_at', expires_at)
+  'created_at', int(NOW), 'expires_at', expires_at, 'owner', ARGV[9])
 redis.call('ZADD', P .. 'files', seq, id)
 redis.call('ZADD', P .. 'files:' .. purpose, seq, id)
+if keyed(ARGV[9]) then
+  redis.call('ZADD', P .. 'owner:' .. ARGV[9] .. ':files', seq, id)
+  redis.call('ZADD', P .. 'owner:' .. ARGV[9] .. ':files:' .. purpose, seq, id)
+end
 return { 'created', redis.call('HGETALL', key) }

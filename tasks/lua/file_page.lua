@@ -1,10 +1,11 @@
--- ARGV: purpose or '', id to start after or '', limit, 'asc' or 'desc'
+-- ARGV: purpose or '', id to start after or '', limit, 'asc' or 'desc', owner or '' for all
 -- Returns 'unknown' if there is no such id to start after, else 'ok', 1 or 0 for more, and the records.
-local index = P .. 'files' .. (ARGV[1] ~= '' and ':' .. ARGV[1] or '')
+local all = ARGV[5] == '' and P .. 'files' or P .. 'owner:' .. ARGV[5] .. ':files'
+local index = all .. (ARGV[1] ~= '' and ':' .. ARGV[1] or '')
 local limit = tonumber(ARGV[3])
 local seq = nil
 if ARGV[2] ~= '' then
-  seq = redis.call('ZSCORE', P .. 'files', ARGV[2])
+  seq = redis.call('ZSCORE', all, ARGV[2])
   if not seq then return { 'unknown' } end
 end
 

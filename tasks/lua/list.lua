@@ -1,13 +1,14 @@
--- ARGV: status or '', id to start after or '', limit, then name and value of each metadata filter.
+-- ARGV: status or '', id to start after or '', limit, owner or '' for all, then name and value of each metadata filter.
 -- Returns 'unknown' if there is no such id to start after, else 'ok', 1 or 0 for more, and the ids.
 local CHUNK = 200
-local indexes = { P .. 'jobs' }
+local base = ARGV[4] == '' and P .. 'jobs' or P .. 'owner:' .. ARGV[4] .. ':jobs'
+local indexes = { base }
 if ARGV[1] ~= '' then table.insert(indexes, P .. 'status:' .. ARGV[1]) end
-for i = 4, #ARGV, 2 do table.insert(indexes, meta_key(ARGV[i], ARGV[i + 1])) end
+for i = 5, #ARGV, 2 do table.insert(indexes, meta_key(ARGV[i], ARGV[i + 1])) end
 
 local below = '+inf'
 if ARGV[2] ~= '' then
-  local seq = redis.call('ZSCORE', P .. 'jobs', ARGV[2])
+  local seq = redis.call('ZSCORE', base, ARGV[2])
   if not seq then return { 'unknown' } end
   below = '(' .. seq
 end

@@ -207,7 +207,7 @@ def test_a_repeat_gives_the_batch_even_if_it_could_not_be_made_any_more(client: 
     with pytest.raises(openai.ConflictError):
         client.batches.create(**{**fields, "extra_body": {"dry_run": True}})
     with pytest.raises(openai.BadRequestError, match="deadline"):
-        client.with_options(api_key="another").batches.create(**fields)
+        client.batches.create(**{**fields, "extra_headers": {"Idempotency-Key": "another"}})
 
 
 def test_results_that_are_gone_are_an_error(client: openai.OpenAI, http: httpx.Client) -> None:

@@ -192,15 +192,6 @@ def test_idempotency_key(http: httpx.Client) -> None:
     assert upload(http, key="k2")["id"] != first["id"]
 
 
-def test_an_idempotency_key_is_its_owners(client: OpenAI) -> None:
-    headers = {"Idempotency-Key": "k4"}
-    ids = {
-        client.with_options(api_key=key).files.create(file=DATA, purpose="batch", extra_headers=headers).id
-        for key in ("one", "two")
-    }
-    assert len(ids) == 2
-
-
 def test_uploads_with_one_key_at_the_same_time(http: httpx.Client) -> None:
     with ThreadPoolExecutor(6) as pool:
         ids = {made["id"] for made in pool.map(lambda _: upload(http, key="k3"), range(12))}

@@ -165,16 +165,6 @@ def test_idempotency_key(http: httpx.Client) -> None:
     assert other.headers["x-should-retry"] == "false"
 
 
-def test_an_idempotency_key_is_its_owners(http: httpx.Client) -> None:
-    key = {"Idempotency-Key": uuid.uuid4().hex}
-    mine = http.post("/v1/jobs", json={"prompt": "hi"}, headers=key).json()
-    for body in ({"prompt": "hi"}, {"prompt": "other"}):
-        headers = {**key, "Authorization": f"Bearer {body['prompt']}"}
-        theirs = http.post("/v1/jobs", json=body, headers=headers)
-        assert theirs.status_code == 202
-        assert theirs.json()["id"] != mine["id"]
-
-
 def test_a_repeat_gives_the_job_after_its_deadline_too(http: httpx.Client) -> None:
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     body = {"prompt": "hi", "deadline": time.time() + 0.5}

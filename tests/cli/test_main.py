@@ -20,6 +20,7 @@ COMMANDS = [
     "jobs",
     "batches",
     "compare",
+    "keys",
     "up",
     "gateway",
     "worker",
@@ -47,6 +48,8 @@ def test_help_has_examples(cli: Cli) -> None:
         assert "Examples" in cli(command, "--help").stdout
     for command in ("create", "list", "show", "cancel", "retry", "download"):
         assert "Examples" in cli("batches", command, "--help").stdout
+    for command in ("create", "list", "revoke"):
+        assert "Examples" in cli("keys", command, "--help").stdout
 
 
 @pytest.mark.parametrize(

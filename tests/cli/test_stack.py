@@ -215,9 +215,10 @@ def test_a_gateway_without_redis_starts_and_answers_503(cli: Cli) -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(
-    cli: Cli, service: str, env: dict[str, str], code: int, message: str
+    cli: Cli, redis_server: RedisServer, service: str, env: dict[str, str], code: int, message: str
 ) -> None:
-    running = cli.start(service, **env)
+    without_keys = {"MEDUSAQ_REDIS_URL": redis_server.url, "MEDUSAQ_KEY_PREFIX": "without-keys:"}
+    running = cli.start(service, **without_keys, **env)
     assert running.wait() == code
     assert running.lines[-1].startswith(f"error: {message}")
 

@@ -29,10 +29,10 @@ ROOT = Path(__file__).parent.parent.parent
         ("FILES", "s3://"),
         ("FILES", "gs://bucket/prefix"),
         ("MAX_FILE_BYTES", "0"),
-        ("OWNER_WEIGHTS", '{"a": 0}'),
-        ("OWNER_WEIGHTS", '{"a": -1}'),
-        ("OWNER_WEIGHTS", '{"a": "nan"}'),
-        ("OWNER_WEIGHTS", '{"a": "inf"}'),
+        ("MAX_QUEUED", "0"),
+        ("REDIS_CA", "/nowhere.pem"),
+        ("FLOWER_BASIC_AUTH", "password"),
+        ("FLOWER_BASIC_AUTH", "user:"),
     ],
 )
 def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

@@ -1,0 +1,148 @@
+"""Who calls, and whether they may: ASGI middleware around the whole application.
+
+Where no key was ever made, the gateway is open to this machine alone. Once there are keys, each request is
+looked up and counted in one Lua call; a revoked key is refused from the next request on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import urllib.parse
+from dataclasses import dataclass
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.error_handlers import respond
+from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
+from api.rates import rate_headers
+from tasks.errors import StoreUnavailable
+from tasks.key import NOBODY, Admission, Standing
+from tasks.keys import SECRET_PREFIX, KeyStore
+from tasks.settings import Settings, is_loopback
+
+log = logging.getLogger(__name__)
+
+# What anybody may see: whether the service lives, and what is in its public source.
+PUBLIC = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+METRICS = "/metrics"  # of all keys together: for whoever is on this machine, and for keys
+OPEN_AGE_S = 1.0  # so soon the first key is asked for everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """owner: whose is what they make. sees: whose things they may see; None is everybody's."""
+
+    owner: str = NOBODY
+    sees: str | None = None
+
+
+def caller_of(request: Request) -> Caller:
+    """Whoever sent the request."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+class Access:
+    """keys is made by the application's lifespan, as `app.state.gateway.keys`."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._local = is_loopback(settings.reached_at)
+        self._open_until = float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[str, str] = {}
+        try:
+            caller = Caller()
+            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._local)):
+                caller = await self._caller(scope["app"].state.gateway.keys, Headers(scope=scope), headers)
+        except Exception as error:
+            if type(error) not in TABLE:
+                raise
+            await respond(error, self._settings.retry_after_s)(scope, receive, _with(headers, send))
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, _with(headers, send) if headers else send)
+
+    async def _caller(self, keys: KeyStore, asked: Headers, answered: dict[str, str]) -> Caller:
+        """Raises ApiError and StoreUnavailable. answered: gets the headers of the answer."""
+        secret = _secret(asked)
+        # Who sends a key is never taken for nobody, however new the key is.
+        if secret.startswith(SECRET_PREFIX) or time.monotonic() >= self._open_until:
+            try:
+                found = await run_in_threadpool(keys.admit, secret)
+            except StoreUnavailable as error:
+                log.warning("%s", error)  # here alone: where Redis is concerns nobody who is not known yet
+                raise StoreUnavailable("Redis does not answer") from None
+            if not self._is_open(found.standing):
+                answered |= rate_headers(found)
+                return _admitted(found, secret)
+            self._open_until = time.monotonic() + OPEN_AGE_S
+        if not self._settings.allow_open:
+            _refuse_other_sites(asked)
+        return Caller()
+
+    def _is_open(self, standing: Standing) -> bool:
+        """Revoking the last key opens nothing by accident."""
+        if standing is Standing.NEVER:
+            return self._local or self._settings.allow_open
+        return standing is Standing.NONE and self._settings.allow_open
+
+
+def _secret(headers: Headers) -> str:
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+def _admitted(found: Admission, secret: str) -> Caller:
+    if found.standing is Standing.OK:
+        return Caller(found.key_id, found.key_id)
+    if found.standing is Standing.LIMITED:
+        assert found.requests is not None
+        raise TooManyRequests(
+            f"this API key may send {found.requests.limit} requests a minute", retry_after_s=found.retry_s
+        )
+    if secret:
+        raise BadKey("the API key is not, or no longer, one of this gateway")
+    raise NoKey("an API key is needed: send it as Authorization: Bearer mq_...")
+
+
+def _refuse_other_sites(headers: Headers) -> None:
+    """An open gateway trusts this machine, which runs a browser, which runs whatever page is looked at.
+
+    A name that a page's owner lets point to this machine (DNS rebinding) shows in Host, a request that a page
+    sends elsewhere in Origin.
+    """
+    host = headers.get("host", "")
+    if not is_loopback(_hostname(host)):
+        raise ForeignPage(
+            f"Host {host!r} is no name of this machine; without API keys others are refused, but for a proxy "
+            "in front with MEDUSAQ_ALLOW_OPEN=1"
+        )
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise ForeignPage(f"a page of {origin!r} sent this; without API keys that is refused")
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urllib.parse.urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with(headers: dict[str, str], send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(headers)
+        await send(message)
+
+    return sending

@@ -1,0 +1,90 @@
+"""An API key as the rest of the code sees it, its limits, and what is said of it at a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+NOBODY = "anonymous"  # whose work it is where no keys are used
+DEFAULT_MAX_JOBS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one key; None is without limit. weight: its share of the workers for bulk work.
+
+    max_jobs: waiting or running at the same time, lines of batches aside.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    max_jobs: int | None = DEFAULT_MAX_JOBS
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key. Times are Unix seconds; tokens_today: spent, or set aside for live jobs."""
+
+    id: str
+    name: str
+    shown: str
+    created_at: float
+    revoked_at: float | None
+    limits: Limits
+    tokens_today: int = 0
+    jobs: int = 0
+
+    @classmethod
+    def from_hash(cls, fields: Mapping[str, str], tokens_today: int = 0, jobs: int = 0) -> ApiKey:
+        revoked = fields.get("revoked_at")
+        return cls(
+            id=fields["id"],
+            name=fields["name"],
+            shown=fields["shown"],
+            created_at=int(fields["created_at"]) / 1000,
+            revoked_at=int(revoked) / 1000 if revoked else None,
+            limits=Limits(
+                _number(fields["requests_per_minute"]),
+                _number(fields["tokens_per_day"]),
+                _number(fields["max_jobs"]),
+                float(fields["weight"]),
+            ),
+            tokens_today=tokens_today,
+            jobs=jobs,
+        )
+
+
+class Standing(StrEnum):
+    """What Redis says of a key that came with a request."""
+
+    NEVER = "never"  # no key was ever made here
+    NONE = "none"  # all that were made are revoked
+    UNKNOWN = "unknown"
+    OK = "ok"
+    LIMITED = "limited"  # too many requests
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A limit, how much of it is left, and seconds until all of it is."""
+
+    limit: int
+    left: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """key_id: with OK and LIMITED. retry_s: until the next request may come."""
+
+    standing: Standing
+    key_id: str = ""
+    requests: Rate | None = None
+    tokens: Rate | None = None
+    retry_s: float = 0.0
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text else None

@@ -1,0 +1,107 @@
+"""The store of API keys: who may send work, and how much of it. A key's id is the owner of all that it makes.
+
+Only the SHA-256 of a key is kept. A slow hash guards passwords, which people choose and dictionaries hold; a
+key is 256 random bits, which no number of guesses finds, and it is looked up at every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Sequence
+
+from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
+from tasks.key import Admission, ApiKey, Limits, Rate, Standing
+from tasks.scripts import pairs
+from tasks.settings import Settings, is_loopback
+from tasks.store import JobStore
+
+SECRET_PREFIX = "mq_"  # what a leaked key is recognised by, in a log or a repository
+SECRET_BYTES = 32
+SHOWN_CHARS = 4  # of a key's end, so that people can tell theirs apart
+
+
+class KeyStore:
+    """Kept in the Redis of a job store. Thread-safe; every method raises StoreUnavailable."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._scripts = store.scripts
+
+    def create(self, name: str, limits: Limits) -> tuple[ApiKey, str]:
+        """A new key and its secret, which is kept nowhere."""
+        secret = SECRET_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        fields: dict[str, str | int] = {
+            "name": name,
+            "shown": f"{SECRET_PREFIX}...{secret[-SHOWN_CHARS:]}",
+            "requests_per_minute": limits.requests_per_minute or "",
+            "tokens_per_day": limits.tokens_per_day or "",
+            "max_jobs": limits.max_jobs or "",
+            "weight": str(limits.weight),
+        }
+        flat = (value for pair in fields.items() for value in pair)
+        key_id = f"key_{uuid.uuid4().hex}"
+        record = self._scripts.run("key_create", key_id, digest(secret), *flat)
+        return ApiKey.from_hash(pairs(record)), secret
+
+    def list(self) -> list[ApiKey]:
+        """All that were ever made, the oldest first."""
+        return [
+            ApiKey.from_hash(pairs(record), int(spent), int(jobs))
+            for record, spent, jobs in self._scripts.run("key_list")
+        ]
+
+    def revoke(self, key_id: str) -> None:
+        """From the next request on it is refused; what it has sent goes on. Raises KeyNotFound."""
+        if not self._scripts.run("key_revoke", key_id):
+            raise KeyNotFound(key_id)
+
+    def standing(self) -> Standing:
+        """NEVER, NONE, or UNKNOWN where keys stand."""
+        return Standing(self._scripts.run("key_admit", "")[0])
+
+    def admit(self, secret: str) -> Admission:
+        """Count a request of whoever holds the secret, '' for nobody, unless it is one too many."""
+        answer, *rest = self._scripts.run("key_admit", digest(secret) if secret else "")
+        if not rest:
+            return Admission(Standing(answer))
+        return _admission(Standing(answer), rest)
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def check_bind(settings: Settings) -> None:
+    """Raise SettingsError for an address beyond loopback while there are no API keys.
+
+    With Redis away nobody knows: the gateway starts, and refuses each request until a key comes with it.
+    """
+    if settings.allow_open or is_loopback(settings.reached_at):
+        return
+    store = JobStore(settings)
+    try:
+        standing = KeyStore(store).standing()
+    except StoreUnavailable:
+        return
+    finally:
+        store.close()
+    if standing is not Standing.UNKNOWN:
+        variable = "MEDUSAQ_PUBLISH_ADDRESS" if settings.publish_address else "MEDUSAQ_HOST"
+        raise SettingsError(
+            f"{variable}: {settings.reached_at} is reachable from other machines and there are no API keys; "
+            "make one with `medusaq keys create NAME`, use 127.0.0.1, or set MEDUSAQ_ALLOW_OPEN=1 behind a "
+            "proxy that checks who calls"
+        )
+
+
+def _admission(standing: Standing, values: Sequence[str]) -> Admission:
+    key_id, requests, left, free_ms, next_ms, tokens, tokens_left, day_ms = values
+    return Admission(
+        standing,
+        key_id,
+        Rate(int(requests), int(left), int(free_ms) / 1000) if requests else None,
+        Rate(int(tokens), int(tokens_left), int(day_ms) / 1000) if tokens else None,
+        int(next_ms) / 1000,
+    )

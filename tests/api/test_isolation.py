@@ -1,0 +1,216 @@
+"""Two keys that cannot see each other's things, through any endpoint that the OpenAPI document names.
+
+A new endpoint is covered by itself. One with a path parameter that is not known here, or that takes the id of
+a thing under a new name, fails until somebody says whose it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from api.access import METRICS, PUBLIC
+from api.app import create_app
+from tasks.key import Limits
+from tasks.keys import KeyStore
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.api.conftest import GatewayProcess
+from tests.api.forms import form
+from tests.servers import RedisServer, fast_settings
+from tests.workers import Workers, wait_until
+
+pytestmark = pytest.mark.stack
+
+MARK = "only-for-the-first-key"  # in every text that the first key sends
+SHARED = {"model_id"}  # path parameters of things that belong to no key: models are the workers'
+METHODS = ("get", "post", "put", "patch", "delete")
+STREAM = "text/event-stream"
+
+
+def _document() -> dict[str, Any]:
+    return create_app(Settings(_env_file=None)).openapi()  # type: ignore[call-arg]
+
+
+DOCUMENT = _document()
+OPERATIONS = [
+    (method, path, operation)
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+    if method in METHODS
+]
+NAMES = [f"{method} {path}" for method, path, _ in OPERATIONS]
+
+
+@dataclass
+class Two:
+    """One key that has one of everything, two that have nothing."""
+
+    first: httpx.Client
+    second: httpx.Client
+    third: httpx.Client
+    nobody: httpx.Client
+    ids: dict[str, str]  # of what the first has, by the name of the path parameter
+
+    def fill(self, path: str) -> str:
+        """A path with the ids of the first key's things in it."""
+        for name in re.findall(r"{(\w+)(?::\w+)?}", path):
+            assert name in self.ids or name in SHARED, f"{path}: whose is a {name}? Say it in this test"
+            path = re.sub(rf"{{{name}(:\w+)?}}", self.ids.get(name, "scripted"), path)
+        return path
+
+    def records(self) -> dict[str, Any]:
+        """What the first key's things are, as the gateway tells it."""
+        return {
+            kind: self.first.get(f"/v1/{kind}/{self.ids[name]}").json()
+            for kind, name in (("jobs", "job_id"), ("batches", "batch_id"), ("files", "file_id"))
+        }
+
+
+@pytest.fixture(scope="module")
+def gateway_settings(redis_server: RedisServer) -> Settings:
+    return fast_settings(redis_server, max_wait_s=5)
+
+
+@pytest.fixture(scope="module")
+def two(gateway: GatewayProcess, gateway_settings: Settings, model_worker: Workers) -> Iterator[Two]:
+    model_worker.io(gateway_settings)
+    store = JobStore(gateway_settings)
+    secrets = [KeyStore(store).create(name, Limits())[1] for name in ("first", "second", "third")]
+    store.close()
+    clients = [
+        httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+        for secret in secrets
+    ]
+    wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401, 3)
+    yield Two(*clients, gateway.http, _things(clients[0]))
+    for client in clients:
+        client.close()
+
+
+def _things(client: httpx.Client) -> dict[str, str]:
+    """A job, a file, and a batch of it that has ended with an answer and a failure: of each what it has."""
+    line = {"custom_id": MARK, "method": "POST", "url": "/v1/jobs"}
+    lines = [
+        {**line, "body": {"prompt": MARK}},
+        {**line, "custom_id": f"{MARK}-2", "body": {"prompt": f"{MARK} fail=x"}},
+    ]
+    content = "".join(json.dumps(each) + "\n" for each in lines).encode()
+    boundary = {"Content-Type": "multipart/form-data; boundary=B"}
+    parts = form(("purpose", "batch"), ("file", content, f"{MARK}.jsonl"))
+    job = client.post("/v1/jobs", json={"prompt": MARK}, headers={"Prefer": "wait=5"}).json()
+    file = client.post("/v1/files", content=parts, headers=boundary).json()
+    asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
+    batch = client.post("/v1/batches", json=asked).json()
+    wait_until(lambda: client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", 20)
+    return {"job_id": job["id"], "file_id": file["id"], "batch_id": batch["id"]}
+
+
+def ask(client: httpx.Client, method: str, path: str, operation: dict[str, Any], two: Two) -> httpx.Response:
+    """With a body that names the first key's things, where the endpoint takes one."""
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        return client.request(method, path, json=_body(content["application/json"]["schema"], two))
+    return client.request(method, path)
+
+
+def _body(schema: dict[str, Any], two: Two) -> dict[str, Any]:
+    """The least that the schema asks for, and every id that it takes."""
+    schema = _resolved(schema)
+    body: dict[str, Any] = {}
+    for name, field in schema.get("properties", {}).items():
+        if name.endswith("_id"):
+            kind = re.sub(r"^.*?((file|batch|job)_id)$", r"\1", name)
+            assert kind in two.ids, f"whose is a {name}? Say it in this test"
+            body[name] = two.ids[kind]
+        elif name in schema.get("required", ()):
+            body[name] = _example(_resolved(field))
+    return body
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        return DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]  # type: ignore[no-any-return]
+    return schema
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    if "enum" in schema:
+        return schema["enum"][-1]
+    examples = {"array": [], "integer": 1, "number": 1, "boolean": False, "object": {}}
+    return examples.get(schema.get("type", "string"), "x")
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
+def test_without_a_key_nothing_is_told(two: Two, method: str, path: str, operation: dict[str, Any]) -> None:
+    answer = ask(two.nobody, method, two.fill(path), operation, two)
+    if path in PUBLIC or path == METRICS:
+        assert answer.status_code == 200
+        assert MARK not in answer.text
+    else:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key")
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
+def test_the_things_of_another_key(two: Two, method: str, path: str, operation: dict[str, Any]) -> None:
+    before = two.records()
+    answer = ask(two.second, method, two.fill(path), operation, two)
+    assert MARK not in answer.text
+    owned = set(re.findall(r"{(\w+)(?::\w+)?}", path)) - SHARED
+    if owned:
+        assert answer.status_code == 404, f"{owned} of another key"
+        assert answer.json()["error"]["code"].endswith("_not_found")
+    elif method == "get":
+        assert answer.status_code == 200
+        assert not [each for each in two.ids.values() if each in answer.text]
+    if any(name.endswith("_id") for name in _named(operation)):
+        assert 400 <= answer.status_code < 500, "it names a thing of another key"
+    assert two.records() == before
+
+
+def _named(operation: dict[str, Any]) -> set[str]:
+    content = operation.get("requestBody", {}).get("content", {})
+    schema = _resolved(content.get("application/json", {}).get("schema", {}))
+    return set(schema.get("properties", {}))
+
+
+@pytest.mark.parametrize("kind", ["jobs", "files", "batches"])
+def test_a_list_begins_behind_ones_own_things_alone(two: Two, kind: str) -> None:
+    name = {"jobs": "job_id", "files": "file_id", "batches": "batch_id"}[kind]
+    assert two.ids[name] in two.first.get(f"/v1/{kind}").text
+    after = two.second.get(f"/v1/{kind}", params={"after": two.ids[name]})
+    unknown = two.second.get(f"/v1/{kind}", params={"after": "x"})
+    assert after.status_code == unknown.status_code == 400
+    assert after.text.replace(two.ids[name], "x") == unknown.text, "as if it did not exist"
+
+
+@pytest.mark.parametrize(
+    "params", [{"metadata[batch_id]": "{batch_id}"}, {"status": "succeeded"}, {"status": "failed"}]
+)
+def test_filters_find_nothing_of_others(two: Two, params: dict[str, str]) -> None:
+    filled = {name: value.format(**two.ids) for name, value in params.items()}
+    assert two.third.get("/v1/jobs", params=filled).json()["data"] == []
+    assert two.third.get("/v1/files", params={"purpose": "batch_output"}).json()["data"] == []
+    assert len(two.first.get("/v1/files", params={"purpose": "batch_output"}).json()["data"]) == 2
+
+
+def test_the_results_of_a_batch_are_its_owners(two: Two) -> None:
+    batch = two.first.get(f"/v1/batches/{two.ids['batch_id']}").json()
+    for name in ("output_file_id", "error_file_id"):
+        assert MARK in two.first.get(f"/v1/files/{batch[name]}/content").text
+        for path in (f"/v1/files/{batch[name]}", f"/v1/files/{batch[name]}/content"):
+            assert two.second.get(path).status_code == 404
+
+
+def test_lists_page_through_ones_own_things(two: Two) -> None:
+    mine = [two.third.post("/v1/jobs", json={"prompt": f"{n}"}).json()["id"] for n in range(3)]
+    page = two.third.get("/v1/jobs", params={"limit": 2}).json()
+    assert ([job["id"] for job in page["data"]], page["has_more"]) == (mine[:0:-1], True)
+    rest = two.third.get("/v1/jobs", params={"after": mine[1]}).json()
+    assert ([job["id"] for job in rest["data"]], rest["has_more"]) == (mine[:1], False)

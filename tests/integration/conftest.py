@@ -1,0 +1,54 @@
+"""The whole system on a Redis that wants a user, a password and TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import trustme
+from pydantic import SecretStr
+
+from tasks.key import Limits
+from tasks.keys import KeyStore
+from tasks.store import JobStore
+from tests.integration.secured import FLOWER_PASSWORD, PASSWORD, SERVICES, USER, Secured, System
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.tls import TlsProxy, ca_file
+from tests.workers import SCRIPTED, wait_until
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder, ca = tmp_path_factory.mktemp("secured"), trustme.CA()
+    server = RedisServer(folder / "redis", USER, PASSWORD)
+    server.start()
+    proxy = TlsProxy(server.port, ca, "localhost")
+    yield Secured(server, proxy, ca_file(ca, folder))
+    proxy.stop()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def system(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    settings = fast_settings(
+        secured.redis,
+        redis_url=secured.url,
+        redis_ca=secured.ca,
+        redis_timeout_s=3.0,
+        port=free_port(),
+        flower_port=free_port(),
+        flower_basic_auth=SecretStr(f"me:{FLOWER_PASSWORD}"),
+        engine_factory=SCRIPTED,
+        log_level="DEBUG",
+    )
+    store = JobStore(settings)
+    _, key = KeyStore(store).create("test", Limits())
+    store.close()
+    system = System(settings, key, tmp_path_factory.mktemp("logs"))
+    for name in SERVICES:
+        system.start(name)
+    try:
+        wait_until(lambda: system.ready, 60, report=system.logs)
+        yield system
+    finally:
+        system.stop()

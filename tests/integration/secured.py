@@ -1,0 +1,83 @@
+"""Every service as `medusaq` starts it, on a Redis with a user, a password and TLS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from tasks.settings import Settings
+from tests.servers import RedisServer
+from tests.tls import TlsProxy
+from tests.workers import ROOT, environment
+
+USER, PASSWORD = "medusaq", "Redis-pass.word-8f1c"
+FLOWER_PASSWORD = "Flower-pass.word-77ab"
+S3_SECRET = "S3-secret.key-190d"
+SERVICES = ("gateway", "worker", "io", "flower")
+
+
+@dataclass
+class Secured:
+    """A Redis that wants a user, a password and TLS, and how to get there."""
+
+    redis: RedisServer
+    proxy: TlsProxy
+    ca: Path
+
+    @property
+    def url(self) -> str:
+        return self.named("localhost")
+
+    def named(self, host: str, password: str = PASSWORD) -> str:
+        return f"rediss://{USER}:{password}@{host}:{self.proxy.port}/0"
+
+
+@dataclass
+class System:
+    """Every service as `medusaq` starts it, at the most talkative level, and what it wrote."""
+
+    settings: Settings
+    key: str
+    folder: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.settings.port}"
+
+    @property
+    def flower(self) -> str:
+        return f"http://127.0.0.1:{self.settings.flower_port}"
+
+    def start(self, name: str) -> None:
+        log = (self.folder / f"{name}.log").open("wb")
+        env = environment(self.settings) | {
+            "AWS_SECRET_ACCESS_KEY": S3_SECRET,
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [sys.executable, "-P", "-m", "cli", name]
+        with log:
+            self.processes[name] = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
+
+    def logs(self) -> str:
+        return "".join(
+            f"{path.name}: {path.read_text(errors='replace')}" for path in self.folder.glob("*.log")
+        )
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait(20)
+
+    @property
+    def ready(self) -> bool:
+        try:
+            ready = httpx.get(f"{self.url}/readyz").json()
+            return bool(ready["workers"] and ready["io_worker"]) and httpx.get(self.flower).status_code == 401
+        except httpx.TransportError:
+            return False
