@@ -33,6 +33,7 @@ ROOT = Path(__file__).parent.parent.parent
         ("OWNER_WEIGHTS", '{"a": -1}'),
         ("OWNER_WEIGHTS", '{"a": "nan"}'),
         ("OWNER_WEIGHTS", '{"a": "inf"}'),
+        ("OWNER_WEIGHTS", "a=2"),
     ],
 )
 def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
