@@ -138,6 +138,7 @@ class JobStore:
             "1" if new.watched else "",
             "" if new.keep_s is None else round(new.keep_s * 1000),
             new.owner,
+            "" if new.webhook is None else new.webhook.stored(),
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
