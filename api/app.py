@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system
+from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system, webhooks
 from api.batches import BatchRequest
 from api.gateway import Gateway
 from api.generate import GenerateRequest
@@ -53,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(events.router)
     app.include_router(online.router)
     app.include_router(generate.router)
+    app.include_router(webhooks.router)
     app.include_router(system.router)
     app.include_router(metrics.router)
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
