@@ -19,6 +19,7 @@ COMMANDS = [
     "cancel",
     "jobs",
     "batches",
+    "webhooks",
     "compare",
     "up",
     "gateway",
@@ -47,6 +48,8 @@ def test_help_has_examples(cli: Cli) -> None:
         assert "Examples" in cli(command, "--help").stdout
     for command in ("create", "list", "show", "cancel", "retry", "download"):
         assert "Examples" in cli("batches", command, "--help").stdout
+    for command in ("list", "replay"):
+        assert "Examples" in cli("webhooks", command, "--help").stdout
 
 
 @pytest.mark.parametrize(
