@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system
+from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system, webhooks
 from api.access import Access
 from api.document import document
 from api.gateway import Gateway
@@ -48,6 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(events.router)
     app.include_router(online.router)
     app.include_router(generate.router)
+    app.include_router(webhooks.router)
     app.include_router(system.router)
     app.include_router(metrics.router)
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}

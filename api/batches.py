@@ -24,7 +24,7 @@ from api.inputs import (
     seen_by,
 )
 from api.schemas import PAGE_PARAMETERS, ErrorBody, page
-from api.submission import hash_of
+from api.submission import check_target, hash_of
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
 from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
@@ -32,6 +32,7 @@ from tasks.file_records import Purpose
 from tasks.line_schema import line_schema as make_line_schema
 from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
+from tasks.webhook_request import BatchWebhook
 
 JSON_LINES = "application/jsonl"
 SCHEMA_JSON = "application/schema+json"
@@ -66,6 +67,7 @@ class BatchRequest(Strict):
         None, description="Unix seconds; what has not run by then expires. A day from now unless given."
     )
     dry_run: bool = Field(False, description="Validate the file and send nothing.")
+    webhook: BatchWebhook | None = None
 
 
 _BODY = {
@@ -91,6 +93,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         metadata=asked.metadata or {},
         output_expires_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
         dry_run=asked.dry_run,
+        webhook=None if asked.webhook is None else asked.webhook.chosen(),
         idempotency_key=key,
         body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
     )
@@ -141,6 +144,7 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
         metadata=old.metadata,
         output_expires_s=old.output_expires_s,
         retry_of=batch_id,
+        webhook=old.webhook,
         idempotency_key=key,
         body_hash=hash_of(batch_id),
     )
@@ -185,6 +189,8 @@ def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     if earlier is not None:  # what was fine then may not be now
         return earlier
     check_deadline(new.deadline)
+    if new.webhook is not None:
+        check_target(gateway, new.webhook.url)
     try:
         record = gateway.files.records.get(new.input_file_id, seen)
     except FileNotFound as error:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from tasks.errors import (
     BatchNotFound,
     BudgetSpent,
+    DeliveryNotFound,
     FileInUse,
     FileNotFound,
     FileStoreFull,
@@ -41,6 +42,7 @@ from tasks.errors import (
     JobNotFound,
     LimitReached,
     ObjectMissing,
+    SecretFixed,
     StoreUnavailable,
 )
 from tasks.requests import INVALID_VALUE
@@ -170,6 +172,8 @@ TABLE: dict[type[Exception], Row] = {
     JobNotFound: Row(404, INVALID, "job_not_found"),
     BatchNotFound: Row(404, INVALID, "batch_not_found"),
     BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
+    DeliveryNotFound: Row(404, INVALID, "delivery_not_found"),
+    SecretFixed: Row(409, INVALID, "secret_fixed", again=False),
     JobNotFinished: Row(409, INVALID, "job_not_finished"),
     IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key", again=False),
     StoreUnavailable: Row(503, SERVER, "store_unavailable"),

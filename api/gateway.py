@@ -15,10 +15,12 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.waiting import Waiter
 from tasks.batches import BatchStore
+from tasks.deliveries import DeliveryStore
 from tasks.errors import JobNotFound, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import FileStore
+from tasks.guard import Guard
 from tasks.keys import KeyStore
 from tasks.publish import Outbox, Publisher
 from tasks.registry import Registry, WorkerInfo
@@ -46,6 +48,8 @@ class Gateway:
         self.outbox = Outbox(self._publisher)
         self.waiter = Waiter(settings, self.store)
         self.batches = BatchStore(self.store)
+        self.deliveries = DeliveryStore(self.store, settings)
+        self.guard = Guard.of(settings)
         self._registry = Registry(self.store, settings.worker_ttl_s)
         self.awaited: set[str] = set()  # jobs whose only reason is a request under way
         self._cancelling: set[asyncio.Task[None]] = set()

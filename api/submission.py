@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from api.errors import BadRequest, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
+from tasks.errors import TargetRefused
 from tasks.job import Decoding, Job, NewJob
 from tasks.registry import WorkerInfo
 from tasks.requests import JobRequest, check_deadline
+from tasks.webhook import target_of
 
 
 def submit(
@@ -32,6 +34,8 @@ def submit(
         return earlier
     check_deadline(body.deadline)
     _check_against_workers(gateway, body)
+    if body.webhook is not None:
+        check_target(gateway, body.webhook.url)
     new = NewJob(
         request=body.fixed(gateway.settings.default_max_tokens),
         priority=body.priority,
@@ -43,11 +47,20 @@ def submit(
         body_hash=body_hash,
         watched=watched,
         keep_s=keep_s,
+        webhook=None if body.webhook is None else body.webhook.chosen(),
     )
     job, created = gateway.store.create(new)
     if created:
         gateway.outbox.put(job)
     return job
+
+
+def check_target(gateway: Gateway, url: str) -> None:
+    """Refuse a webhook to an address where nothing may be sent; names are looked up when it is sent."""
+    try:
+        gateway.guard.check_literal(target_of(url).host)
+    except TargetRefused as error:
+        raise BadRequest(f"webhook.url: {error}", param="webhook.url") from None
 
 
 def hash_of(body: object) -> str:

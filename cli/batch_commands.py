@@ -11,7 +11,7 @@ import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
 from cli.outputs import check_writable
-from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
+from cli.remote import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from tasks.batch import MAX_PRIORITY
 from tasks.openai_format import CHAT, ENDPOINTS
 
@@ -84,6 +84,7 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is wrong with the lines, and send none.")
     ] = False,
+    webhook: WebhookOption = None,
     watch: WatchOption = False,
     output: OutputOption = None,
     errors: ErrorsOption = None,
@@ -98,6 +99,8 @@ def create(
         "priority": priority,
         "dry_run": dry_run,
     }
+    if webhook is not None:
+        body["webhook"] = {"url": webhook}
     if deadline_hours is not None:
         body["deadline"] = time.time() + deadline_hours * HOUR_S
     from cli.batch_transfer import upload

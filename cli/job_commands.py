@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import EXIT_FAILURE, BadInput
-from cli.remote import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
+from cli.remote import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from cli.request_options import (
     AcceptanceOption,
     DecodingOption,
@@ -51,6 +51,7 @@ def submit(
     decoding: DecodingOption = None,
     acceptance: AcceptanceOption = None,
     priority: Annotated[Priority, typer.Option()] = Priority.INTERACTIVE,
+    webhook: WebhookOption = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -72,6 +73,7 @@ def submit(
         "stop": stop or None,
         "decoding": decoding,
         "acceptance": acceptance,
+        "webhook": None if webhook is None else {"url": webhook},
     }
     body |= {name: value for name, value in given.items() if value is not None}
     record = ask(url, "POST", "/v1/jobs", wait_s=WAIT_S if wait else 0, json=body)

@@ -17,6 +17,7 @@ from cli.key_commands import keys
 from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
 from cli.train_heads import TRAIN_EPILOG, train_heads
+from cli.webhook_commands import webhooks
 
 app = typer.Typer(
     name="medusaq",
@@ -46,6 +47,7 @@ for panel, commands in PANELS.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
 app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(keys, name="keys", rich_help_panel="The stack")
+app.add_typer(webhooks, name="webhooks", rich_help_panel="Single jobs")
 app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)
 

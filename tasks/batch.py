@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tasks.webhook import Webhook
+
 MAX_PRIORITY = 100
 WINDOW_S = 24 * 3600  # "24h", the one completion window of the original
 TOP_CODES = 5  # reasons for failures shown on a batch
@@ -68,6 +70,7 @@ class NewBatch:
     output_expires_s: int | None = None
     retry_of: str | None = None
     dry_run: bool = False
+    webhook: Webhook | None = None
     idempotency_key: str | None = None
     body_hash: str = ""
 
@@ -102,6 +105,7 @@ class Batch:
     output_expires_s: int | None
     retry_of: str | None
     dry_run: bool
+    webhook: Webhook | None
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -151,6 +155,7 @@ class Batch:
             output_expires_s=int(expires) if expires else None,
             retry_of=fields.get("retry_of") or None,
             dry_run=fields.get("dry_run") == "1",
+            webhook=Webhook.from_stored(fields["webhook"]) if fields.get("webhook") else None,
             validated=fields.get("validated") == "1",
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
@@ -188,6 +193,7 @@ class Batch:
             "priority": self.priority,
             "retry_of": self.retry_of,
             "dry_run": self.dry_run,
+            "webhook": None if self.webhook is None else self.webhook.to_json(),
             "top_errors": [{"code": code, "count": count} for code, count in top],
         }
 

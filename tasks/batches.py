@@ -122,6 +122,7 @@ class BatchStore:
             "output_expires_s": "" if new.output_expires_s is None else new.output_expires_s,
             "retry_of": new.retry_of or "",
             "dry_run": int(new.dry_run),
+            "webhook": "" if new.webhook is None else new.webhook.stored(),
         }
         answer, record = self._run(
             "batch_create",

@@ -19,6 +19,9 @@ TasksError
 │   └── FileStoreFull      it has no room left
 ├── ObjectMissing          the file store has no object of this name
 ├── BadObjectName          a name that is none of ours, or would leave the store
+├── DeliveryNotFound       no delivery of a webhook under this id
+├── SecretFixed            the settings give the secrets of webhooks
+├── TargetRefused          a webhook leads where nothing may be sent
 ├── IdempotencyConflict    the same idempotency key came with another body
 └── JobFailed              what the Celery task raises so that Flower shows a failed job as failed
 """
@@ -144,6 +147,24 @@ class BadObjectName(TasksError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name!r} cannot be the name of an object")
+
+
+class DeliveryNotFound(TasksError):
+    """No delivery has this id; it never existed, or its time has passed."""
+
+    def __init__(self, delivery_id: str) -> None:
+        super().__init__(f"no delivery with id {delivery_id!r}")
+
+
+class SecretFixed(TasksError):
+    """The settings give the secrets of webhooks; who set them knows them, and changes them there."""
+
+    def __init__(self) -> None:
+        super().__init__("MEDUSAQ_WEBHOOK_SECRETS gives the secrets of webhooks: ask who runs this system")
+
+
+class TargetRefused(TasksError):
+    """A webhook leads where nothing may be sent; the message is one line."""
 
 
 class IdempotencyConflict(TasksError):

@@ -1,4 +1,4 @@
-"""The io worker: the work on batches, the periodic reconciler, the removal of files whose time is over.
+"""The io worker: batches, webhooks, the periodic reconciler, the removal of files whose time is over.
 
 `celery -A tasks.app worker -B -P threads -c 4 -I tasks.io -Q medusaq.io`
 """
@@ -24,6 +24,7 @@ from tasks.files import make_store
 from tasks.publish import Publisher
 from tasks.queues import DROP_FILES, IO_QUEUE, RECONCILE
 from tasks.store import JobStore
+from tasks.webhook_sender import WebhookSender
 
 log = logging.getLogger(__name__)
 
@@ -53,19 +54,24 @@ try:
 except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
 _batches: BatchDriver | None = None
+_webhooks: WebhookSender | None = None
 
 
 @signals.worker_ready.connect
 def _start(**_: object) -> None:
-    global _batches
+    global _batches, _webhooks
     _batches = BatchDriver(settings, _store, _publisher, _files)
     _batches.start()
+    _webhooks = WebhookSender(settings, _store)
+    _webhooks.start()
 
 
 @signals.worker_shutdown.connect
 def _stop(**_: object) -> None:
     if _batches is not None:
         _batches.stop()
+    if _webhooks is not None:
+        _webhooks.stop()
 
 
 @signals.beat_embedded_init.connect

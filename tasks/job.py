@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tasks.webhook import Webhook
+
 PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
 
 
@@ -104,6 +106,7 @@ class NewJob:
     owner: str = ""
     watched: bool = False
     keep_s: float | None = None
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, slots=True)

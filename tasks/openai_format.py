@@ -19,7 +19,7 @@ JOBS = "/v1/jobs"  # of batch lines alone: their bodies are job fields already
 ENDPOINTS = (CHAT, COMPLETIONS, JOBS)
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's
-OF_THE_BATCH = ("deadline", "priority")  # job fields that a batch has for all its lines
+OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch has for all its lines
 
 # Nothing in an answer depends on them: names for their accounts, for their caches, hints about speed.
 IGNORED = frozenset(

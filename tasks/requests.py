@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 from tasks.errors import InvalidRequest
 from tasks.job import Acceptance, Decoding, Priority, random_seed
 from tasks.messages import Message, ResponseFormat, Strict, Tool, wrong
+from tasks.webhook_request import JobWebhook
 
 MAX_STOPS = 16
 MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
@@ -123,6 +124,7 @@ class JobRequest(Strict):
     )
     priority: Priority = Priority.INTERACTIVE
     deadline: Deadline | None = None
+    webhook: JobWebhook | None = None
     metadata: dict[MetaKey, MetaValue] = Field({}, max_length=MAX_METADATA)
 
     @model_validator(mode="after")

@@ -1,6 +1,7 @@
-"""The Lua scripts in tasks/lua, common.lua before each: one script is one change, whole or not at all.
+"""The Lua scripts in tasks/lua: one script is one change, whole or not at all.
 
-common.lua lists the keys. A script that cannot run, or whose answer is late, raises StoreUnavailable.
+common.lua and outbox.lua, put before each, list the keys. A script that cannot run, or whose answer
+is late, raises StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from redis.commands.core import Script
 from tasks.errors import StoreUnavailable
 
 _LUA = Path(__file__).parent / "lua"
+_SHARED = ("common", "outbox")
 
 
 class Scripts:
@@ -23,11 +25,11 @@ class Scripts:
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._prefix = prefix
-        common = (_LUA / "common.lua").read_text(encoding="utf-8")
+        shared = "".join((_LUA / f"{name}.lua").read_text(encoding="utf-8") for name in _SHARED)
         self._scripts: dict[str, Script] = {
-            path.stem: client.register_script(common + path.read_text(encoding="utf-8"))
+            path.stem: client.register_script(shared + path.read_text(encoding="utf-8"))
             for path in _LUA.glob("*.lua")
-            if path.stem != "common"
+            if path.stem not in _SHARED
         }
 
     def run(self, name: str, *args: str | int) -> Any:

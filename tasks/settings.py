@@ -4,13 +4,17 @@ Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named.
 """
 
 import ipaddress
+import re
 from functools import cache
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from pydantic import AfterValidator, AliasChoices, Field, FilePath, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as NotJson
 
 from tasks.errors import SettingsError
+from tasks.webhook import secret_key
 
 ENV_PREFIX = "MEDUSAQ_"
 
@@ -27,6 +31,15 @@ def _user_and_password(value: SecretStr) -> SecretStr:
     if not all(name.strip() and password for name, _, password in users):
         raise ValueError("must be user:password")
     return value
+
+
+def _secrets(given: SecretStr) -> SecretStr:
+    for secret in given.get_secret_value().split():
+        secret_key(secret)
+    return given
+
+
+Pause = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -86,6 +99,14 @@ class Settings(BaseSettings):
     # batches
     max_batch_lines: int = Field(50_000, ge=1)
 
+    # webhooks
+    webhook_secrets: Annotated[SecretStr, AfterValidator(_secrets)] = SecretStr("")  # "": each owner has one
+    webhook_retries_s: list[Pause] = Field([5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400])
+    webhook_timeout_s: float = Field(20.0, ge=0.1, le=60)  # of an attempt, from the name to the answer
+    webhook_allow_private: bool = False
+    webhook_allow: list[IPv4Network | IPv6Network] = Field([])  # networks that are no public ones
+    webhook_log: int = Field(5000, ge=1)  # ended deliveries of each status and owner that are kept
+
     # the gateway
     max_body_bytes: int = Field(4_194_304, ge=1024)
     max_file_bytes: int = Field(200_000_000, ge=1)  # of one upload; the limit of the OpenAI API
@@ -109,6 +130,11 @@ class Settings(BaseSettings):
         """Celery threads of a model worker: the slots plus the lookahead."""
         return self.slots + self.worker_lookahead
 
+    @property
+    def webhook_keys(self) -> tuple[str, ...]:
+        """Secrets that sign for every owner, the current one first."""
+        return tuple(self.webhook_secrets.get_secret_value().split())
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
@@ -126,6 +152,9 @@ def load_settings(**overrides: object) -> Settings:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic checks the values
     except ValidationError as error:
         raise SettingsError("; ".join(_line(e["loc"], e["msg"]) for e in error.errors())) from None
+    except NotJson as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        raise SettingsError(_line((field[1],) if field else (), "must be JSON")) from None
 
 
 def _line(loc: tuple[int | str, ...], message: str) -> str:

@@ -143,6 +143,7 @@ class JobStore:
             new.owner,
             new.request.get("max_tokens", 0),
             self._settings.max_queued,
+            "" if new.webhook is None else new.webhook.stored(),
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -100,11 +101,15 @@ class Workers:
             store.close()
 
 
+def _secrets(settings: Settings) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
+
+
 def environment(settings: Settings) -> dict[str, str]:
     """The process environment that gives a child these settings."""
     chosen = {
-        ENV_PREFIX + name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        for name, value in settings.model_dump().items()
+        ENV_PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value)
+        for name, value in (settings.model_dump(mode="json") | _secrets(settings)).items()
         if value is not None
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}

@@ -30,6 +30,15 @@ redis.call('ZADD', P .. 'batches:expiry', int(NOW + kept), id)
 if status ~= 'failed' or fields[1] ~= '1' then -- else its results stay as long as the record: there is no other copy
   redis.call('SADD', P .. 'batches:cleanup', id)
 end
+local webhook = redis.call('HGET', key, 'webhook') or ''
+if webhook ~= '' then
+  local b = redis.call('HMGET', key, 'owner', 'metadata', 'total', 'completed', 'failed', 'output_file_id',
+    'error_file_id', 'errors')
+  local function quoted(text) return text and text ~= '' and cjson.encode(text) or '' end
+  announce(id, b[1], webhook, status, { 'metadata', b[2], 'request_counts', '{"total":' .. b[3] .. ',"completed":' ..
+    b[4] .. ',"failed":' .. b[5] .. '}', 'output_file_id', quoted(b[6]), 'error_file_id', quoted(b[7]),
+    'errors', b[8] or '' })
+end
 redis.call('PUBLISH', P .. 'events', id .. ' ' .. status)
 wake()
 return 'ok'

@@ -38,6 +38,8 @@
 -- file_begun            objects being written: id -> until when their writer is believed alive
 -- file_garbage          objects without a record: id -> when to remove them (again)
 --
+-- (those of webhooks are in outbox.lua)
+--
 -- idem:KIND:KEY hash    the job, batch or file, and the hash of the body, that came with an idempotency key
 -- seq, file_seq         the last sequence numbers given
 -- reconciled_at, grace_until    when the reconciler last looked, and until when it spares old leases
@@ -50,8 +52,10 @@ local DAY_MS = 24 * 3600 * 1000
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
-  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat' }
+  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
+
+local announce -- in outbox.lua
 
 local function int(number)
   return string.format('%.0f', number)
@@ -216,6 +220,9 @@ local function close(job, status, result, failure, ttl_ms, tokens)
     redis.call('SREM', batch .. ':live', job.id)
     redis.call('RPUSH', batch .. ':ended', job.id)
     redis.call('HINCRBY', batch, status == 'succeeded' and 'completed' or 'failed', 1)
+  end
+  if job.webhook ~= '' then
+    announce(job.id, job.owner, job.webhook, status, { 'metadata', job.metadata, 'error', failure, 'result', result })
   end
   redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. status)
 end

@@ -19,6 +19,7 @@ COMMANDS = [
     "cancel",
     "jobs",
     "batches",
+    "webhooks",
     "compare",
     "keys",
     "up",
@@ -50,6 +51,8 @@ def test_help_has_examples(cli: Cli) -> None:
         assert "Examples" in cli("batches", command, "--help").stdout
     for command in ("create", "list", "revoke"):
         assert "Examples" in cli("keys", command, "--help").stdout
+    for command in ("list", "replay"):
+        assert "Examples" in cli("webhooks", command, "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,23 @@
-"""Fixtures for the tests of files: a keeper over a folder of the test's own."""
+"""Fixtures for the tests of files and of webhooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tasks import file_records
+from tasks.deliveries import DeliveryStore
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import make_store
+from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tasks.webhook_sender import WebhookSender
 from tests.files import Kept
+from tests.tasks.outbox import Start
 
 
 @pytest.fixture
@@ -27,3 +32,24 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer is given up after 0.2 s, and a removal tried again after that."""
     monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 200)
     monkeypatch.setattr(file_records, "AGAIN_MS", 200)
+
+
+@pytest.fixture
+def outbox(store: JobStore, settings: Settings) -> DeliveryStore:
+    return DeliveryStore(store, settings)
+
+
+@pytest.fixture
+def start(store: JobStore, settings: Settings) -> Iterator[Start]:
+    """Starts senders in this process, and stops them all."""
+    started: list[WebhookSender] = []
+
+    def begin(guard: Guard | None = None, **overrides: Any) -> WebhookSender:
+        sender = WebhookSender(settings.model_copy(update=overrides), store, guard)
+        started.append(sender)
+        sender.start()
+        return sender
+
+    yield begin
+    for sender in started:
+        sender.stop()

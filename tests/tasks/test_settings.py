@@ -33,6 +33,7 @@ ROOT = Path(__file__).parent.parent.parent
         ("REDIS_CA", "/nowhere.pem"),
         ("FLOWER_BASIC_AUTH", "password"),
         ("FLOWER_BASIC_AUTH", "user:"),
+        ("WEBHOOK_RETRIES_S", "a=2"),
     ],
 )
 def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

@@ -1,0 +1,84 @@
+"""Deliveries of webhooks, and the secrets of their signatures. Each API key sees its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from api.errors import BadRequest
+from api.gateway import GatewayDep
+from api.inputs import owner_of, page_query
+from api.schemas import ErrorBody, page
+from tasks.deliveries import Secrets
+from tasks.errors import DeliveryNotFound
+from tasks.webhook import DeliveryStatus
+
+_ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 503)}
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=_ERRORS)
+
+
+@router.get("/deliveries")
+async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Deliveries, newest first; ?status=, ?limit=1..100, ?after=ID; or of one ?job_id= or ?batch_id=."""
+    limit, after, filters = page_query(request, "status|job_id|batch_id")
+    asked = dict(filters)
+    store, owner = gateway.deliveries, owner_of(request)
+    status = _status(asked["status"]) if "status" in asked else None
+    object_id = asked.get("job_id") or asked.get("batch_id")
+    if object_id is not None:
+        found = await run_in_threadpool(store.of_object, object_id, owner)
+        return page([one.to_json() for one in found if status in (None, one.status)], has_more=False)
+    try:
+        found, more = await run_in_threadpool(store.page, owner, limit, after, status)
+    except DeliveryNotFound as error:
+        raise BadRequest(f"after: {error}", param="after") from None
+    return page([one.to_json() for one in found], more)
+
+
+@router.get("/deliveries/{delivery_id}")
+async def get_delivery(delivery_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """One delivery, what is sent, and what came of each attempt."""
+    found = await run_in_threadpool(gateway.deliveries.get, delivery_id, owner_of(request))
+    return JSONResponse(found.to_json())
+
+
+@router.post("/deliveries/{delivery_id}/replay")
+async def replay_delivery(delivery_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Send it again now, under the same webhook-id; an address that answered 410 is used again."""
+    found = await run_in_threadpool(gateway.deliveries.replay, delivery_id, owner_of(request))
+    return JSONResponse(found.to_json())
+
+
+@router.get("/secret")
+async def get_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """The secret by which your receivers verify signatures; made when it is first needed."""
+    return _shown(await run_in_threadpool(gateway.deliveries.secrets, owner_of(request)))
+
+
+@router.post("/secret/rotate")
+async def rotate_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """A new secret; the one before it signs too for a day."""
+    rotated = await run_in_threadpool(lambda: gateway.deliveries.secrets(owner_of(request), rotate=True))
+    return _shown(rotated)
+
+
+def _shown(secrets: Secrets) -> JSONResponse:
+    content = {
+        "object": "webhook.secret",
+        "current": secrets.current,
+        "previous": secrets.previous,
+        "previous_until": secrets.previous_until,
+    }
+    return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+
+def _status(value: str) -> DeliveryStatus:
+    try:
+        return DeliveryStatus(value)
+    except ValueError:
+        known = ", ".join(DeliveryStatus)
+        raise BadRequest(f"status: must be one of {known}", param="status") from None

@@ -1,0 +1,223 @@
+"""The outbox of webhooks: what is to be delivered, what came of each attempt, and the keys of signatures.
+
+A delivery is put in by the script that ends the job or batch (tasks/lua/outbox.lua). Every method raises
+StoreUnavailable when Redis does not answer in time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.scripts import answering
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tasks.webhook import DeliveryStatus, new_secret
+
+ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
+EXTRA_TRIES = 3  # beyond the schedule, of deliveries whose senders were lost on the way
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One record. Times are Unix seconds; event: what is sent."""
+
+    id: str
+    status: DeliveryStatus
+    type: str
+    object_id: str
+    url: str
+    created_at: float
+    next_attempt_at: float | None
+    ended_at: float | None
+    attempts: list[dict[str, Any]]
+    event: dict[str, Any]
+
+    @classmethod
+    def from_hash(cls, fields: Mapping[str, str], attempts: Sequence[str]) -> Delivery:
+        return cls(
+            id=fields["id"],
+            status=DeliveryStatus(fields["status"]),
+            type=fields["type"],
+            object_id=fields["object_id"],
+            url=fields["url"],
+            created_at=float(fields["created_at"]) / 1000,
+            next_attempt_at=_seconds(fields.get("next_at")),
+            ended_at=_seconds(fields.get("ended_at")),
+            attempts=[json.loads(attempt) for attempt in attempts],
+            event=json.loads(fields["body"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as HTTP shows it."""
+        return {
+            "id": self.id,
+            "object": "webhook.delivery",
+            "status": self.status.value,
+            "type": self.type,
+            "object_id": self.object_id,
+            "url": self.url,
+            "created_at": self.created_at,
+            "next_attempt_at": self.next_attempt_at,
+            "ended_at": self.ended_at,
+            "attempts": self.attempts,
+            "event": self.event,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery that its taker must attempt now.
+
+    number counts all its attempts, tries those since it was put in or replayed.
+    """
+
+    id: str
+    number: int
+    tries: int
+    owner: str
+    url: str
+    receiver: str
+    body: bytes
+    at: float  # Unix seconds by the clock of Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one. error: why there was no answer; retry_after_s: what the answer asked for."""
+
+    duration_s: float
+    status_code: int | None = None
+    error: str | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Of one owner. previous: signs too, until then in Unix seconds."""
+
+    current: str
+    previous: str | None = None
+    previous_until: float | None = None
+
+    @property
+    def all(self) -> list[str]:
+        return [self.current] if self.previous is None else [self.current, self.previous]
+
+
+class DeliveryStore:
+    """Over the connection and the scripts of a job store."""
+
+    def __init__(self, jobs: JobStore, settings: Settings) -> None:
+        self._run = jobs.scripts.run
+        self._redis = jobs.redis
+        self._ttl_ms = jobs.ttl_ms
+        self._settings = settings
+        self.prefix = jobs.prefix
+        self.lease_s = 2 * settings.webhook_timeout_s
+
+    # For those who ask
+
+    def get(self, delivery_id: str, owner: str) -> Delivery:
+        """Raises DeliveryNotFound, for another's too."""
+        found = self._load([delivery_id], owner)
+        if not found:
+            raise DeliveryNotFound(delivery_id)
+        return found[0]
+
+    def page(
+        self, owner: str, limit: int, after: str | None = None, status: DeliveryStatus | None = None
+    ) -> tuple[list[Delivery], bool]:
+        """Newest first, beginning below the delivery `after`, and whether there are more.
+
+        Raises DeliveryNotFound for an unknown `after`.
+        """
+        everything = f"{self.prefix}hooks:{owner}"
+        index = everything if status is None else f"{everything}:{status.value}"
+        below = "+inf"
+        with answering():
+            if after is not None:
+                seq = self._redis.zscore(everything, after)
+                if seq is None:
+                    raise DeliveryNotFound(after)
+                below = f"({seq:.0f}"
+            ids = self._redis.zrevrangebyscore(index, below, "-inf", start=0, num=limit + 1)
+        return self._load(ids[:limit], owner), len(ids) > limit
+
+    def of_object(self, object_id: str, owner: str) -> list[Delivery]:
+        """What was told of a job or a batch: nothing, or its end."""
+        return self._load([f"evt_{object_id.partition('_')[2]}"], owner, object_id)
+
+    def replay(self, delivery_id: str, owner: str) -> Delivery:
+        """Send it again now, whatever came of it; raises DeliveryNotFound."""
+        if not self._run("hook_replay", delivery_id, owner):
+            raise DeliveryNotFound(delivery_id)
+        return self.get(delivery_id, owner)
+
+    def secrets(self, owner: str, *, rotate: bool = False) -> Secrets:
+        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all."""
+        if self._settings.webhook_keys:
+            raise SecretFixed
+        current, previous, until = self._run(
+            "hook_secret", owner, new_secret(), ROTATION_MS if rotate else ""
+        )
+        return Secrets(current, previous or None, int(until) / 1000 if previous and until else None)
+
+    # For the one who sends
+
+    def signing_keys(self, owner: str) -> list[str]:
+        return list(self._settings.webhook_keys) or self.secrets(owner).all
+
+    def take(self, most: int, most_each: int, busy: Mapping[str, int]) -> tuple[list[Due], float | None]:
+        """Deliveries to attempt within lease_s, and the seconds until the next is due, where that is known.
+
+        busy: how many the caller is sending to each receiver; it is given at most so many of one.
+        """
+        sending = [value for pair in busy.items() for value in pair]
+        tries = len(self._settings.webhook_retries_s) + 1 + EXTRA_TRIES
+        wait, now, *flat = self._run(
+            "hook_take", round(self.lease_s * 1000), most, most_each, tries, *self._bounds(), *sending
+        )
+        due = [
+            Due(name, int(number), int(tries), owner, url, receiver, body.encode(), int(now) / 1000)
+            for name, number, tries, owner, url, receiver, body in zip(
+                *(flat[i::7] for i in range(7)), strict=True
+            )
+        ]
+        return due, None if int(wait) < 0 else int(wait) / 1000
+
+    def done(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float = 0.0) -> bool:
+        """Note what came of it; pending: to be tried again. False: it is another sender's by now."""
+        noted = {
+            "number": due.number,
+            "at": due.at,
+            "duration_s": round(attempt.duration_s, 3),
+            "status_code": attempt.status_code,
+            "error": attempt.error,
+        }
+        end = (status.value, round(delay_s * 1000), json.dumps(noted, ensure_ascii=False))
+        return bool(self._run("hook_done", due.id, due.number, *end, *self._bounds()))
+
+    def _bounds(self) -> tuple[int, int]:
+        return self._ttl_ms, self._settings.webhook_log
+
+    def _load(self, ids: Sequence[str], owner: str, object_id: str | None = None) -> list[Delivery]:
+        """Those of them that there are, and are the owner's."""
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
+            for delivery_id in ids:
+                key = f"{self.prefix}hook:{delivery_id}"
+                pipe.hgetall(key).lrange(f"{key}:attempts", 0, -1)
+            answers = pipe.execute()
+        found = [
+            Delivery.from_hash(record, attempts)
+            for record, attempts in zip(answers[::2], answers[1::2], strict=True)
+            if record.get("owner") == owner
+        ]
+        return [d for d in found if object_id in (None, d.object_id)]
+
+
+def _seconds(ms: str | None) -> float | None:
+    return float(ms) / 1000 if ms else None

@@ -1,0 +1,91 @@
+"""Where webhooks may be sent: to public addresses alone, so that nobody reaches into our network through us.
+
+A name is resolved once for each attempt, every address it has is checked, and the connection is made to one
+of those very addresses: a name that answers differently the next time gains nothing. TLS and the Host header
+keep the name. Nothing follows a redirect.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from tasks.errors import TargetRefused
+from tasks.settings import Settings
+
+Network = IPv4Network | IPv6Network
+
+# Of IPv6 only this is routed on the internet. It leaves out loopback, link-local, unique local and multicast
+# addresses, and the forms that hold one of IPv4: mapped, compatible, translated, and NAT64.
+PUBLIC_V6 = ip_network("2000::/3")
+# What Python's is_global lets through, or has not known in every version.
+NOT_PUBLIC = tuple(
+    ip_network(text)
+    for text in (
+        "168.63.129.16/32",  # answers every virtual machine on Azure
+        "192.0.0.0/24",  # protocol assignments; Oracle's clouds answer there
+        "192.88.99.0/24",  # 6to4 relays
+        "2001::/23",  # protocol assignments, Teredo among them
+        "2002::/16",  # 6to4: an address of IPv4 inside
+        "3fff::/20",  # documentation
+    )
+)
+Resolve = Callable[..., list[tuple[Any, ...]]]
+
+
+class Guard:
+    """Thread-safe. resolve is socket.getaddrinfo, or for tests what stands for a name server."""
+
+    def __init__(
+        self,
+        allowed: Iterable[Network] = (),
+        *,
+        allow_all: bool = False,
+        resolve: Resolve = socket.getaddrinfo,
+    ) -> None:
+        self._allowed = tuple(allowed)
+        self._allow_all = allow_all
+        self._resolve = resolve
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guard:
+        return cls(settings.webhook_allow, allow_all=settings.webhook_allow_private)
+
+    def check_literal(self, host: str) -> None:
+        """Raise TargetRefused where it is known without asking a name server; names pass."""
+        local = host.lower() == "localhost" or host.lower().endswith(".localhost")
+        try:
+            found = socket.getaddrinfo("127.0.0.1" if local else host, None, flags=socket.AI_NUMERICHOST)
+        except OSError:
+            return
+        self._check(host, [str(entry[4][0]) for entry in found])
+
+    def addresses(self, host: str, port: int) -> list[str]:
+        """What to connect to, in this order; waits for a name server. Raises TargetRefused."""
+        try:
+            found = self._resolve(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise TargetRefused(f"{host} cannot be resolved: {reason or error}") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        self._check(host, addresses)
+        return addresses
+
+    def _check(self, host: str, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if not (self._allow_all or self._may_reach(address)):
+                # Not which: nobody shall learn the names and addresses inside our network.
+                raise TargetRefused(f"{host} is, or leads to, no public address, and none that is allowed")
+
+    def _may_reach(self, text: str) -> bool:
+        if "%" in text:  # of one network interface
+            return False
+        address = ip_address(text)
+        if any(address in network for network in self._allowed):
+            return True
+        if any(address in network for network in NOT_PUBLIC):
+            return False
+        unusual = address.is_multicast or address.is_reserved or not address.is_global
+        return not unusual and (isinstance(address, IPv4Address) or address in PUBLIC_V6)

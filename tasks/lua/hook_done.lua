@@ -1,0 +1,16 @@
+-- ARGV: id, fence, status ('pending' to try again), ms until then, the attempt as JSON, result ttl ms,
+--       most kept of a status.
+-- Returns 1, or 0 if the delivery is not this sender's any more.
+local hook = load_hook(ARGV[1])
+if not hook or hook.sending == '' or hook.fence ~= ARGV[2] then return 0 end
+note_attempt(hook, ARGV[5])
+if ARGV[3] == 'pending' then
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '')
+  schedule_hook(hook.id, hook.to, NOW + tonumber(ARGV[4]))
+  return 1
+end
+if ARGV[3] == 'disabled' then redis.call('SET', gone_key(hook.owner, hook.url), '1', 'PX', ARGV[6]) end
+end_hook(hook, ARGV[3], tonumber(ARGV[6]), tonumber(ARGV[7]))
+local first = next_for(hook.to)
+if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end -- it may have waited for room
+return 1

@@ -1,0 +1,104 @@
+-- Put behind common.lua before every script: what is told to webhooks. Nothing here is touched by work without one.
+--
+-- hook:ID hash          a delivery: one event for one address; hook:ID:attempts what came of each attempt, as JSON
+-- hooks:OWNER, hooks:OWNER:STATUS   indexes: id -> sequence number
+-- hook_queue:TO         pending deliveries to one host and port: id -> when to send it, or, while somebody does,
+--                       when it is given to another
+-- hook_due              hosts and ports that have some -> the earliest of these times
+-- hook_expiry           ended deliveries: id -> when the record is dropped
+-- hook_gone:OWNER:HASH  an address that answered 410: nothing more is sent there
+-- hook_secrets          owner -> the keys of its signatures, as JSON
+-- hook_seq              the last sequence number given
+-- hooks                 channel: there is something to send now
+
+local EVENT_BYTES = 19000 -- of what an event says of its object: with the rest it stays under 20 kB
+local MOST_ATTEMPTS_KEPT = 50
+
+local function gone_key(owner, url)
+  return P .. 'hook_gone:' .. owner .. ':' .. redis.sha1hex(url)
+end
+
+-- Returns when something is to be done next for this receiver, if ever.
+local function next_for(to)
+  local first = redis.call('ZRANGE', P .. 'hook_queue:' .. to, 0, 0, 'WITHSCORES')
+  if first[1] then
+    redis.call('ZADD', P .. 'hook_due', first[2], to)
+  else
+    redis.call('ZREM', P .. 'hook_due', to)
+  end
+  return tonumber(first[2])
+end
+
+local function schedule_hook(id, to, at)
+  redis.call('HSET', P .. 'hook:' .. id, 'next_at', int(at))
+  redis.call('ZADD', P .. 'hook_queue:' .. to, int(at), id)
+  local first = next_for(to)
+  if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end
+end
+
+-- Puts the end of a job or a batch into the outbox, if its webhook wants to hear of it. parts: names and JSON of what
+-- is told of it, the most important first; what does not fit is left out.
+function announce(object_id, owner, webhook, status, parts)
+  local hook = cjson.decode(webhook)
+  local kind = object_id:match('^%a+')
+  local event, wanted = kind .. '.' .. status, false
+  for _, name in ipairs(hook.events) do wanted = wanted or name == event end
+  if not wanted then return end
+
+  local data = '"id":"' .. object_id .. '","status":"' .. status .. '"'
+  for i = 1, #parts, 2 do
+    local part = ',"' .. parts[i] .. '":' .. (parts[i + 1] == '' and 'null' or parts[i + 1])
+    if #data + #part <= EVENT_BYTES then data = data .. part end
+  end
+  local id = 'evt_' .. object_id:sub(#kind + 2) -- an object ends once
+  local body = '{"id":"' .. id .. '","object":"event","type":"' .. event .. '","created_at":' ..
+    int(math.floor(NOW / 1000)) .. ',"data":{' .. data .. '}}'
+  local seq = redis.call('INCR', P .. 'hook_seq')
+  redis.call('HSET', P .. 'hook:' .. id, 'id', id, 'seq', seq, 'owner', owner, 'status', 'pending', 'type', event,
+    'object_id', object_id, 'url', hook.url, 'to', hook.to, 'created_at', int(NOW), 'body', body, 'fence', 0,
+    'tries', 0, 'sending', '')
+  redis.call('ZADD', P .. 'hooks:' .. owner, seq, id)
+  redis.call('ZADD', P .. 'hooks:' .. owner .. ':pending', seq, id)
+  schedule_hook(id, hook.to, NOW)
+end
+
+local function load_hook(id)
+  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'sending' }
+  local values = redis.call('HMGET', P .. 'hook:' .. id, unpack(names))
+  if not values[1] then return nil end
+  local hook = {}
+  for i, name in ipairs(names) do hook[name] = values[i] end
+  return hook
+end
+
+local function note_attempt(hook, attempt)
+  redis.call('RPUSH', P .. 'hook:' .. hook.id .. ':attempts', attempt)
+  redis.call('LTRIM', P .. 'hook:' .. hook.id .. ':attempts', -MOST_ATTEMPTS_KEPT, -1)
+end
+
+local function forget_hook(hook)
+  redis.call('DEL', P .. 'hook:' .. hook.id, P .. 'hook:' .. hook.id .. ':attempts')
+  redis.call('ZREM', P .. 'hooks:' .. hook.owner, hook.id)
+  redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
+  redis.call('ZREM', P .. 'hook_expiry', hook.id)
+end
+
+local function move_hook(hook, status)
+  redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
+  redis.call('ZADD', P .. 'hooks:' .. hook.owner .. ':' .. status, hook.seq, hook.id)
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'status', status)
+  hook.status = status
+end
+
+-- The one way out of pending. most: of an owner's deliveries that ended this way, the oldest beyond it are dropped.
+local function end_hook(hook, status, ttl_ms, most)
+  move_hook(hook, status)
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'ended_at', int(NOW), 'next_at', '', 'sending', '')
+  redis.call('ZREM', P .. 'hook_queue:' .. hook.to, hook.id)
+  redis.call('ZADD', P .. 'hook_expiry', int(NOW + ttl_ms), hook.id)
+  local index = P .. 'hooks:' .. hook.owner .. ':' .. status
+  local over = redis.call('ZCARD', index) - most
+  if over > 0 then
+    for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(load_hook(id)) end
+  end
+end

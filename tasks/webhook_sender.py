@@ -1,0 +1,209 @@
+"""Delivers what is in the outbox of webhooks, to many receivers at once. Several io workers may do so.
+
+A delivery is taken with a lease, longer than an attempt may last, and a fencing token: one sender at a time
+has it, and what a killed one leaves is sent again by another, under the same webhook-id. When to try again is
+a time in Redis, so that a restart of anything loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import httpx
+import redis
+
+from tasks.deliveries import Attempt, DeliveryStore, Due
+from tasks.errors import StoreUnavailable, TargetRefused
+from tasks.guard import Guard
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tasks.webhook import DeliveryStatus, signed, target_of
+from tasks.webhook_post import FAILURES, post
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 128
+MOST_TO_ONE = 4  # to one host and port: however slow it is, others have room
+MOST_TAKEN = 32  # in one look at the outbox
+STORE_THREADS = 4
+IDLE_S = 1.0  # longest time between two looks
+RETRY_S = 1.0  # after Redis was away
+DRAIN_S = 3.0  # what is under way when the worker stops may take so long
+JITTER = 0.1  # of a wait, at most, on top: receivers that were down are not all tried in the same second
+LONGEST_WAIT_S = 24 * 3600.0  # that Retry-After may ask for
+
+T = TypeVar("T")
+
+
+class WebhookSender:
+    """start() and stop() belong to the io worker's life."""
+
+    def __init__(self, settings: Settings, store: JobStore, guard: Guard | None = None) -> None:
+        self._settings, self._store = settings, store
+        self._deliveries = DeliveryStore(store, settings)
+        self._guard = guard or Guard.of(settings)
+        self._tls = httpx.create_ssl_context()
+        self._names = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="webhook-names")
+        self._calls = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="webhook-store")
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._over = asyncio.Event()
+        self._pubsub: redis.client.PubSub | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()  # guards these two
+        self._busy: Counter[str] = Counter()  # receiver -> deliveries under way
+        self._flying: set[Future[None]] = set()
+        self._taking = threading.Thread(target=self._take, name="webhooks", daemon=True)
+        self._sending = threading.Thread(target=self._send, name="webhook-io", daemon=True)
+
+    def start(self) -> None:
+        self._sending.start()
+        self._taking.start()
+
+    def stop(self) -> None:
+        """Let what is under way end; what takes too long is sent again, by whoever is there then."""
+        self._stopping.set()
+        self._taking.join()
+        wait(self._flying_now(), DRAIN_S)
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._sending.join()
+        for threads in (self._names, self._calls):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self) -> None:
+        with self._runner:  # left, it cancels what is still under way
+            self._runner.run(self._over.wait())
+
+    # What is due
+
+    def _take(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with self._changed:
+                    room = min(MOST_TAKEN, MOST_AT_ONCE - len(self._flying))
+                    busy = dict(self._busy)
+                    if room <= 0:
+                        self._changed.wait(IDLE_S)
+                        continue
+                due, next_s = self._deliveries.take(room, MOST_TO_ONE, busy)
+                for one in due:
+                    self._begin(one)
+                if not due:
+                    self._wait(IDLE_S if next_s is None else min(next_s, IDLE_S))
+            except StoreUnavailable as error:
+                log.warning("webhooks wait: %s", error)
+                self._stopping.wait(RETRY_S)
+            except Exception:
+                log.exception("a look at the outbox of webhooks failed")
+                self._stopping.wait(RETRY_S)
+        if self._pubsub is not None:
+            self._pubsub.close()
+
+    def _wait(self, seconds: float) -> None:
+        """Until something is put into the outbox, at most so long."""
+        try:
+            if self._pubsub is None:
+                self._pubsub = self._store.redis.pubsub(ignore_subscribe_messages=True)
+                self._pubsub.subscribe(f"{self._store.prefix}hooks")
+                return  # what came before we listened is looked for first
+            self._pubsub.get_message(timeout=seconds)
+            while self._pubsub.get_message(timeout=0):
+                pass
+        except redis.RedisError as error:
+            log.debug("webhooks: %s", error)
+            if self._pubsub is not None:
+                self._pubsub.close()
+            self._pubsub = None
+            self._stopping.wait(seconds)
+
+    def _begin(self, due: Due) -> None:
+        with self._changed:
+            self._busy[due.receiver] += 1
+            flight = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
+            self._flying.add(flight)
+        flight.add_done_callback(lambda _: self._ended(flight, due.receiver))
+
+    def _ended(self, flight: Future[None], receiver: str) -> None:
+        with self._changed:
+            self._flying.discard(flight)
+            self._busy[receiver] -= 1
+            if not self._busy[receiver]:
+                del self._busy[receiver]
+            self._changed.notify_all()
+
+    def _flying_now(self) -> list[Future[None]]:
+        with self._changed:
+            return list(self._flying)
+
+    # One delivery
+
+    async def _deliver(self, due: Due) -> None:
+        until = time.monotonic() + self._deliveries.lease_s
+        try:
+            attempt = await self._attempt(due)
+            status, delay_s = outcome(attempt, due.tries, self._settings.webhook_retries_s)
+            while not await self._noted(due, attempt, status, delay_s):
+                if time.monotonic() > until:
+                    log.warning("%s: what came of attempt %d cannot be noted", due.id, due.number)
+                    return
+                await asyncio.sleep(RETRY_S)
+        except StoreUnavailable as error:
+            log.warning("%s waits: %s", due.id, error)
+        except Exception:
+            log.exception("%s: attempt %d failed", due.id, due.number)
+
+    async def _attempt(self, due: Due) -> Attempt:
+        """Raises StoreUnavailable, with nothing sent."""
+        began = time.monotonic()
+        status_code = error = retry_after_s = None
+        target, limit_s = target_of(due.url), self._settings.webhook_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                keys = await self._in(self._calls, lambda: self._deliveries.signing_keys(due.owner))
+                addresses = await self._in(
+                    self._names, lambda: self._guard.addresses(target.host, target.port)
+                )
+                headers = signed(due.id, int(due.at), due.body, keys)
+                answer = await post(target, addresses, due.body, headers, self._tls)
+            status_code, retry_after_s = answer.status_code, answer.retry_after_s
+        except TimeoutError:
+            error = f"no answer within {limit_s:g} s"
+        except TargetRefused as refused:
+            error = str(refused)
+        except FAILURES as failure:
+            error = str(failure) or type(failure).__name__
+        return Attempt(time.monotonic() - began, status_code, error, retry_after_s)
+
+    async def _noted(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float) -> bool:
+        try:
+            ours = await self._in(self._calls, lambda: self._deliveries.done(due, attempt, status, delay_s))
+        except StoreUnavailable as error:
+            log.warning("%s: %s", due.id, error)
+            return False
+        if not ours:
+            log.warning("%s: attempt %d was noted already, or is another sender's", due.id, due.number)
+        return True
+
+    async def _in(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(threads, call)
+
+
+def outcome(attempt: Attempt, tries: int, retries_s: Sequence[float]) -> tuple[DeliveryStatus, float]:
+    """What becomes of a delivery after so many tries, and the seconds until the next one."""
+    code = attempt.status_code or 0
+    if 200 <= code < 300:
+        return DeliveryStatus.DELIVERED, 0.0
+    if code == 410:
+        return DeliveryStatus.DISABLED, 0.0
+    if tries > len(retries_s):
+        return DeliveryStatus.FAILED, 0.0
+    planned = retries_s[tries - 1] * (1 + random.uniform(0, JITTER))
+    return DeliveryStatus.PENDING, max(planned, min(attempt.retry_after_s or 0.0, LONGEST_WAIT_S))

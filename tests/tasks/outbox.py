@@ -1,0 +1,78 @@
+"""Short ways to say what the tests of webhooks say often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from tasks.deliveries import Attempt, Delivery, DeliveryStore, Due
+from tasks.job import Status
+from tasks.store import JobStore
+from tasks.webhook import DeliveryStatus, Webhook
+from tasks.webhook_request import JobEvent
+from tasks.webhook_sender import WebhookSender
+from tests.tasks.helpers import claimed, queued
+from tests.workers import wait_until
+
+Start = Callable[..., WebhookSender]
+URL = "https://example.com/hook?a=b"
+ALL = Webhook(URL, get_args(JobEvent))
+GOOD = Attempt(0.01, 200)
+BAD = Attempt(0.01, 500)
+MOST = 100
+EACH = 10
+
+
+def end(store: JobStore, webhook: Webhook | None = ALL, owner: str = "me", **fields: Any) -> str:
+    """A job that succeeded, and what it says put into the outbox."""
+    job_id = queued(store, webhook=webhook, owner=owner, **fields)
+    assert store.finish(job_id, claimed(store, job_id).fence, Status.SUCCEEDED, {"text": "done"})
+    return job_id
+
+
+def take(outbox: DeliveryStore, most: int = MOST, busy: dict[str, int] | None = None) -> list[Due]:
+    return outbox.take(most, EACH, busy or {})[0]
+
+
+def only(outbox: DeliveryStore, owner: str = "me") -> Delivery:
+    [delivery], more = outbox.page(owner, 10)
+    assert not more
+    return delivery
+
+
+def make_due(store: JobStore) -> None:
+    """As if all waits, and all leases, were over."""
+    for key in store.redis.scan_iter(f"{store.prefix}hook_queue:*"):
+        to = key.removeprefix(f"{store.prefix}hook_queue:")
+        for delivery_id in store.redis.zrange(key, 0, -1):
+            store.redis.zadd(key, {delivery_id: 1})
+        store.redis.zadd(f"{store.prefix}hook_due", {to: 1})
+
+
+def keys(store: JobStore) -> set[str]:
+    return {key for key in store.redis.scan_iter(f"{store.prefix}*") if ":hook" in key}
+
+
+def told(store: JobStore, url: str, owner: str = "me", text: str = "done") -> str:
+    """The id of the delivery of a job that succeeded."""
+    job_id = queued(store, webhook=Webhook(url, get_args(JobEvent)), owner=owner)
+    assert store.finish(job_id, claimed(store, job_id).fence, Status.SUCCEEDED, {"text": text})
+    return f"evt_{job_id.removeprefix('job_')}"
+
+
+def over(outbox: DeliveryStore, delivery_id: str, timeout_s: float = 10.0) -> Delivery:
+    """The delivery once it is pending no more."""
+
+    def delivery() -> Delivery:
+        return outbox.get(delivery_id, "me")
+
+    wait_until(
+        lambda: delivery().status is not DeliveryStatus.PENDING, timeout_s, report=lambda: str(delivery())
+    )
+    return delivery()
+
+
+def tried(outbox: DeliveryStore, delivery_id: str, times: int = 1) -> Delivery:
+    """The delivery once so many attempts are noted."""
+    wait_until(lambda: len(outbox.get(delivery_id, "me").attempts) >= times)
+    return outbox.get(delivery_id, "me")

@@ -1,0 +1,220 @@
+"""The outbox of webhooks on a real server: taken by one at a time, shown to its owner, bounded."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tasks import deliveries as deliveries_module
+from tasks.deliveries import Attempt, DeliveryStore
+from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tasks.webhook import DeliveryStatus, Webhook, new_secret
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.outbox import ALL, BAD, EACH, GOOD, MOST, URL, end, keys, make_due, only, take
+
+
+def test_a_delivery_is_in_one_hand_at_a_time(store: JobStore, outbox: DeliveryStore) -> None:
+    job_id = end(store)
+    [due] = take(outbox)
+    assert (due.url, due.owner, due.number, due.tries) == (URL, "me", 1, 1)
+    assert take(outbox) == []
+    assert only(outbox).next_attempt_at is None
+    assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+    assert not outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+    assert take(outbox) == []
+    delivery = only(outbox)
+    assert (delivery.status, delivery.object_id) == (DeliveryStatus.DELIVERED, job_id)
+    [attempt] = delivery.attempts
+    assert (attempt["number"], attempt["status_code"], attempt["error"]) == (1, 200, None)
+    assert attempt["at"] == pytest.approx(time.time(), abs=2)
+    assert delivery.ended_at is not None
+    store.delete(job_id)
+    assert outbox.get(due.id, "me") == delivery, "the job's record is none of its own"
+
+
+def test_what_a_lost_sender_held_is_given_to_another(store: JobStore, outbox: DeliveryStore) -> None:
+    end(store)
+    [first] = take(outbox)
+    make_due(store)
+    [second] = take(outbox)
+    assert (second.id, second.body, second.number) == (first.id, first.body, 2)
+    assert not outbox.done(first, GOOD, DeliveryStatus.DELIVERED)
+    assert outbox.done(second, GOOD, DeliveryStatus.DELIVERED)
+    lost, good = only(outbox).attempts
+    assert (lost["number"], lost["status_code"]) == (1, None)
+    assert lost["error"] == "the sender was lost before it could note an answer"
+    assert (good["number"], good["status_code"]) == (2, 200)
+
+
+def test_a_delivery_that_kills_its_senders_is_given_up(
+    store: JobStore, outbox: DeliveryStore, settings: Settings
+) -> None:
+    end(store)
+    most = len(settings.webhook_retries_s) + 1 + deliveries_module.EXTRA_TRIES
+    for _ in range(most):
+        assert len(take(outbox)) == 1
+        make_due(store)
+    assert take(outbox) == []
+    assert only(outbox).status is DeliveryStatus.FAILED
+    assert len(only(outbox).attempts) == most
+
+
+def test_the_lease_is_longer_than_an_attempt(
+    store: JobStore, outbox: DeliveryStore, settings: Settings
+) -> None:
+    end(store)
+    due, wait_s = outbox.take(MOST, EACH, {})
+    assert len(due) == 1
+    assert wait_s is not None
+    assert wait_s >= 1.9 * settings.webhook_timeout_s
+
+
+def test_one_receiver_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
+    for n in range(EACH + 5):
+        end(store, Webhook(f"http://slow.example/{n}", ALL.events))
+    for n in range(3):
+        end(store, Webhook(f"http://fast{n}.example/", ALL.events))
+    first = take(outbox)
+    assert len(first) == EACH + 3
+    assert take(outbox, busy={"slow.example:80": EACH}) == []
+    end(store, Webhook("http://slow.example/", ALL.events))
+    end(store, Webhook("http://fast0.example/", ALL.events))
+    [due] = take(outbox, most=1, busy={"slow.example:80": EACH})
+    assert due.url == "http://fast0.example/"
+    assert len(take(outbox, busy={"slow.example:80": EACH - 2})) == 2
+    assert len(take(outbox, most=1)) == 1
+
+
+def test_senders_are_woken(store: JobStore, outbox: DeliveryStore) -> None:
+    with store.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(f"{store.prefix}hooks")
+        pubsub.get_message(timeout=1)
+        end(store)
+        assert pubsub.get_message(timeout=5) is not None
+        [due] = take(outbox)
+        assert outbox.done(due, BAD, DeliveryStatus.PENDING, delay_s=0)
+        assert pubsub.get_message(timeout=5) is not None
+
+
+def test_an_address_that_is_gone_is_left_alone_until_it_is_replayed(
+    store: JobStore, outbox: DeliveryStore
+) -> None:
+    end(store)
+    end(store)
+    end(store, owner="other")
+    mine, _ = [due for due in take(outbox, most=3) if due.owner == "me"]
+    other = Webhook(URL + "2", ALL.events)
+    assert outbox.done(mine, Attempt(0.1, 410), DeliveryStatus.DISABLED)
+    make_due(store)
+    end(store)
+    end(store, other)
+    due = take(outbox)
+    assert sorted((one.owner, one.url) for one in due) == [("me", URL + "2"), ("other", URL)]
+    disabled, more = outbox.page("me", 10, status=DeliveryStatus.DISABLED)
+    assert (len(disabled), more) == (3, False)
+    assert disabled[0].attempts[-1]["error"] == "not sent: the address answered 410 before"
+    again = outbox.replay(mine.id, "me")
+    assert (again.status, again.ended_at) == (DeliveryStatus.PENDING, None)
+    [sent] = take(outbox)
+    assert (sent.id, sent.body, sent.tries) == (mine.id, mine.body, 1)
+    end(store)
+    assert len(take(outbox)) == 1, "the address is used again"
+
+
+def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
+    end(store)
+    [due] = take(outbox)
+    assert outbox.replay(due.id, "me").next_attempt_at is None
+    assert take(outbox) == [], "it is being sent"
+    assert outbox.done(due, BAD, DeliveryStatus.PENDING, delay_s=3600)
+    assert take(outbox) == []
+    outbox.replay(due.id, "me")
+    [again] = take(outbox)
+    assert (again.id, again.number, again.tries) == (due.id, 2, 1)
+    assert outbox.done(again, BAD, DeliveryStatus.FAILED)
+    assert only(outbox).status is DeliveryStatus.FAILED
+    outbox.replay(due.id, "me")
+    assert store.redis.zcard(f"{store.prefix}hook_expiry") == 0
+    [third] = take(outbox)
+    assert outbox.done(third, GOOD, DeliveryStatus.DELIVERED)
+    assert [a["number"] for a in only(outbox).attempts] == [1, 2, 3]
+    for owner, delivery_id in (("other", due.id), ("me", "evt_x")):
+        with pytest.raises(DeliveryNotFound):
+            outbox.replay(delivery_id, owner)
+
+
+def test_lists_are_the_owner_s_newest_first_in_pages(store: JobStore, outbox: DeliveryStore) -> None:
+    jobs = [end(store) for _ in range(5)]
+    end(store, owner="other")
+    first, more = outbox.page("me", 3)
+    assert ([d.object_id for d in first], more) == (jobs[:1:-1], True)
+    rest, more = outbox.page("me", 3, first[-1].id)
+    assert ([d.object_id for d in rest], more) == (jobs[1::-1], False)
+    assert outbox.page("me", 3, status=DeliveryStatus.FAILED) == ([], False)
+    assert [d.object_id for d in outbox.of_object(jobs[2], "me")] == [jobs[2]]
+    assert outbox.of_object(jobs[2], "other") == []
+    with pytest.raises(DeliveryNotFound):
+        outbox.get(first[0].id, "other")
+    with pytest.raises(DeliveryNotFound):
+        outbox.page("other", 3, after=first[0].id)
+
+
+def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer) -> None:
+    settings = fast_settings(redis_server, webhook_log=3, result_ttl_s=1)
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    try:
+        for _ in range(6):
+            end(store)
+            [due] = take(outbox)
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        kept, _ = outbox.page("me", 10)
+        assert len(kept) == 3
+        assert kept[0].object_id == f"job_{due.id.removeprefix('evt_')}"
+        for _ in range(6):
+            end(store)
+        store.redis.zadd(f"{store.prefix}hook_expiry", {delivery.id: 1 for delivery in kept})
+        pending = take(outbox)
+        left, _ = outbox.page("me", 10)
+        assert len(left) == len(pending) == 6
+        assert {delivery.status for delivery in left} == {DeliveryStatus.PENDING}
+        for due in pending:
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        for key in store.redis.scan_iter(f"{store.prefix}hook_expiry"):
+            store.redis.zadd(key, dict.fromkeys(store.redis.zrange(key, 0, -1), 1))
+        assert take(outbox) == []
+        assert keys(store) == {f"{store.prefix}hook_seq"}
+    finally:
+        store.close()
+
+
+def test_each_owner_has_secrets_that_rotate(outbox: DeliveryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = outbox.secrets("me")
+    assert (mine.previous, mine.previous_until, mine.all) == (None, None, [mine.current])
+    assert outbox.secrets("me") == mine
+    assert outbox.secrets("other").current != mine.current
+    rotated = outbox.secrets("me", rotate=True)
+    assert rotated.all == [rotated.current, mine.current]
+    assert rotated.previous_until == pytest.approx(time.time() + 24 * 3600, abs=5)
+    assert outbox.signing_keys("me") == rotated.all
+    again = outbox.secrets("me", rotate=True)
+    assert again.all == [again.current, rotated.current], "two at most"
+    monkeypatch.setattr(deliveries_module, "ROTATION_MS", 0)
+    at_once = outbox.secrets("me", rotate=True)
+    assert outbox.secrets("me").all == [at_once.current], "the one before it has had its time"
+
+
+def test_secrets_of_the_settings_are_everybody_s_and_shown_to_nobody(redis_server: RedisServer) -> None:
+    both = [new_secret(), new_secret()]
+    settings = fast_settings(redis_server, webhook_secrets=" ".join(both))
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    assert outbox.signing_keys("me") == outbox.signing_keys("other") == both
+    for rotate in (False, True):
+        with pytest.raises(SecretFixed):
+            outbox.secrets("me", rotate=rotate)
+    assert keys(store) == set()
+    store.close()

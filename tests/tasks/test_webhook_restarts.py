@@ -1,0 +1,110 @@
+"""Senders of webhooks that come and go, and a Redis that restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from tasks.deliveries import DeliveryStore
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tasks.webhook import DeliveryStatus
+from tasks.webhook_sender import WebhookSender
+from tests.receivers import Received, receiving, status
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.outbox import Start, over, told
+from tests.workers import Workers, wait_until
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def settings(redis_server: RedisServer) -> Settings:
+    return fast_settings(
+        redis_server, webhook_retries_s=[0.05, 0.05], webhook_timeout_s=1.0, webhook_allow_private=True
+    )
+
+
+def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
+    with receiving() as one, receiving() as two:
+        sent = [told(store, (one, two)[n % 2].url) for n in range(60)]
+        for _ in range(3):
+            start()
+        for delivery_id in sent:
+            assert len(over(outbox, delivery_id).attempts) == 1
+        assert sorted(got.headers["webhook-id"] for got in one.got + two.got) == sorted(sent)
+
+
+def test_a_sender_that_stops_lets_what_is_under_way_end(
+    store: JobStore, settings: Settings, outbox: DeliveryStore
+) -> None:
+    sender = WebhookSender(settings.model_copy(update={"webhook_timeout_s": 30.0}), store)
+    sender.start()
+    with receiving(held=True) as receiver:
+        delivery_id = told(store, receiver.url)
+        receiver.wait_for(1)
+        stopping = threading.Thread(target=sender.stop)
+        stopping.start()
+        wait_until(lambda: all(thread.name != "webhooks" for thread in threading.enumerate()))
+        receiver.released.set()
+        stopping.join()
+        assert outbox.get(delivery_id, "me").status is DeliveryStatus.DELIVERED
+
+
+def test_a_restart_of_redis_loses_nothing(own_redis: RedisServer) -> None:
+    settings = fast_settings(
+        own_redis, webhook_retries_s=[0.05], webhook_timeout_s=1.0, webhook_allow_private=True
+    )
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    sender = WebhookSender(settings, store)
+    try:
+        with receiving() as receiver:
+            sent = [told(store, receiver.url) for _ in range(5)]
+            own_redis.stop()
+            sender.start()
+            own_redis.start()
+            for delivery_id in sent:
+                assert over(outbox, delivery_id).status is DeliveryStatus.DELIVERED
+    finally:
+        sender.stop()
+        store.close()
+
+
+def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
+    own_redis: RedisServer, workers: Workers
+) -> None:
+    """Redis goes at the moment of the answer, so that it cannot be noted; then the sender is killed."""
+    settings = fast_settings(
+        own_redis, webhook_retries_s=[DAY_S], webhook_timeout_s=1.0, webhook_allow_private=True
+    )
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+
+    def answer(_: Received) -> tuple[int, dict[str, str]]:
+        own_redis.stop()
+        receiver.answer = status(200)
+        return 200, {}
+
+    try:
+        with receiving() as receiver:
+            receiver.answer = answer
+            delivery_id = told(store, receiver.url)
+            sender = workers.io(settings)
+            receiver.wait_for(1, 30)
+            wait_until(lambda: f"{delivery_id}: Redis: " in sender.text(), 20, report=sender.text)
+            sender.kill()
+            own_redis.start()
+            assert outbox.get(delivery_id, "me").attempts == []
+            workers.io(settings)
+            delivery = over(outbox, delivery_id, 30)
+            assert delivery.status is DeliveryStatus.DELIVERED
+            assert [a["status_code"] for a in delivery.attempts] == [None, 200]
+            first, second = receiver.got
+            assert first.headers["webhook-id"] == second.headers["webhook-id"] == delivery_id
+            assert first.body == second.body
+            assert json.loads(first.body)["id"] == delivery_id
+    finally:
+        store.close()
