@@ -15,6 +15,7 @@ from api import batches, error_handlers, events, files, generate, jobs, metrics,
 from api.batches import BatchRequest
 from api.gateway import Gateway
 from api.generate import GenerateRequest
+from api.http_figures import HttpFigures
 from api.limits import BodyLimit
 from api.uploads import FORM_BYTES
 from tasks.errors import SettingsError
@@ -57,6 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(metrics.router)
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes, other=uploads)
+    app.add_middleware(HttpFigures)
     error_handlers.install(app, chosen.retry_after_s)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -57,9 +57,9 @@ class Gateway:
             self._seen = (time.monotonic(), seen)
         return seen
 
-    async def in_file_thread(self, call: Callable[[], T]) -> T:
-        """What may wait for the file store, off the event loop."""
-        return await run_sync(call, limiter=self._file_threads)
+    async def in_file_thread(self, call: Callable[[], T], *, abandon: bool = False) -> T:
+        """What may wait for the file store, off the event loop. abandon: left to itself when cancelled."""
+        return await run_sync(call, limiter=self._file_threads, abandon_on_cancel=abandon)
 
     def served(self, max_age_s: float = WORKERS_AGE_S) -> str | None:
         """The model that answers where none is asked for; None unless the live workers have just one."""

@@ -62,6 +62,8 @@ class Metrics:
             self._recent.popleft()
         return {
             "steps_total": self._steps,
+            "step_requests_total": self._running_sum,
+            "step_outputs_total": self._ready_sum,
             "batch_occupancy": self._running_sum / (self._steps * self._slots) if self._steps else 0.0,
             "generated_tokens_total": self._generated,
             "prefill_tokens_total": self._prefilled,

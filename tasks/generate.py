@@ -41,6 +41,8 @@ from engine import (
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
+from tasks.figure_board import FigureReporter
+from tasks.figures import REGISTRY
 from tasks.heartbeat import Heartbeat, Running
 from tasks.job import Job, Priority, Status, result_line
 from tasks.openai_answers import may_call_tools
@@ -50,6 +52,7 @@ from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import Claim, JobStore, Refusal, new_token
 from tasks.token_stream import TokenStream
+from tasks.worker_figures import EngineCollector, observe_job
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +96,12 @@ class ModelWorker:
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
+        REGISTRY.register(EngineCollector(engine.info.name, self._figures))
+        self.reporter = FigureReporter(self._store, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()
+        self.reporter.stop()
         self._engine.close()
         self._tokens.close()
         self._store.close()
@@ -137,6 +143,7 @@ class ModelWorker:
             self._finish(running, Status.FAILED, error=failure)
             raise JobFailed(f"{failure['code']}: {failure['message']}") from None
         self._finish(running, STATUS[completion.finish_reason], result=result)
+        observe_job(claim.priority, result["timing"])
         return result_line(result)
 
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
@@ -183,6 +190,10 @@ class ModelWorker:
             log.error("the engine closed under %s: this worker stops", claim.job_id)
             self.heartbeat.drain()
             worker_state.should_stop = EXIT_ENGINE_LOST
+
+    def _figures(self) -> dict[str, float]:
+        info = self._engine.info
+        return {"slots": info.slots, "kv_cells": info.kv_cells, **self._engine.metrics()}
 
     def _describe(self) -> WorkerInfo:
         info = self._engine.info
@@ -338,6 +349,7 @@ def _ready(sender: WakingConsumer, **_: object) -> None:
     _consumer = sender
     if _worker is not None:
         _worker.heartbeat.start()
+        _worker.reporter.start()
 
 
 @signals.worker_shutting_down.connect

@@ -19,6 +19,7 @@
 -- claimed:PRIORITY      when the newest message claimed so far was sent
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
+-- ended                 status -> how many jobs have ended in it, ever
 -- text:ID               the text so far of a watched job that runs
 -- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
 -- tokens                channel: the parts of the text of watched jobs, as JSON
@@ -33,6 +34,7 @@
 --
 -- idem:KIND:KEY hash    the job, batch or file, and the hash of the body, that came with an idempotency key
 -- seq, file_seq         the last sequence numbers given
+-- figures, figures:WORKER    workers that left figures for Prometheus, and the figures of each
 -- reconciled_at, grace_until    when the reconciler last looked, and until when it spares old leases
 
 local P = KEYS[1]
@@ -151,6 +153,7 @@ local function close(job, status, result, failure, ttl_ms)
   leave_lists(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
   move(job, status)
+  redis.call('HINCRBY', P .. 'ended', status, 1)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
   count_out(job)
   redis.call('DEL', P .. 'text:' .. job.id)
