@@ -40,7 +40,7 @@ RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock 
 
 FROM python AS light
 # A fresh volume takes over the owner of the folder that it is mounted on.
-RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /files
+RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /files /flower
 COPY docker/health.py /opt/health.py
 WORKDIR /home/medusaq
 

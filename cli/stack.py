@@ -22,6 +22,7 @@ from tasks.settings import Settings, get_settings
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
+FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
 STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 
 
@@ -146,6 +147,7 @@ class Stack:
             env["MEDUSAQ_MODEL"] = self._model
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
+            env |= _flower_keeps(self._state_dir / "flower")
 
         def child(
             name: str,
@@ -178,6 +180,15 @@ class Stack:
             return False
         finally:
             client.close()
+
+
+def _flower_keeps(db: Path) -> dict[str, str]:
+    """Variables that have Flower keep what it has seen in this file, but for the last seconds of a kill."""
+    return {
+        "FLOWER_PERSISTENT": "True",
+        "FLOWER_DB": str(db),
+        "FLOWER_STATE_SAVE_INTERVAL": str(FLOWER_SAVE_MS),
+    }
 
 
 def _check_packages(options: StackOptions, settings: Settings) -> None:
