@@ -33,7 +33,7 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3,tracing]"
 
 FROM light-build AS flower-build
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock flower
@@ -91,7 +91,7 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
 
 FROM python AS runtime-cuda0
 RUN apt-get update \

@@ -16,12 +16,14 @@ from api.batches import BatchRequest
 from api.gateway import Gateway
 from api.generate import GenerateRequest
 from api.http_figures import HttpFigures
+from api.http_traces import HttpTraces
 from api.limits import BodyLimit
 from api.uploads import FORM_BYTES
 from tasks.errors import SettingsError
 from tasks.files import make_store
 from tasks.requests import JobRequest
 from tasks.settings import Settings, get_settings, is_loopback
+from tasks.tracing import begin
 
 TITLE = "medusaq"
 VERSION = "1"
@@ -36,16 +38,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     chosen = settings or get_settings()
     check_bind(chosen)
     objects = make_store(chosen.files)
+    tracing = begin("medusaq-gateway")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        gateway = Gateway(chosen, objects)
+        gateway = Gateway(chosen, objects, tracing)
         app.state.gateway = gateway
         gateway.waiter.start()
         yield
         await gateway.abandon()
         await gateway.waiter.stop()
         gateway.close()
+        tracing.close()
 
     app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan)
     app.include_router(jobs.router)
@@ -59,6 +63,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes, other=uploads)
     app.add_middleware(HttpFigures)
+    if tracing.on:
+        app.add_middleware(HttpTraces, tracing=tracing)
     error_handlers.install(app, chosen.retry_after_s)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

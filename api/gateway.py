@@ -23,6 +23,7 @@ from tasks.publish import Outbox, Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tasks.tracing import UNTRACED, Tracing
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ T = TypeVar("T")
 class Gateway:
     """One per application, made in its event loop."""
 
-    def __init__(self, settings: Settings, objects: FileStore) -> None:
+    def __init__(self, settings: Settings, objects: FileStore, tracing: Tracing = UNTRACED) -> None:
         self.settings = settings
+        self.tracing = tracing
         self.store = JobStore(settings)
         self.files = FileKeeper(objects, FileRecords(self.store))
         self._file_threads = CapacityLimiter(FILE_THREADS)

@@ -43,6 +43,7 @@ def submit(
         body_hash=body_hash,
         watched=watched,
         keep_s=keep_s,
+        traceparent=gateway.tracing.traceparent(),
     )
     job, created = gateway.store.create(new)
     if created:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.settings import Settings, get_settings
 
+STACK_FILE = "stack.json"  # in the state folder while the stack runs
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
@@ -75,6 +77,10 @@ class Stack:
         return f"http://{LOOPBACK}:{self._port}"
 
     @property
+    def _redis_url(self) -> str:
+        return f"redis://{LOOPBACK}:{self._redis_port}/0"
+
+    @property
     def flower_url(self) -> str | None:
         return None if self._flower_port is None else f"http://{LOOPBACK}:{self._flower_port}"
 
@@ -88,10 +94,16 @@ class Stack:
         self._supervisor.start()
         return self
 
+    @property
+    def _note(self) -> Path:
+        """Where `medusaq doctor` finds a stack that runs."""
+        return self._state_dir / STACK_FILE
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._supervisor.stop()
+        self._note.unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
@@ -103,6 +115,7 @@ class Stack:
                 folder.mkdir(exist_ok=True)
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
+            self._note.write_text(json.dumps(self._named()), encoding="utf-8")
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 
@@ -134,9 +147,14 @@ class Stack:
                 time.sleep(READY_POLL_S)
         return False
 
+    def _named(self) -> dict[str, str | int]:
+        """The settings that are this stack's own, by field."""
+        own: dict[str, str | int] = {"redis_url": self._redis_url, "port": self._port, "files": self._files}
+        return own if self._flower_port is None else {**own, "flower_port": self._flower_port}
+
     def _specs(self) -> list[ChildSpec]:
         env = {
-            "MEDUSAQ_REDIS_URL": f"redis://{LOOPBACK}:{self._redis_port}/0",
+            "MEDUSAQ_REDIS_URL": self._redis_url,
             "MEDUSAQ_HOST": LOOPBACK,
             "MEDUSAQ_PORT": str(self._port),
             "MEDUSAQ_DRAIN_S": str(self._drain_s),

@@ -38,6 +38,7 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
+from tasks import tracing
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
@@ -45,6 +46,7 @@ from tasks.figure_board import FigureReporter
 from tasks.figures import REGISTRY
 from tasks.heartbeat import Heartbeat, Running
 from tasks.job import Job, Priority, Status, result_line
+from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
 from tasks.queues import GENERATE
@@ -97,6 +99,7 @@ class ModelWorker:
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
         REGISTRY.register(EngineCollector(engine.info.name, self._figures))
+        self._tracing = tracing.begin("medusaq-worker")
         self.reporter = FigureReporter(self._store, "worker", self.id)
 
     def close(self) -> None:
@@ -104,6 +107,7 @@ class ModelWorker:
         self.reporter.stop()
         self._engine.close()
         self._tokens.close()
+        self._tracing.close()
         self._store.close()
 
     def run(self, job_id: str) -> str:
@@ -141,9 +145,12 @@ class ModelWorker:
         except Exception as error:
             failure = _failure(claim, error)
             self._finish(running, Status.FAILED, error=failure)
+            self._tracing.job(claim, Status.FAILED, None, failure)
             raise JobFailed(f"{failure['code']}: {failure['message']}") from None
-        self._finish(running, STATUS[completion.finish_reason], result=result)
+        status = STATUS[completion.finish_reason]
+        self._finish(running, status, result=result)
         observe_job(claim.priority, result["timing"])
+        self._tracing.job(claim, status, result, None)
         return result_line(result)
 
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
@@ -372,4 +379,5 @@ def generate(job_id: str) -> str:
     """Run one job."""
     if _worker is None:
         raise Reject("no engine in this process", requeue=True)
-    return _worker.run(job_id)
+    with about(job_id):
+        return _worker.run(job_id)

@@ -181,10 +181,17 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
         assert service["environment"]["MEDUSAQ_FILES"] == f"${{MEDUSAQ_FILES:-{FILES_FOLDER}}}"
         lines = _chain(service["build"]["target"])
         assert f"install --directory --owner=medusaq {FILES_FOLDER} " in lines
-        assert '".[s3]"' in lines
+        assert '".[s3,tracing]"' in lines
     assert "files" in COMPOSE["volumes"]
     for name in ("worker", "flower"):
         assert "MEDUSAQ_FILES" not in SERVICES[name]["environment"]
+
+
+def test_traces_can_be_asked_for_where_spans_are_made() -> None:
+    for name in ("gateway", "worker"):
+        service = SERVICES[name]
+        assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] is None, "handed through when set"
+        assert "tracing]" in _chain(service["build"]["target"])
 
 
 def test_flower_keeps_what_it_has_seen_where_it_may_write() -> None:
