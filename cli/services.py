@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import CliError
 from cli.net import check_port_free
-from tasks.settings import is_loopback, redacted
+from tasks.settings import get_settings, is_loopback, redacted
 
 if TYPE_CHECKING:
     from tasks.settings import Settings
@@ -109,7 +109,8 @@ def _celery(*arguments: str) -> NoReturn:
 
     import tasks.app  # noqa: F401  found before a folder `tasks` of the current directory can be
 
-    sys.argv = ["celery", "-A", "tasks.app", *arguments]
+    quiet = ["--quiet"] if get_settings().log_format == "json" else []  # no banner among the lines
+    sys.argv = ["celery", *quiet, "-A", "tasks.app", *arguments]
     main()
     sys.exit(0)
 

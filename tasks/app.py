@@ -16,6 +16,7 @@ app = make_app(settings)
 quiet_pool()
 
 if settings.log_format == "json":
+    log_json(settings.log_level)  # for what is said before Celery is ready to log
 
     @signals.setup_logging.connect  # type: ignore[untyped-decorator]  # Celery has no types
     def _log_json(loglevel: int, **_: object) -> None:

@@ -59,6 +59,7 @@ def log_json(level: int | str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
     quiet_pool()
 
 

@@ -42,7 +42,7 @@ def _of_engine(settings: Settings) -> Iterator[Finding]:
         return  # loading it here would end this process as well
     yield from guarded("settings", partial(surroundings.engine_settings, settings))
     yield from guarded("model", partial(engine.model, settings))
-    yield from guarded("disks", partial(machine.disks, "cache", engine.cache()))
+    yield from guarded("disks", lambda: machine.disks("cache", engine.cache()))
 
 
 def _brings_its_own(settings: Settings) -> bool:

