@@ -33,14 +33,14 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3,tracing]"
 
 FROM light-build AS flower-build
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock flower
 
 FROM python AS light
 # A fresh volume takes over the owner of the folder that it is mounted on.
-RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /files
+RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /files /flower
 COPY docker/health.py /opt/health.py
 WORKDIR /home/medusaq
 
@@ -91,7 +91,7 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa]"
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
 
 FROM python AS runtime-cuda0
 RUN apt-get update \

@@ -11,12 +11,15 @@ from api import batches, error_handlers, events, files, generate, jobs, metrics,
 from api.access import Access
 from api.document import document
 from api.gateway import Gateway
+from api.http_figures import HttpFigures
+from api.http_traces import HttpTraces
 from api.limits import BodyLimit
 from api.security_headers import SecurityHeaders, add_docs
 from api.uploads import FORM_BYTES
 from tasks.files import make_store
 from tasks.keys import check_bind
 from tasks.settings import Settings, get_settings
+from tasks.tracing import begin
 
 TITLE = "medusaq"
 VERSION = "1"
@@ -30,16 +33,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     chosen = settings or get_settings()
     check_bind(chosen)
     objects = make_store(chosen.files)
+    tracing = begin("medusaq-gateway")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        gateway = Gateway(chosen, objects)
+        gateway = Gateway(chosen, objects, tracing)
         app.state.gateway = gateway
         gateway.waiter.start()
         yield
         await gateway.abandon()
         await gateway.waiter.stop()
         gateway.close()
+        tracing.close()
 
     app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.include_router(jobs.router)
@@ -56,6 +61,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Access, settings=chosen)
     app.add_middleware(SecurityHeaders)
     add_docs(app)
+    app.add_middleware(HttpFigures)
+    if tracing.on:
+        app.add_middleware(HttpTraces, tracing=tracing)
     error_handlers.install(app, chosen.retry_after_s)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -26,6 +26,7 @@ from tasks.publish import Outbox, Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tasks.tracing import UNTRACED, Tracing
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ T = TypeVar("T")
 class Gateway:
     """One per application, made in its event loop."""
 
-    def __init__(self, settings: Settings, objects: FileStore) -> None:
+    def __init__(self, settings: Settings, objects: FileStore, tracing: Tracing = UNTRACED) -> None:
         self.settings = settings
+        self.tracing = tracing
         self.store = JobStore(settings)
         self.keys = KeyStore(self.store)
         self.files = FileKeeper(objects, FileRecords(self.store))
@@ -63,9 +65,9 @@ class Gateway:
             self._seen = (time.monotonic(), seen)
         return seen
 
-    async def in_file_thread(self, call: Callable[[], T]) -> T:
-        """What may wait for the file store, off the event loop."""
-        return await run_sync(call, limiter=self._file_threads)
+    async def in_file_thread(self, call: Callable[[], T], *, abandon: bool = False) -> T:
+        """What may wait for the file store, off the event loop. abandon: left to itself when cancelled."""
+        return await run_sync(call, limiter=self._file_threads, abandon_on_cancel=abandon)
 
     def served(self, max_age_s: float = WORKERS_AGE_S) -> str | None:
         """The model that answers where none is asked for; None unless the live workers have just one."""

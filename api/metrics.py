@@ -1,90 +1,129 @@
-"""`/metrics`: what the live workers say of their engines, for Prometheus."""
+"""`/metrics`: all there is to see of the system, for Prometheus, whichever gateway it asks.
+
+The queues as Redis has them, the figures that every live worker left there, and those of this gateway itself.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 
+import redis
+from anyio import move_on_after
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from api.gateway import GatewayDep
-from tasks.registry import WorkerInfo
+from api.gateway import Gateway, GatewayDep
+from tasks.errors import FileStoreUnavailable, StoreUnavailable
+from tasks.figure_board import FigureBoard
+from tasks.figures import Figures
+from tasks.standing import Standing, standing
+from tasks.store import JobStore
 
+log = logging.getLogger(__name__)
 router = APIRouter(tags=["system"])
 
-LABELS = ("worker", "model")
-BY_SOURCE = re.compile(r"(verified|accepted)_(\w+)_tokens_total|(acceptance)_(\w+)_(bucket_[\d.a-z]+|sum)")
-HISTOGRAM = re.compile(r"(\w+)_(?:bucket_([\d.]+|inf)|(sum))")
+FREE_BYTES_S = 1.0  # a file store that does not say its free space so soon must not keep the rest back
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
-    """Counters, gauges and histograms of every live worker, in the text format of Prometheus."""
+    """Queues, workers and this gateway, in the text format of Prometheus; without Redis the last of them."""
+    families = [*await run_in_threadpool(_of_redis, gateway.store), *await _of_files(gateway)]
     registry = CollectorRegistry()
-    registry.register(_Workers(await run_in_threadpool(gateway.workers)))
+    registry.register(_Page([*families, *Figures.own("gateway", "").families]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Workers(Collector):
-    """The workers' metrics as families: one for each name, with a sample for each worker."""
+class _Page(Collector):
+    """Families as they come, those of one name put together."""
 
-    def __init__(self, workers: Iterable[WorkerInfo]) -> None:
-        self._workers = tuple(workers)
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families: dict[str, Metric] = {}
+        for family in families:
+            known = self._families.setdefault(family.name, family)
+            if known is not family:
+                known.samples += family.samples
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        histograms: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {}
-        for worker in self._workers:
-            labels = (worker.id, worker.model)
-            for key, value in worker.metrics.items():
-                name, own = _split(key)
-                if match := HISTOGRAM.fullmatch(name):
-                    bound = match[2] or match[3]
-                    histograms.setdefault((match[1], (*labels, *own)), {})[bound] = value
-                else:
-                    _sample(families, name, (*labels, *own), value)
-        for (name, own_labels), values in histograms.items():
-            _histogram(families, name, own_labels, values)
-        yield from families.values()
+        yield from self._families.values()
 
 
-def _split(key: str) -> tuple[str, tuple[str, ...]]:
-    """The name without the draft source, which becomes a label."""
-    match = BY_SOURCE.fullmatch(key)
-    if match is None:
-        return key, ()
-    verb, source, acceptance, of, rest = match.groups()
-    return (f"{verb}_tokens_total", (source,)) if verb else (f"{acceptance}_{rest}", (of,))
+def _of_redis(store: JobStore) -> Iterator[Metric]:
+    """All that is in Redis; nothing but the word that it is away when it is."""
+    try:
+        found = [*_queues(standing(store)), *_workers(FigureBoard(store).read()), *_memory(store)]
+    except StoreUnavailable as error:
+        log.warning("metrics without the queues and the workers: %s", error)
+        found = None
+    yield _gauge("medusaq_redis_up", "Whether Redis answers this gateway", float(found is not None))
+    yield from found or ()
 
 
-def _labels(values: tuple[str, ...]) -> tuple[str, ...]:
-    return (*LABELS, "source")[: len(values)]
+def _queues(now: Standing) -> Iterator[Metric]:
+    yield _gauges("medusaq_jobs", "Job records that are kept, by status", "status", now.jobs)
+    ended = CounterMetricFamily("medusaq_jobs_ended", "Jobs that have ended, by status", labels=("status",))
+    for status, count in now.ended.items():
+        ended.add_metric((status,), count)
+    yield ended
+    yield _gauges("medusaq_queue_jobs", "Jobs that wait for a worker", "priority", now.waiting)
+    oldest = "How long the oldest of them has waited"
+    yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
+    yield _gauge("medusaq_queue_held_jobs", "Bulk jobs held back for their owner's share", now.held)
+    yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)
+    yield _gauge("medusaq_batches_active", "Batches that have not ended", now.batches)
+    yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))
 
 
-def _sample(families: dict[str, Metric], name: str, labels: tuple[str, ...], value: float) -> None:
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    full = "medusaq_" + name.removesuffix("_total")
-    if full not in families:
-        families[full] = kind(full, name.replace("_", " "), labels=_labels(labels))
-    family = families[full]
-    assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
-    family.add_metric(labels, value)
+def _workers(workers: list[Figures]) -> Iterator[Metric]:
+    """Their families, each sample with the worker's name, and how many workers there are."""
+    alive = dict.fromkeys(("worker", "io"), 0)
+    for each in workers:
+        alive[each.service] = alive.get(each.service, 0) + 1
+        for family in each.families:
+            marked = Metric(family.name, family.documentation, family.type)
+            for sample in family.samples:
+                marked.add_sample(sample.name, {"worker": each.worker, **sample.labels}, sample.value)
+            yield marked
+    yield _gauges("medusaq_workers", "Live workers, by kind", "service", alive)
 
 
-def _histogram(
-    families: dict[str, Metric], name: str, labels: tuple[str, ...], values: dict[str, float]
-) -> None:
-    full = f"medusaq_{name}"
-    if full not in families:
-        families[full] = HistogramMetricFamily(full, name.replace("_", " "), labels=_labels(labels))
-    family = families[full]
-    assert isinstance(family, HistogramMetricFamily)
-    bounds = sorted((bound for bound in values if bound != "sum"), key=float)
-    buckets = [("+Inf" if bound == "inf" else str(float(bound)), values[bound]) for bound in bounds]
-    family.add_metric(labels, buckets, values.get("sum", 0.0))
+def _memory(store: JobStore) -> Iterator[Metric]:
+    try:
+        memory = store.redis.info("memory")
+    except redis.ResponseError as error:  # a hosted server may refuse
+        log.debug("no figures of Redis's memory: %s", error)
+        return
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis: {error}") from error
+    yield _gauge("medusaq_redis_memory_used_bytes", "Memory that Redis uses", memory["used_memory"])
+    limit = "Memory that Redis may use, 0 for no limit"
+    yield _gauge("medusaq_redis_memory_max_bytes", limit, memory.get("maxmemory", 0))
+
+
+async def _of_files(gateway: Gateway) -> list[Metric]:
+    free = None
+    with move_on_after(FREE_BYTES_S):
+        try:
+            free = await gateway.in_file_thread(gateway.files.objects.free_bytes, abandon=True)
+        except FileStoreUnavailable as error:
+            log.warning("metrics without the file store: %s", error)
+    if free is None:
+        return []
+    return [_gauge("medusaq_file_store_free_bytes", "Room left in the file store's folder", free)]
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _gauges(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), value)
+    return family

@@ -48,6 +48,7 @@ def submit(
         watched=watched,
         keep_s=keep_s,
         webhook=None if body.webhook is None else body.webhook.chosen(),
+        traceparent=gateway.tracing.traceparent(),
     )
     job, created = gateway.store.create(new)
     if created:

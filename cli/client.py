@@ -53,17 +53,28 @@ def answer(response: httpx.Response) -> Any:
 
 def call(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -> Any:
     """One request of a single command, answered within wait_s and a margin. Never repeated."""
+    return answer(_send(url, method, path, wait_s=wait_s, **request))
+
+
+def text(url: str, path: str) -> str:
+    """An answer that is no JSON, once it is a good one."""
+    response = _send(url, "GET", path)
+    if not response.is_success:
+        answer(response)
+    return response.text
+
+
+def _send(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -> httpx.Response:
     headers = own_key() | ({"Prefer": f"wait={wait_s}"} if wait_s else {})
     timeout = httpx.Timeout(wait_s + READ_MARGIN_S, connect=CONNECT_TIMEOUT_S)
     try:
-        response = httpx.request(
+        return httpx.request(
             method, url + path, headers=headers, timeout=timeout, trust_env=proxied(url), **request
         )
     except httpx.ReadTimeout:
         raise GatewayUnreachable(f"the gateway at {url} did not answer in time") from None
     except httpx.TransportError as error:
         raise GatewayUnreachable(f"no gateway at {url}: {reason(error)}") from None
-    return answer(response)
 
 
 @contextlib.contextmanager

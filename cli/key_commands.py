@@ -103,15 +103,15 @@ def revoke(
 @contextlib.contextmanager
 def _store(state_dir: Path) -> Iterator[KeyStore]:
     """Of the Redis of the settings, or of the stack that runs on the state folder."""
-    from cli.stack import redis_of_stack
+    from cli.stack import running_stack
     from tasks.errors import KeyNotFound, StoreUnavailable
     from tasks.keys import KeyStore
     from tasks.settings import get_settings
     from tasks.store import JobStore
 
     settings = get_settings()
-    if "redis_url" not in settings.model_fields_set and (url := redis_of_stack(state_dir)) is not None:
-        settings = settings.model_copy(update={"redis_url": url})
+    if "redis_url" not in settings.model_fields_set and (running := running_stack(state_dir)):
+        settings = settings.model_copy(update={"redis_url": running["redis_url"]})
     store = JobStore(settings)
     try:
         yield KeyStore(store)

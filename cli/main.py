@@ -14,6 +14,7 @@ from cli.compare_commands import COMPARE_EPILOG, compare_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
+from cli.look_commands import doctor, top
 from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
 from cli.train_heads import TRAIN_EPILOG, train_heads
@@ -38,7 +39,7 @@ EPILOGS = {
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
-    "The stack": {"up": up},
+    "The stack": {"up": up, "top": top, "doctor": doctor},
     "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import CliError
 from cli.net import check_port_free
-from tasks.settings import is_loopback
+from tasks.settings import get_settings, is_loopback, redacted
 
 if TYPE_CHECKING:
     from tasks.settings import Settings
@@ -24,8 +24,13 @@ FLOWER_COLUMNS = "uuid,state,args,result,received,started,runtime,worker"  # the
 def run_gateway(settings: Settings) -> None:
     """Serve HTTP until SIGTERM or Ctrl-C."""
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
 
     from api.app import create_app
+    from tasks.logs import log_json
+
+    if as_json := settings.log_format == "json":
+        log_json(settings.log_level)
 
     app = create_app(settings)
     check_port_free(settings.host, settings.port, "the gateway", "MEDUSAQ_PORT")
@@ -34,6 +39,7 @@ def run_gateway(settings: Settings) -> None:
         app,
         host=settings.host,
         port=settings.port,
+        log_config=None if as_json else LOGGING_CONFIG,
         log_level=settings.log_level.lower(),
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -110,14 +116,14 @@ def _celery(*arguments: str) -> NoReturn:
 
     import tasks.app  # noqa: F401  found before a folder `tasks` of the current directory can be
 
-    sys.argv = ["celery", "-A", "tasks.app", *arguments]
+    quiet = ["--quiet"] if get_settings().log_format == "json" else []  # no banner among the lines
+    sys.argv = ["celery", *quiet, "-A", "tasks.app", *arguments]
     main()
     sys.exit(0)
 
 
 def _say_if_redis_is_down(settings: Settings) -> None:
     import redis
-    from kombu.utils.url import sanitize_url
 
     from tasks.store import connect
 
@@ -125,7 +131,7 @@ def _say_if_redis_is_down(settings: Settings) -> None:
     try:
         client.ping()
     except redis.RedisError as error:
-        url = sanitize_url(settings.redis_url)
-        print(f"warning: Redis at {url} does not answer ({error}); trying on", file=sys.stderr)
+        where = redacted(settings.redis_url)
+        print(f"warning: Redis at {where} does not answer ({error}); trying on", file=sys.stderr)
     finally:
         client.close()

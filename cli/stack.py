@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 import redis
 
 from cli.errors import CliError
-from cli.lock import FolderLock
+from cli.lock import FolderLock, held
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
 
-REDIS_URL = "redis.url"  # in the state folder while the stack runs, for `medusaq keys`
+STACK_FILE = "stack.json"  # in the state folder while the stack runs
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
+FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
 STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 
 
@@ -108,11 +111,16 @@ class Stack:
         self._supervisor.start()
         return self
 
+    @property
+    def _note(self) -> Path:
+        """Where other commands find a stack that runs."""
+        return self._state_dir / STACK_FILE
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._supervisor.stop()
-        (self._state_dir / REDIS_URL).unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
@@ -124,7 +132,7 @@ class Stack:
                 folder.mkdir(exist_ok=True)
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
-            (self._state_dir / REDIS_URL).write_text(self._redis_url)
+            self._note.write_text(json.dumps(self._named()), encoding="utf-8")
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 
@@ -156,6 +164,11 @@ class Stack:
                 time.sleep(READY_POLL_S)
         return False
 
+    def _named(self) -> dict[str, str | int]:
+        """The settings that are this stack's own, by field."""
+        own: dict[str, str | int] = {"redis_url": self._redis_url, "port": self._port, "files": self._files}
+        return own if self._flower_port is None else {**own, "flower_port": self._flower_port}
+
     def _specs(self) -> list[ChildSpec]:
         env = {
             "MEDUSAQ_REDIS_URL": self._redis_url,
@@ -170,6 +183,7 @@ class Stack:
             env["MEDUSAQ_MODEL"] = self._model
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
+            env |= _flower_keeps(self._state_dir / "flower")
 
         def child(
             name: str,
@@ -212,12 +226,24 @@ class Stack:
         return True
 
 
-def redis_of_stack(state_dir: Path) -> str | None:
-    """The address of the Redis of the stack that runs on a state folder; None without one."""
+def running_stack(state_dir: Path) -> dict[str, Any]:
+    """Settings of the `medusaq up` that runs on a state folder, by field; empty when none does."""
+    if not held(state_dir):
+        return {}  # a killed one leaves the file
     try:
-        return (state_dir / REDIS_URL).read_text()
-    except OSError:
-        return None
+        found: dict[str, Any] = json.loads((state_dir / STACK_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _flower_keeps(db: Path) -> dict[str, str]:
+    """Variables that have Flower keep what it has seen in this file, but for the last seconds of a kill."""
+    return {
+        "FLOWER_PERSISTENT": "True",
+        "FLOWER_DB": str(db),
+        "FLOWER_STATE_SAVE_INTERVAL": str(FLOWER_SAVE_MS),
+    }
 
 
 def _check_packages(options: StackOptions, settings: Settings) -> None:

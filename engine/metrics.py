@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 
@@ -33,6 +34,7 @@ class Metrics:
         self._failed = 0
         self._step_ms = 0.0
         self._recent: deque[tuple[float, int]] = deque()
+        self._reading = threading.Lock()
 
     def observe(self, report: StepReport, seconds: float) -> None:
         """Count one step that decoded something, and the completions that it ended."""
@@ -55,20 +57,26 @@ class Metrics:
                     own.observe(drafted.accepted / drafted.verified)
                     self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + drafted
 
-    def snapshot(self) -> dict[str, float]:
+    def _speed(self) -> float:
+        """Tokens a second, of late."""
         oldest = time.monotonic() - SPEED_WINDOW_S
-        recent = [(at, n) for at, n in tuple(self._recent) if at >= oldest]
-        while self._recent and self._recent[0][0] < oldest:
-            self._recent.popleft()
+        with self._reading:
+            while self._recent and self._recent[0][0] < oldest:
+                self._recent.popleft()
+            return sum(n for _, n in tuple(self._recent)) / SPEED_WINDOW_S
+
+    def snapshot(self) -> dict[str, float]:
         return {
             "steps_total": self._steps,
+            "step_requests_total": self._running_sum,
+            "step_outputs_total": self._ready_sum,
             "batch_occupancy": self._running_sum / (self._steps * self._slots) if self._steps else 0.0,
             "generated_tokens_total": self._generated,
             "prefill_tokens_total": self._prefilled,
             "prefix_hit_tokens_total": self._hits,
             "prompt_tokens_total": self._prompt,
             "prefix_hit_rate": self._hits / self._prompt if self._prompt else 0.0,
-            "tokens_per_s": sum(n for _, n in recent) / SPEED_WINDOW_S,
+            "tokens_per_s": self._speed(),
             "step_ms": self._step_ms,
             "failed_decodes_total": self._failed,
             "tokens_per_step": self._generated / self._ready_sum if self._ready_sum else 0.0,

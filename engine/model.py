@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,60 @@ class Model:
 
     def ends_generation(self, token: int) -> bool:
         return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a file says of its model. cell_bytes: of one token in a KV cache of 16-bit numbers."""
+
+    architecture: str
+    width: int
+    vocab_size: int
+    trained_context: int
+    cell_bytes: int
+
+
+def read_shape(path: str) -> Shape:
+    """Without reading the weights, so at once; raises ModelLoadError, for a file that is cut off too."""
+    llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
+    _log_lines.clear()
+    check_file(path)
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only, params.n_gpu_layers = True, 0
+    model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+    if not model:
+        raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
+    try:
+        vocab = llama_cpp.llama_model_get_vocab(model)
+        architecture = _said(model, "general.architecture")
+
+        def numbers(key: str) -> list[int]:
+            """One, or one for each layer, or none."""
+            return [int(n) for n in re.findall(r"\d+", _said(model, f"{architecture}.{key}"))]
+
+        [width], [layers] = numbers("embedding_length"), numbers("block_count")
+        heads = numbers("attention.head_count") or [1]
+        sides = [numbers(f"attention.{side}_length") or [width // max(heads)] for side in ("key", "value")]
+        kv_heads = numbers("attention.head_count_kv") or heads
+        of_all_layers = sum(kv_heads) if len(kv_heads) > 1 else layers * kv_heads[0]
+        return Shape(
+            architecture=architecture,
+            width=width,
+            vocab_size=llama_cpp.llama_vocab_n_tokens(vocab),
+            trained_context=max(numbers("context_length"), default=0),
+            cell_bytes=2 * of_all_layers * sum(side[0] for side in sides),
+        )
+    except ValueError as error:
+        raise ModelLoadError(f"{path}: does not tell its shape") from error
+    finally:
+        llama_cpp.llama_model_free(model)
+
+
+def _said(model: Any, key: str) -> str:
+    """A value of the file; empty when it has none."""
+    buffer = ctypes.create_string_buffer(4096)
+    there = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) >= 0
+    return buffer.value.decode("utf-8", "replace") if there else ""
 
 
 def check_file(path: str) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import redis
+from prometheus_client import Histogram
 
 from tasks.batch import Ending
 from tasks.batch_files import remove_all
@@ -23,6 +24,7 @@ from tasks.batches import Active, BatchStore
 from tasks.collect import Collector
 from tasks.dispatch import Dispatcher, room_for
 from tasks.errors import BatchRefused, FileStoreUnavailable, LeadLost, ObjectMissing, StoreUnavailable
+from tasks.figures import REGISTRY
 from tasks.file_keeper import FileKeeper
 from tasks.finalise import Finaliser
 from tasks.ingest import Ingest
@@ -44,6 +46,12 @@ FILES_S = 1.0  # of a round: after that it begins to read no further chunk, and 
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 JOBS = 2  # files read or written at once
 INTERNAL = "an internal error, which the io worker's log describes"
+ROUND_SECONDS = Histogram(
+    "medusaq_batch_round_seconds",
+    "One round over all batches by the leading io worker",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
+    registry=REGISTRY,
+)
 
 
 class BatchDriver:
@@ -143,6 +151,7 @@ class BatchDriver:
 
     def round(self) -> bool:
         """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
+        began = time.monotonic()
         workers = self._live()
         room = room_for(workers, self._settings.worker_lookahead)
         work = self._batches.lead(self._token, room)
@@ -162,6 +171,7 @@ class BatchDriver:
         if work.cleanup:
             self._begin("cleaning up", partial(self._clean_up, work.cleanup))
         self._forget({active.batch.id for active in work.active})
+        ROUND_SECONDS.observe(time.monotonic() - began)
         return True
 
     def _end_early(self, active: Active, now: float) -> None:

@@ -87,6 +87,10 @@ class FileStore(ABC):
     def sweep(self, older_than_s: float) -> int:
         """Remove what writers left that were killed this long ago, and return how much that was."""
 
+    def free_bytes(self) -> int | None:
+        """Room that is left; None where that is not known, as in a bucket."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Let go of connections."""

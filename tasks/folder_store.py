@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
 import time
 import uuid
@@ -83,6 +84,11 @@ class FolderStore(FileStore):
                         path.unlink()
                         removed += 1
         return removed
+
+    def free_bytes(self) -> int | None:
+        with _translated(self._root):
+            made = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
+            return shutil.disk_usage(made).free
 
     def close(self) -> None:
         """Nothing is held."""

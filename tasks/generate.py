@@ -38,11 +38,15 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
+from tasks import tracing
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
+from tasks.figure_board import FigureReporter
+from tasks.figures import REGISTRY
 from tasks.heartbeat import Heartbeat, Running
 from tasks.job import Job, Priority, Status, result_line
+from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
 from tasks.queues import GENERATE
@@ -50,6 +54,7 @@ from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import Claim, JobStore, Refusal, new_token
 from tasks.token_stream import TokenStream
+from tasks.worker_figures import EngineCollector, observe_job
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +98,16 @@ class ModelWorker:
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
+        REGISTRY.register(EngineCollector(engine.info.name, self._figures))
+        self._tracing = tracing.begin("medusaq-worker")
+        self.reporter = FigureReporter(self._store, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()
+        self.reporter.stop()
         self._engine.close()
         self._tokens.close()
+        self._tracing.close()
         self._store.close()
 
     def run(self, job_id: str) -> str:
@@ -135,8 +145,12 @@ class ModelWorker:
         except Exception as error:
             failure = _failure(claim, error)
             self._finish(running, Status.FAILED, error=failure)
+            self._tracing.job(claim, Status.FAILED, None, failure)
             raise JobFailed(f"{failure['code']}: {failure['message']}") from None
-        self._finish(running, STATUS[completion.finish_reason], result=result)
+        status = STATUS[completion.finish_reason]
+        self._finish(running, status, result=result)
+        observe_job(claim.priority, result["timing"])
+        self._tracing.job(claim, status, result, None)
         return result_line(result)
 
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
@@ -183,6 +197,10 @@ class ModelWorker:
             log.error("the engine closed under %s: this worker stops", claim.job_id)
             self.heartbeat.drain()
             worker_state.should_stop = EXIT_ENGINE_LOST
+
+    def _figures(self) -> dict[str, float]:
+        info = self._engine.info
+        return {"slots": info.slots, "kv_cells": info.kv_cells, **self._engine.metrics()}
 
     def _describe(self) -> WorkerInfo:
         info = self._engine.info
@@ -338,6 +356,7 @@ def _ready(sender: WakingConsumer, **_: object) -> None:
     _consumer = sender
     if _worker is not None:
         _worker.heartbeat.start()
+        _worker.reporter.start()
 
 
 @signals.worker_shutting_down.connect
@@ -360,4 +379,5 @@ def generate(job_id: str) -> str:
     """Run one job."""
     if _worker is None:
         raise Reject("no engine in this process", requeue=True)
-    return _worker.run(job_id)
+    with about(job_id):
+        return _worker.run(job_id)

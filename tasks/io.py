@@ -11,13 +11,17 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
 
 from celery import signals
+from prometheus_client import Counter
 
 from tasks.app import app, settings
 from tasks.batch_driver import BatchDriver
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
+from tasks.figure_board import FigureReporter
+from tasks.figures import REGISTRY
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import make_store
@@ -31,6 +35,16 @@ log = logging.getLogger(__name__)
 EXPIRES_TICKS = 5  # ticks that pile up while the io worker is away are dropped: one does the work of all
 DROP_FILES_TICKS = 5  # reconciliations for each look at the files: theirs is a time of days
 PR_SET_PDEATHSIG = 1  # prctl(2)
+
+RECONCILED = Counter(
+    "medusaq_reconciled_jobs",
+    "Jobs put back after their lease, given up as lost, expired in the queue, or sent to the queue again",
+    ["outcome"],
+    registry=REGISTRY,
+)
+OUTCOMES = ("requeued", "lost", "expired", "resent")
+for _outcome in OUTCOMES:  # they are there before the first
+    RECONCILED.labels(_outcome)
 
 app.conf.beat_schedule = {
     "reconcile": {
@@ -55,15 +69,18 @@ except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
 _batches: BatchDriver | None = None
 _webhooks: WebhookSender | None = None
+_reporter: FigureReporter | None = None
 
 
 @signals.worker_ready.connect
 def _start(**_: object) -> None:
-    global _batches, _webhooks
+    global _batches, _webhooks, _reporter
     _batches = BatchDriver(settings, _store, _publisher, _files)
     _batches.start()
     _webhooks = WebhookSender(settings, _store)
     _webhooks.start()
+    _reporter = FigureReporter(_store, "io", f"{socket.gethostname()}:{os.getpid()}")
+    _reporter.start()
 
 
 @signals.worker_shutdown.connect
@@ -72,6 +89,8 @@ def _stop(**_: object) -> None:
         _batches.stop()
     if _webhooks is not None:
         _webhooks.stop()
+    if _reporter is not None:
+        _reporter.stop()
 
 
 @signals.beat_embedded_init.connect
@@ -116,6 +135,8 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
         sum(column)
         for column in zip(*((p.requeued, p.lost, p.expired, p.resent) for p in passes), strict=True)
     ]
+    for outcome, count in zip(OUTCOMES, counts, strict=True):
+        RECONCILED.labels(outcome).inc(count)
     if any(counts):
         log.warning("reconcile: %d requeued, %d failed as lost, %d expired, %d messages sent again", *counts)
     publisher.try_all([unsent for done in passes for unsent in done.unsent])

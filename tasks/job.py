@@ -92,7 +92,8 @@ class NewJob:
     """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
 
     owner: whose it is, and whose share of the workers a bulk job takes. watched: somebody listens to its text
-    from the start. keep_s: how long its record stays when it has ended, None for the usual time.
+    from the start. keep_s: how long its record stays when it has ended, None for the usual time. traceparent:
+    of the request that it came with, for traces.
     """
 
     request: Mapping[str, Any]
@@ -107,6 +108,7 @@ class NewJob:
     watched: bool = False
     keep_s: float | None = None
     webhook: Webhook | None = None
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import redis
 from redis.commands.core import Script
 
 from tasks.errors import StoreUnavailable
+from tasks.figures import timing_redis
 
 _LUA = Path(__file__).parent / "lua"
 _SHARED = ("common", "outbox")
@@ -46,6 +47,7 @@ def pairs(flat: Sequence[str]) -> dict[str, str]:
 def answering() -> Iterator[None]:
     """Turn any failure of Redis into StoreUnavailable."""
     try:
-        yield
+        with timing_redis():
+            yield
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis: {error}") from error

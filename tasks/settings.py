@@ -8,6 +8,7 @@ import re
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, AliasChoices, Field, FilePath, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -119,6 +120,7 @@ class Settings(BaseSettings):
     online_result_ttl_s: int = Field(3600, ge=1)  # the answer is with the client; this is for looking back
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
+    log_format: str = Field("text", pattern=r"^(text|json)$")
 
     @property
     def reached_at(self) -> str:
@@ -146,10 +148,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def redacted(url: str) -> str:
+    """The address without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    name = f"{parts.username or ''}:***@{parts.hostname or ''}"
+    return urlunsplit(parts._replace(netloc=name + (f":{parts.port}" if parts.port else "")))
+
+
 def load_settings(**overrides: object) -> Settings:
     """Settings from the environment with overrides; raises SettingsError with one line."""
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # pydantic checks the values
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f".env: cannot be read: {error}") from None
     except ValidationError as error:
         raise SettingsError("; ".join(_line(e["loc"], e["msg"]) for e in error.errors())) from None
     except NotJson as error:

@@ -63,6 +63,9 @@ class Claim:
     claimed_at: float
     preview: str
     watched: bool = False  # somebody listened already when it was claimed
+    queued_at: float = 0.0  # when its message was last sent
+    batch_id: str | None = None
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ class JobStore:
             new.request.get("max_tokens", 0),
             self._settings.max_queued,
             "" if new.webhook is None else new.webhook.stored(),
+            new.traceparent,
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
@@ -206,7 +210,8 @@ class JobStore:
         )
         if answer[0] != "claimed":
             return Refusal(answer[0])
-        _, fence, attempts, request, model, priority, deadline, created_at, now, shown, watched = answer
+        fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
+        shown, watched, queued_at, batch_id, traceparent = rest
         return Claim(
             job_id=job_id,
             fence=int(fence),
@@ -219,6 +224,9 @@ class JobStore:
             claimed_at=int(now) / 1000,
             preview=shown,
             watched=watched == "1",
+            queued_at=int(queued_at) / 1000,
+            batch_id=batch_id or None,
+            traceparent=traceparent,
         )
 
     def watch(self, job_id: str, owner: str | None = None) -> Job:

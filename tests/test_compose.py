@@ -26,7 +26,8 @@ CUDA_COMPOSE = yaml.safe_load((ROOT / "docker-compose.cuda.yml").read_text(encod
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if name != "redis"}
+MONITORING = {name: service for name, service in SERVICES.items() if "profiles" in service}
+OURS = {name: service for name, service in SERVICES.items() if name not in ("redis", *MONITORING)}
 FILES_FOLDER = "/files"  # the volume's; the setting's own default is in a working folder, here read-only
 INTERPOLATION = re.compile(r"\$\{(?P<name>\w+)(?P<rule>:[-?])?(?P<rest>.*)\}$")
 SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("MEDUSAQ_", "FLOWER_"))}
@@ -66,8 +67,40 @@ def _seconds(duration: str) -> int:
     return int(duration.removesuffix("s"))
 
 
-def test_the_services_are_the_five_of_the_system() -> None:
-    assert set(SERVICES) == {"redis", "gateway", "worker", "io", "flower"}
+def test_the_services_are_the_five_of_the_system_and_those_that_watch_it() -> None:
+    assert set(SERVICES) == {"redis", "gateway", "worker", "io", "flower", *MONITORING}
+    assert set(MONITORING) == {"prometheus", "grafana"}
+
+
+@pytest.mark.parametrize("name", MONITORING)
+def test_a_watching_service_finds_its_files_and_is_on_loopback_only(name: str) -> None:
+    service = MONITORING[name]
+    assert service["profiles"] == ["monitoring"]
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    for volume in service["volumes"]:
+        source, _, _ = volume.partition(":")
+        assert (ROOT / source).exists() if source.startswith("./") else source in COMPOSE["volumes"]
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == f"http://prometheus:{_inner_port('prometheus')}"
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "medusaq.yml").read_text())["providers"]
+    mounted = [volume.split(":")[1] for volume in MONITORING["grafana"]["volumes"]]
+    shown = MONITORING["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert shown in mounted
+    assert str(Path(shown).parent) == provider["options"]["path"]
+
+
+def test_prometheus_asks_the_gateway_where_it_listens() -> None:
+    folder = ROOT / "deploy" / "prometheus"
+    [scrape] = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
+    assert scrape["static_configs"] == [{"targets": [f"gateway:{_inner_port('gateway')}"]}]
+
+
+def _inner_port(name: str) -> str:
+    return str(SERVICES[name]["ports"][0].rpartition(":")[2])
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -115,7 +148,7 @@ def test_a_port_is_the_one_the_code_listens_on(name: str, field: str) -> None:
 
 
 def test_only_the_gateway_and_flower_are_published() -> None:
-    assert {name for name, service in SERVICES.items() if "ports" in service} == {"gateway", "flower"}
+    assert {name for name, service in OURS.items() if "ports" in service} == {"gateway", "flower"}
 
 
 def test_the_worker_can_be_scaled() -> None:
@@ -150,11 +183,28 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
         assert service["volumes"] == [f"files:{FILES_FOLDER}"]
         assert service["environment"]["MEDUSAQ_FILES"] == f"${{MEDUSAQ_FILES:-{FILES_FOLDER}}}"
         lines = _chain(service["build"]["target"])
-        assert f"install --directory --owner=medusaq {FILES_FOLDER}\n" in lines
-        assert '".[s3]"' in lines
+        assert f"install --directory --owner=medusaq {FILES_FOLDER} " in lines
+        assert '".[s3,tracing]"' in lines
     assert "files" in COMPOSE["volumes"]
     for name in ("worker", "flower"):
         assert "MEDUSAQ_FILES" not in SERVICES[name]["environment"]
+
+
+def test_traces_can_be_asked_for_where_spans_are_made() -> None:
+    for name in ("gateway", "worker"):
+        service = SERVICES[name]
+        assert service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] is None, "handed through when set"
+        assert "tracing]" in _chain(service["build"]["target"])
+
+
+def test_flower_keeps_what_it_has_seen_where_it_may_write() -> None:
+    service = SERVICES["flower"]
+    [volume] = service["volumes"]
+    name, folder = volume.split(":")
+    assert name in COMPOSE["volumes"]
+    assert f" {folder}\n" in _chain(service["build"]["target"])
+    assert service["environment"]["FLOWER_DB"].startswith(f"{folder}/")
+    assert service["environment"]["FLOWER_PERSISTENT"] == "True"
 
 
 def test_flower_gets_its_password_from_outside_only() -> None:

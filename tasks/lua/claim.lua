@@ -25,6 +25,6 @@ end
 local lease_until = int(NOW + tonumber(ARGV[4]))
 redis.call('HSET', key, 'lease_until', lease_until)
 redis.call('ZADD', P .. 'leases', lease_until, job.id)
-local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at')
+local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent')
 return { 'claimed', int(job.fence), int(job.attempts), rest[1], rest[2], job.priority, rest[3], rest[4],
-  int(NOW), job.preview, job.watched }
+  int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '' }

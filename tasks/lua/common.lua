@@ -26,6 +26,7 @@
 -- owner:KEY:rate        when all requests of its minute are free again, ms
 -- owner:KEY:tokens:DAY  what it has spent, and what is set aside for jobs that have not ended
 -- live                  jobs of a key, without lines of batches, that have not ended: key id -> how many
+-- ended                 status -> how many jobs have ended in it, ever
 -- text:ID               the text so far of a watched job that runs
 -- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
 -- tokens                channel: the parts of the text of watched jobs, as JSON
@@ -42,6 +43,7 @@
 --
 -- idem:KIND:KEY hash    the job, batch or file, and the hash of the body, that came with an idempotency key
 -- seq, file_seq         the last sequence numbers given
+-- figures, figures:WORKER    workers that left figures for Prometheus, and the figures of each
 -- reconciled_at, grace_until    when the reconciler last looked, and until when it spares old leases
 
 local P = KEYS[1]
@@ -209,6 +211,7 @@ local function close(job, status, result, failure, ttl_ms, tokens)
   leave_lists(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
   move(job, status)
+  redis.call('HINCRBY', P .. 'ended', status, 1)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
   count_out(job)
   settle(job, tokens or 0)

@@ -1,7 +1,7 @@
 -- ARGV: id, priority, model, request, metadata, deadline ms or '', preview,
 --       idempotency key or '', body hash, idempotency ttl ms, '1' for somebody listens or '',
 --       how long the record is kept when that is not the usual time, ms or '', owner, most tokens of the answer,
---       how many jobs may be queued in all, webhook as JSON of url, to and events, or ''
+--       how many jobs may be queued in all, webhook as JSON of url, to and events, or '', trace context or ''
 -- Returns 'created' | 'held' | 'existing' with the record, 'conflict' with the id of the other job, or what is
 -- full with its limit and ms until it has room, 0 for unknown: 'queue' | 'jobs' | 'tokens'.
 -- The message of a held job is sent when its owner's share allows it, not by the caller.
@@ -35,6 +35,7 @@ if keyed(owner) then
   redis.call('HINCRBY', P .. 'live', owner, 1)
 end
 if ARGV[11] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'watched', ARGV[11]) end
+if ARGV[17] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'traceparent', ARGV[17]) end
 if ARGV[12] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'keep_ms', ARGV[12]) end
 if ARGV[16] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'webhook', ARGV[16]) end
 local answer = 'created'

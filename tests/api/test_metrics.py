@@ -1,86 +1,139 @@
-"""/metrics: a worker's numbers as Prometheus reads them."""
+"""/metrics of a real gateway: the queues, the workers behind it, itself, and what is left without Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine import Completion, Drafted, FinishReason, Timing
-from engine.engine import StepReport
-from engine.metrics import Metrics
-from engine.sequence import Ended
-from tasks.registry import Registry, WorkerInfo
+from tasks.figure_board import FigureBoard
+from tasks.figures import Figures
+from tasks.job import Priority, Status
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.helpers import claimed, queued
+from tests.workers import Workers, wait_until
+
+pytestmark = pytest.mark.stack
+Labels = frozenset[tuple[str, str]]
 
 
-def completion(steps: int, tokens: int, **drafted: Drafted) -> Completion:
-    return Completion(
-        request_id="-",
-        text="",
-        tokens=(),
-        finish_reason=FinishReason.STOP,
-        prompt_tokens=7,
-        cached_tokens=2,
-        completion_tokens=tokens,
-        timing=Timing(0.0, 0.0, 1.0),
-        steps=steps,
-        drafted=drafted,
-    )
+def samples(http: httpx.Client) -> dict[tuple[str, Labels], float]:
+    """By name and labels; which worker it was counts for nothing."""
+    answer = http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return {
+        (s.name, frozenset((k, v) for k, v in s.labels.items() if k != "worker")): s.value
+        for family in text_string_to_metric_families(answer.text)
+        for s in family.samples
+    }
 
 
-@pytest.fixture
-def own_store(gateway_settings: Settings) -> Iterator[JobStore]:
-    store = JobStore(gateway_settings)
-    yield store
+def one(http: httpx.Client, name: str, **labels: str) -> float:
+    return samples(http)[name, frozenset(labels.items())]
+
+
+def test_the_queues_as_they_stand(gateway: GatewayProcess, gateway_settings: Settings) -> None:
+    store, http = JobStore(gateway_settings), gateway.http
+    first = queued(store)
+    later = queued(store, priority=Priority.BULK)
+    running = queued(store)
+    claim = claimed(store, running)
+    found = samples(http)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert (value("medusaq_jobs", status="queued"), value("medusaq_jobs", status="running")) == (2, 1)
+    assert value("medusaq_queue_jobs", priority="interactive") == 1
+    assert value("medusaq_queue_jobs", priority="bulk") == 1
+    age = value("medusaq_queue_oldest_seconds", priority="interactive")
+    assert 0 < value("medusaq_queue_oldest_seconds", priority="bulk") <= age < 60
+    assert value("medusaq_bulk_outstanding_jobs") == 1
+    assert (value("medusaq_batches_led"), value("medusaq_batches_active")) == (0, 0)
+    assert (value("medusaq_workers", service="worker"), value("medusaq_workers", service="io")) == (0, 0)
+    assert value("medusaq_redis_up") == 1
+    assert value("medusaq_redis_memory_used_bytes") > 100_000
+    assert value("medusaq_file_store_free_bytes") > 0
+
+    for job_id in (first, later):
+        store.cancel(job_id)
+    store.finish(running, claim.fence, Status.FAILED)
+    assert one(http, "medusaq_jobs_ended_total", status="cancelled") == 2
+    assert one(http, "medusaq_jobs_ended_total", status="failed") == 1
+    assert one(http, "medusaq_queue_oldest_seconds", priority="interactive") == 0
     store.close()
 
 
-@pytest.fixture
-def worker(own_store: JobStore) -> WorkerInfo:
-    """What a worker would say after two requests, put where a gateway looks."""
-    metrics = Metrics(slots=4)
-    ended = [
-        Ended("a", completion(10, 10)),
-        Ended("b", completion(10, 24, medusa=Drafted(20, 11), lookup=Drafted(4, 3))),
-    ]
-    metrics.observe(StepReport(ended=ended, running=2, ready=2, rows=26, emitted=16, verified=24), 0.05)
-    info = WorkerInfo("w1", "tiny", 2048, 4, 1, "here", 0.0, {}, metrics.snapshot())
-    Registry(own_store, 60).refresh(info)
-    return info
+def test_requests_by_route_and_status_with_few_labels(gateway: GatewayProcess) -> None:
+    http = gateway.http
+
+    def count(method: str, route: str, status: int) -> float:
+        key = frozenset({"method": method, "route": route, "status": str(status)}.items())
+        return samples(http).get(("medusaq_http_requests_total", key), 0.0)
+
+    job = "/v1/jobs/{job_id}"
+    before = count("GET", job, 404)
+    for job_id in ("job_a", "job_b"):
+        http.get(f"/v1/jobs/{job_id}")
+    assert count("GET", job, 404) == before + 2
+    http.request("PROPFIND", "/no/such/path")
+    http.post("/v1/jobs", content=b"x" * 10_000, headers={"Content-Type": "application/json"})
+    assert count("other", "other", 404) == 1
+    assert count("POST", "other", 413) == 1, "refused before it was routed"
+    text = http.get("/metrics").text
+    assert "job_a" not in text
+    assert "/no/such" not in text
+    assert one(http, "medusaq_http_request_seconds_count", method="GET", route=job) >= 2
 
 
-def test_counters_gauges_and_histograms(gateway: GatewayProcess, worker: WorkerInfo) -> None:
-    answer = gateway.http.get("/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain; version=")
-    samples = {
-        (s.name, s.labels.get("source"), s.labels.get("le")): s.value
-        for family in text_string_to_metric_families(answer.text)
-        for s in family.samples
-        if s.labels["worker"] == worker.id
-    }
-    assert samples["medusaq_generated_tokens_total", None, None] == 16
-    assert samples["medusaq_tokens_per_step", None, None] == 8
-    assert samples["medusaq_verified_tokens_total", "medusa", None] == 20
-    assert samples["medusaq_accepted_tokens_total", "lookup", None] == 3
-    assert samples["medusaq_request_tokens_per_step_bucket", None, "1.0"] == 1
-    assert samples["medusaq_request_tokens_per_step_bucket", None, "3.0"] == 2
-    assert samples["medusaq_request_tokens_per_step_bucket", None, "+Inf"] == 2
-    assert samples["medusaq_request_tokens_per_step_count", None, None] == 2
-    assert samples["medusaq_request_tokens_per_step_sum", None, None] == pytest.approx(3.4)
-    assert samples["medusaq_acceptance_bucket", "medusa", "0.5"] == 0
-    assert samples["medusaq_acceptance_bucket", "medusa", "0.6"] == 1
-    assert samples["medusaq_acceptance_sum", "lookup", None] == pytest.approx(0.75)
-    assert {key for key in worker.metrics if "prefix_hit" in key}, "all others are there too"
-    assert ("medusaq_prefix_hit_rate", None, None) in samples
-
-
-def test_a_worker_that_left_says_nothing(
-    gateway: GatewayProcess, own_store: JobStore, worker: WorkerInfo
+def test_both_kinds_of_workers_are_seen_until_they_leave(
+    gateway: GatewayProcess, gateway_settings: Settings, workers: Workers
 ) -> None:
-    Registry(own_store, 60).leave(worker.id)
-    assert worker.id not in gateway.http.get("/metrics").text
+    http = gateway.http
+    model, io = workers.model(gateway_settings), workers.io(gateway_settings)
+    done = http.post("/v1/jobs", json={"prompt": "hi tokens=3"}, headers={"Prefer": "wait=5"}).json()
+    assert done["status"] == "succeeded"
+    key = "medusaq_job_seconds_count", frozenset({("priority", "interactive")})
+    wait_until(lambda: samples(http).get(key) == 1, 15)
+    assert one(http, "medusaq_job_queue_seconds_count", priority="interactive") == 1
+    assert one(http, "medusaq_job_first_token_seconds_count", priority="interactive") == 1
+    assert one(http, "medusaq_job_seconds_count", priority="bulk") == 0
+    assert one(http, "medusaq_generated_tokens_total", model="scripted") == 3
+    assert one(http, "medusaq_slots", model="scripted") == gateway_settings.slots
+    wait_until(lambda: one(http, "medusaq_workers", service="io") == 1, 15)
+    assert one(http, "medusaq_workers", service="worker") == 1
+    wait_until(lambda: one(http, "medusaq_batch_round_seconds_count") > 0, 15)
+    assert one(http, "medusaq_reconciled_jobs_total", outcome="lost") == 0
+    assert one(http, "medusaq_batches_led") == 1
+    assert http.get("/metrics").text.count("# TYPE medusaq_redis_seconds histogram") == 1
+    for worker in (model, io):
+        worker.terminate()
+    assert one(http, "medusaq_workers", service="io") == one(http, "medusaq_workers", service="worker") == 0
+
+
+def test_a_worker_that_fell_silent_is_forgotten(store: JobStore) -> None:
+    board = FigureBoard(store)
+    board.leave(Figures("io", "w1", ()))
+    assert [figures.worker for figures in board.read()] == ["w1"]
+    store.redis.delete(f"{store.prefix}figures:w1")
+    assert board.read() == []
+    assert store.redis.smembers(f"{store.prefix}figures") == set()
+
+
+def test_without_redis_the_gateway_speaks_of_itself(own_redis: RedisServer, tmp_path: Path) -> None:
+    process = GatewayProcess(fast_settings(own_redis), tmp_path)
+    try:
+        assert one(process.http, "medusaq_redis_up") == 1
+        own_redis.stop()
+        found = samples(process.http)
+        assert found["medusaq_redis_up", frozenset()] == 0
+        assert found["medusaq_redis_failures_total", frozenset()] >= 1
+        assert ("medusaq_workers", frozenset({("service", "io")})) not in found
+    finally:
+        process.stop()

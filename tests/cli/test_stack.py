@@ -244,3 +244,36 @@ def test_a_state_folder_that_cannot_be_used(cli: Cli) -> None:
         1,
         "error: cannot use the folder file/below: Not a directory\n",
     )
+
+
+def test_flower_still_shows_what_it_has_seen_after_a_restart(cli: Cli) -> None:
+    cli.env["FLOWER_UNAUTHENTICATED_API"] = "1"
+    running, url = up(cli)
+    flower = running.wait_for("  Flower   ").split()[-1]
+
+    def seen(job_id: str) -> bool:
+        try:
+            answer = httpx.get(f"{flower}/api/task/info/{job_id}")
+        except httpx.TransportError:
+            return False
+        return answer.is_success and bool(answer.json()["state"] == "SUCCESS")
+
+    def saved(job_id: str) -> bool:
+        return any(job_id.encode() in path.read_bytes() for path in (cli.folder / ".medusaq").glob("flower*"))
+
+    wait_until(lambda: httpx.get(f"{url}/healthz").is_success and not is_free(port_of(flower)), 20)
+    first = cli("submit", "hello", "--url", url).stdout.strip()
+    wait_until(lambda: seen(first), 20)
+    wait_until(lambda: saved(first), 20)
+    killed = cli.service("flower")
+    os.kill(killed, signal.SIGKILL)
+    running.wait_for("flower ended (killed by SIGKILL)")
+    wait_until(lambda: seen(first), 20)
+
+    second = cli("submit", "hello again", "--url", url).stdout.strip()
+    wait_until(lambda: seen(second), 20)
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0
+    running, url = up(cli)
+    flower = running.wait_for("  Flower   ").split()[-1]
+    wait_until(lambda: seen(first) and seen(second), 20)

@@ -274,7 +274,7 @@ def test_delete(store: JobStore) -> None:
     with pytest.raises(JobNotFound):
         store.delete(job_id)
     left = sorted(store.redis.keys(f"{store.prefix}*"))
-    assert left == [f"{store.prefix}claimed:interactive", f"{store.prefix}seq"]
+    assert left == [f"{store.prefix}{name}" for name in ("claimed:interactive", "ended", "seq")]
 
 
 def test_pages_newest_first(store: JobStore) -> None:

@@ -1,0 +1,1 @@
+"""`medusaq doctor`: what is wrong with a set-up, and how to mend it."""

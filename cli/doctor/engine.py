@@ -1,0 +1,163 @@
+"""What the model worker needs: a build of llama.cpp that runs here, the model, the heads, memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cli.doctor.findings import Finding, fail, ok, size, warn
+from tasks.settings import Settings
+
+ASK_BUILD = "from engine.model import build; print(build())"
+BUILD_TIMEOUT_S = 60
+REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
+# What makes a difference, by the names of the build and of the processor.
+FEATURES = {
+    "AVX": "avx",
+    "AVX2": "avx2",
+    "F16C": "f16c",
+    "FMA": "fma",
+    "BMI2": "bmi2",
+    "AVX512": "avx512f",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+}
+BASE_BYTES = 400_000_000  # of a worker besides its model: Python, torch, and buffers of llama.cpp
+UNPACKED = 4  # times the size of a file of 4 bits a weight, as BF16
+PREFILL_CELLS = 2048  # of the context for long prompts, on a CPU
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("llama_cpp") is not None
+
+
+def cache() -> Path:
+    """Where it keeps measurements, and weights that it unpacked."""
+    from engine.measured import cache_folder
+
+    return cache_folder()
+
+
+def build() -> Iterator[Finding]:
+    """In a process of its own: a build for another processor kills the one that loads it."""
+    asked = [sys.executable, "-P", "-c", ASK_BUILD]
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    if ended.returncode == -signal.SIGILL:
+        yield fail("llama.cpp", "built for a processor that this one is not: illegal instruction", REBUILD)
+    elif ended.returncode:
+        line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+        yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
+    else:
+        yield compared(ended.stdout, _processor_flags())
+
+
+def compared(built: str, processor: set[str]) -> Finding:
+    """built: what the build says of itself; processor: its flags, empty where the system does not tell."""
+    used = set(re.findall(r"(\w+) = 1", built))
+    version = built.split(maxsplit=1)[0]
+    has = {name for name, flag in FEATURES.items() if flag in processor}
+    if unused := sorted(has - used) if processor else []:
+        what = (
+            f"{version} was built without {', '.join(unused)}, which this processor has: slower than need be"
+        )
+        return warn("llama.cpp", what, REBUILD)
+    shown = ", ".join(name for name in FEATURES if name in used) or "no vector instructions"
+    return ok("llama.cpp", f"{version}, built for {shown}")
+
+
+def _processor_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(match[1].split()) if match else set()
+
+
+def model(settings: Settings) -> Iterator[Finding]:
+    """The file, the heads for it, and whether both fit in memory."""
+    from engine import ModelLoadError
+    from engine.model import default_model_path, read_shape
+    from engine.weights import UNASKED_BYTES
+
+    try:
+        path = settings.model or default_model_path()
+        shape = read_shape(path)
+    except ModelLoadError as error:
+        mend = "set MEDUSAQ_MODEL to a GGUF that is whole, or unset it for the packaged model"
+        yield fail("model", error.message, mend)
+        return
+    weights = Path(path).stat().st_size
+    yield ok("model", f"{Path(path).name}, {shape.architecture}, {size(weights)}")
+    if settings.kv_cells > shape.trained_context * settings.slots:
+        what = f"{settings.kv_cells} KV cells are more than {settings.slots} slots can fill"
+        yield warn(
+            "kv cells", what, f"{shape.trained_context * settings.slots} are enough for MEDUSAQ_KV_CELLS"
+        )
+    yield from _heads(settings, path, shape.width, shape.vocab_size)
+    if settings.weights == "bf16" or (settings.weights == "auto" and weights * UNPACKED <= UNASKED_BYTES):
+        weights *= UNPACKED
+    cells = (settings.kv_cells + PREFILL_CELLS) * shape.cell_bytes * (2 if settings.kv_type == "f32" else 1)
+    yield fits(weights + cells + BASE_BYTES, *_memory())
+
+
+def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterator[Finding]:
+    from engine import HeadsLoadError
+    from engine.lm_head import lm_head_rows
+    from engine.sources import shipped_heads
+
+    if not settings.speculation:
+        yield ok("heads", "not asked for: MEDUSAQ_SPECULATION is off")
+        return
+    try:
+        heads = settings.heads or shipped_heads(path)
+        if heads is None:
+            yield ok("heads", "none for this model: drafts come from prompt lookup")
+            return
+        try:
+            from engine.heads import MedusaHeads
+        except ImportError as error:
+            raise HeadsLoadError(f"needs {error.name}: pip install 'medusaq[medusa]'") from error
+        loaded = MedusaHeads.load(
+            str(heads), width=width, vocab_size=vocab_size, lm_head=lambda ids: lm_head_rows(path, ids)
+        )
+    except HeadsLoadError as error:
+        if settings.heads is None:
+            mend = "pip install 'medusaq[medusa]'; until then drafts come from prompt lookup"
+            yield warn("heads", error.message, mend)
+        else:
+            mend = "set MEDUSAQ_HEADS to heads for this model, or unset it"
+            yield fail("heads", error.message, mend)
+        return
+    yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them")
+
+
+def fits(needed: int, available: int, whole: int) -> Finding:
+    """available now, and all that this process could ever get."""
+    what = f"the worker needs about {size(needed)}; of {size(whole)} are {size(available)} free"
+    mend = "a smaller model, or fewer MEDUSAQ_KV_CELLS"
+    if needed > whole:
+        return fail("memory", what, mend)
+    if needed > available:
+        return warn("memory", what, f"end other programs (a running worker counts too), take {mend}")
+    return ok("memory", what)
+
+
+def _memory() -> tuple[int, int]:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = whole
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        available = int(found[1]) * 1024 if found else whole
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()  # of a container
+        if limit != "max":
+            whole = min(whole, int(limit))
+    except OSError:  # not Linux, or not in a container
+        pass
+    return min(available, whole), whole

@@ -1,0 +1,53 @@
+"""What a check says: one line, and one more that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Grade(StrEnum):
+    OK = "ok"
+    WARN = "warn"  # it works, but not as well or as safely as it could
+    FAIL = "fail"  # something will not work, or work will be lost
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """check: what was looked at; mend: what to do about it, empty for what is well."""
+
+    check: str
+    grade: Grade
+    what: str
+    mend: str = ""
+
+
+def ok(check: str, what: str) -> Finding:
+    return Finding(check, Grade.OK, what)
+
+
+def warn(check: str, what: str, mend: str) -> Finding:
+    return Finding(check, Grade.WARN, what, mend)
+
+
+def fail(check: str, what: str, mend: str) -> Finding:
+    return Finding(check, Grade.FAIL, what, mend)
+
+
+def guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a check finds; one that breaks is a finding too, and keeps no other from being made."""
+    try:
+        yield from look()
+    except Exception as error:
+        what = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
+        yield warn(check, what, "report this line, with the versions that `medusaq doctor --json` gives")
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

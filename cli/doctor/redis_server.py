@@ -1,0 +1,163 @@
+"""Redis: whether it answers, keeps what it is given, and is the same to all that use it."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import redis
+
+from cli.doctor.findings import Finding, Grade, fail, ok, size, warn
+from tasks.queues import VISIBILITY_TIMEOUT_S, make_app
+from tasks.settings import Settings, redacted
+from tasks.store import connect
+
+OLDEST = (6, 2)  # nobody has tried an older one
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # deadlines are compared with both clocks
+SLOW_S = 0.05  # each request to the gateway makes a few exchanges
+TRIES = 5
+NEARLY_FULL = 0.85
+PEERS_S = 2.0  # in which Celery workers answer
+
+
+def reachable(settings: Settings) -> Iterator[Finding]:
+    """All findings about a server that answers; one about any other."""
+    shown = redacted(settings.redis_url)
+    client: Any = connect(settings)
+    try:
+        took, ahead = min(_asked(client) for _ in range(TRIES))
+        info = client.info()
+    except redis.RedisError as error:
+        yield fail("redis", f"{shown} does not answer: {_short(error)}", _mend(error))
+        client.close()
+        return
+    with client:
+        yield _latency(shown, took)
+        yield version(info)
+        yield from keeps(info)
+        yield memory(info)
+        yield clocks(ahead)
+        writes = _writes(client, settings)
+        yield writes
+    if writes.grade is Grade.OK:  # asking them needs to write
+        yield from _peers(settings)
+
+
+def _asked(client: Any) -> tuple[float, float]:
+    """Seconds that an answer took, and by how many its clock is ahead. A full disk refuses PING, not TIME."""
+    began = time.time()
+    seconds, micros = client.time()
+    ended = time.time()
+    return ended - began, seconds + micros / 1e6 - (began + ended) / 2
+
+
+def _short(error: redis.RedisError) -> str:
+    return str(error).splitlines()[0].rstrip(".")
+
+
+def _mend(error: redis.RedisError) -> str:
+    text = str(error)
+    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
+        return "put the password into MEDUSAQ_REDIS_URL: redis://:PASSWORD@HOST:PORT/0"
+    if "LOADING" in text or isinstance(error, redis.BusyLoadingError):
+        return "wait: it is reading its log"
+    if isinstance(error, redis.TimeoutError):
+        return "see whether it hangs or a firewall drops what is sent to it"
+    return "start it, or set MEDUSAQ_REDIS_URL to where it is"
+
+
+def _latency(shown: str, took: float) -> Finding:
+    if took > SLOW_S:
+        what = f"{shown} takes {took * 1000:.0f} ms to answer"
+        return warn("redis", what, "bring it nearer: every request makes several exchanges with it")
+    return ok("redis", f"{shown} answers in {took * 1000:.1f} ms")
+
+
+def version(info: Mapping[str, Any]) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = str(info.get("valkey_version") or info["redis_version"])
+    speaks = tuple(int(number) for number in re.findall(r"\d+", str(info["redis_version"]))[:2])
+    if speaks < OLDEST:
+        return fail(
+            "redis version", f"{name} {text} is too old", "upgrade it to Redis 7 or Valkey 8, or newer"
+        )
+    return ok("redis version", f"{name} {text}")
+
+
+def keeps(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether what was accepted outlives a restart, and a full memory."""
+    if not info.get("aof_enabled"):
+        what = "without an append-only file a restart loses accepted jobs"
+        yield fail("redis log", what, "start it with --appendonly yes, or say so in redis.conf")
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield fail("redis log", "its append-only file cannot be written", "make room on its disk")
+    else:
+        yield ok("redis log", "every write goes to its append-only file")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction":
+        yield ok("redis eviction", "a full memory refuses new jobs, and forgets none")
+        return
+    what = f"with {policy} a full memory makes it forget jobs"
+    mend = "redis-cli config set maxmemory-policy noeviction, and the same in redis.conf"
+    yield fail("redis eviction", what, mend) if info.get("maxmemory") else warn("redis eviction", what, mend)
+
+
+def memory(info: Mapping[str, Any]) -> Finding:
+    used, most = int(info["used_memory"]), int(info.get("maxmemory") or 0)
+    if most and used > most * NEARLY_FULL:
+        what = f"{size(used)} of {size(most)} are used"
+        return warn("redis memory", what, "raise maxmemory, or shorten MEDUSAQ_RESULT_TTL_S")
+    return ok("redis memory", f"{size(used)} used of {size(most) if most else 'no limit'}")
+
+
+def clocks(ahead_s: float) -> Finding:
+    """ahead_s: of Redis's clock before ours."""
+    if abs(ahead_s) < CLOCK_WARN_S:
+        return ok("clocks", "this machine and Redis agree")
+    grade = fail if abs(ahead_s) >= CLOCK_FAIL_S else warn
+    what = f"the clock of Redis differs from this machine's by {abs(ahead_s):.1f} s, and deadlines with it"
+    return grade("clocks", what, "run an NTP client on both machines")
+
+
+def _writes(client: Any, settings: Settings) -> Finding:
+    key = f"{settings.key_prefix}doctor:{uuid.uuid4().hex}"
+    try:
+        client.set(key, "", px=1000)
+        client.delete(key)
+    except redis.RedisError as error:
+        return fail("redis writes", f"it refuses to write: {_short(error)}", _mend_writes(error))
+    return ok("redis writes", "it takes what is written to it")
+
+
+def _mend_writes(error: redis.RedisError) -> str:
+    if isinstance(error, redis.ReadOnlyError):
+        return "set MEDUSAQ_REDIS_URL to the primary: this is a replica"
+    if isinstance(error, redis.OutOfMemoryError):
+        return "raise its maxmemory, and shorten MEDUSAQ_RESULT_TTL_S"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return "let this user write keys that begin with MEDUSAQ_KEY_PREFIX"
+    return "see its log: most often its disk is full"
+
+
+def _peers(settings: Settings) -> Iterator[Finding]:
+    """Celery workers on the same queues: the shortest visibility timeout of any of them counts for all."""
+    app = make_app(settings)
+    try:
+        answers = app.control.inspect(timeout=PEERS_S).conf() or {}
+    finally:
+        app.close()
+    short = {}
+    for name, conf in answers.items():
+        options = conf.get("broker_transport_options") or {}
+        timeout = options.get("visibility_timeout", 3600)  # kombu's own default
+        if timeout < VISIBILITY_TIMEOUT_S:
+            short[name] = timeout
+    for name, timeout in short.items():
+        what = f"{name} gives messages back after {timeout:g} s, for all workers: long jobs are sent twice"
+        mend = f"stop that worker, or set its visibility_timeout to {VISIBILITY_TIMEOUT_S}"
+        yield fail("visibility", what, mend)
+    if not short:
+        yield ok("visibility", f"{len(answers)} Celery workers answer, none gives messages back too early")

@@ -1,0 +1,71 @@
+"""What runs together: the file store, the workers, and which Redis this is all about."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from cli.doctor.findings import Finding, fail, ok, warn
+from cli.doctor.machine import room
+from tasks.batches import BatchStore
+from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
+from tasks.files import make_store
+from tasks.registry import Registry
+from tasks.settings import Settings
+from tasks.store import JobStore
+
+
+def files(settings: Settings) -> Iterator[Finding]:
+    """By writing, reading and removing an object."""
+    name = f"doctor/{uuid.uuid4().hex}"
+    mend = "make the place in MEDUSAQ_FILES writable for this user, or name another"
+    try:
+        store = make_store(settings.files)
+    except SettingsError as error:
+        what, _, how = str(error).rpartition(": ")
+        yield fail("file store", what, how)
+        return
+    try:
+        with store.open_new(name) as new:
+            new.write(b"written")
+        with store.open(name) as written:
+            whole = written.read() == b"written"
+        store.delete(name)
+        free = store.free_bytes()
+    except FileStoreUnavailable as error:
+        yield fail("file store", f"{settings.files} cannot be written: {error}", mend)
+        return
+    finally:
+        store.close()
+    if not whole:
+        yield fail("file store", f"{settings.files} gives back what was not written", mend)
+    elif free is None:
+        yield ok("file store", f"{settings.files} takes and gives back objects")
+    else:
+        yield room("file store", free, settings.files)
+
+
+def workers(settings: Settings) -> Iterator[Finding]:
+    """Of both kinds, as far as Redis knows."""
+    store = JobStore(settings)
+    try:
+        live = Registry(store, settings.worker_ttl_s).live()
+        led = BatchStore(store).led()
+    except StoreUnavailable:  # said already
+        return
+    finally:
+        store.close()
+    models = sorted({worker.model for worker in live})
+    if not live:
+        yield warn("model workers", "none is alive: jobs are accepted and wait", "start one: medusaq worker")
+    elif len(models) > 1:
+        what = f"they serve different models from the same queues: {', '.join(models)}"
+        yield fail("model workers", what, "run one model for each MEDUSAQ_KEY_PREFIX")
+    else:
+        slots = sum(worker.slots for worker in live)
+        yield ok("model workers", f"{len(live)} alive, {slots} slots, {models[0]}")
+    if led:
+        yield ok("io worker", "one works on batches")
+    else:
+        what = "none is alive: batches wait, and jobs of lost workers are not put back"
+        yield warn("io worker", what, "start one: medusaq io")

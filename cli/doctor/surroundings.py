@@ -1,0 +1,93 @@
+"""Settings: what is refused, what has no effect, and what an .env file brings that nobody thinks of."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cli.doctor.findings import Finding, fail, ok, warn
+from tasks.errors import SettingsError
+from tasks.settings import ENV_PREFIX, Settings, get_settings
+
+ENV_FILE = Path(".env")
+OURS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+ALSO_OURS = {"MEDUSAQ_URL"}  # of the command
+
+
+def settings_or_findings() -> tuple[Settings, list[Finding]]:
+    """What is set, or what is wrong with it and the defaults, to look at the rest with."""
+    try:
+        get_settings.cache_clear()
+        return get_settings(), [ok("settings", "all of them can be taken")]
+    except SettingsError as error:
+        mend = "correct it in the environment or in .env; README.md has the table of settings"
+        found = [fail("settings", line, mend) for line in str(error).split("; MEDUSAQ_")]
+        found = [found[0], *(fail("settings", f"MEDUSAQ_{each.what}", mend) for each in found[1:])]
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    return Settings.model_construct(None, **defaults), found
+
+
+def bind(settings: Settings) -> Iterator[Finding]:
+    """Whether the gateway would start on this address."""
+    from tasks.keys import check_bind
+
+    try:
+        check_bind(settings)
+    except SettingsError as error:
+        what, _, mend = str(error).partition("; ")
+        yield fail("address", what, mend)
+    else:
+        yield ok("address", f"the gateway may listen on {settings.host}")
+
+
+def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Names that mean nothing, and values of .env that the environment hides."""
+    try:
+        from_file = _env_file()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f".env cannot be read: {error}"
+        yield fail("variables", what, "make it readable, as UTF-8 text, for the user that runs this")
+        return
+    surprises = 0
+    for place, names in (("the environment", environment), (".env", from_file)):
+        for name in sorted(names):
+            if name.upper().startswith(ENV_PREFIX) and name.upper() not in OURS | ALSO_OURS:
+                near = difflib.get_close_matches(name.upper(), OURS, 1)
+                mend = f"did you mean {near[0]}?" if near else f"remove it from {place}"
+                yield warn("variables", f"{name} in {place} is no setting and has no effect", mend)
+                surprises += 1
+    upper = {name.upper(): value for name, value in environment.items()}
+    for name, value in sorted(from_file.items()):
+        if name.upper() in OURS and upper.get(name.upper(), value) != value:
+            what = f"{name.upper()} in .env has no effect: the environment has another value"
+            yield warn(
+                "variables", what, f"unset {name.upper()}, or remove the line from {ENV_FILE.absolute()}"
+            )
+            surprises += 1
+    if not surprises:
+        read = f", with those of {ENV_FILE.absolute()}" if from_file else ""
+        yield ok("variables", f"every MEDUSAQ_ variable is a setting{read}")
+
+
+def _env_file() -> dict[str, str]:
+    """As the settings read it."""
+    from dotenv import dotenv_values
+
+    if not ENV_FILE.exists():
+        return {}
+    ENV_FILE.read_text(encoding="utf-8")  # which raises what the other keeps to itself
+    return {name: value or "" for name, value in dotenv_values(ENV_FILE).items()}
+
+
+def engine_settings(settings: Settings) -> Iterator[Finding]:
+    """Combinations that only the engine refuses."""
+    from engine import EngineConfig
+
+    try:
+        EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
+    except ValueError as error:
+        yield fail(
+            "settings", f"the engine refuses them: {error}", "change one of the two in the environment"
+        )

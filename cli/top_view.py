@@ -1,0 +1,103 @@
+"""A picture of the system as a terminal shows it, narrow or wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.progress import duration
+from cli.top import Picture, Speeds, done
+
+NARROW = 80  # columns; below, tables leave out what is nice to know
+
+
+def view(console: Console, url: str, picture: Picture, speeds: Speeds, trouble: str | None) -> RenderableType:
+    """trouble: why this picture is not of now."""
+    wide = console.width >= NARROW
+    parts: list[RenderableType] = [_head(url, picture, trouble)]
+    if picture.redis_up:
+        parts += [Text(), _queues(picture, speeds), Text(), _workers(picture, wide)]
+        if picture.batches:
+            parts += [Text(), _batches(picture, speeds, wide)]
+    return Group(*parts)
+
+
+def _head(url: str, picture: Picture, trouble: str | None) -> Text:
+    wrong = _wrong(picture, trouble)
+    line = Text(wrong or "all is well", "bold red" if wrong else "green", no_wrap=True, overflow="ellipsis")
+    return line.append(f"  {datetime.now():%H:%M:%S}  {url}", style="default")
+
+
+def _wrong(picture: Picture, trouble: str | None) -> str | None:
+    if trouble is not None:
+        return f"this is old: {trouble}"
+    if not picture.redis_up:
+        return "the gateway cannot reach Redis"
+    if not picture.workers:
+        return "no model worker is alive"
+    if not picture.value("batches_led"):
+        return "no io worker is alive: batches wait"
+    return None
+
+
+def _queues(picture: Picture, speeds: Speeds) -> Table:
+    table = _table("queue", "waiting", "oldest")
+    for priority in ("interactive", "bulk"):
+        waiting = picture.value("queue_jobs", priority=priority)
+        oldest = picture.value("queue_oldest_seconds", priority=priority)
+        table.add_row(priority, f"{waiting:,.0f}", duration(oldest) if waiting else "-")
+    running = picture.value("jobs", status="running")
+    failed = picture.value("jobs_ended_total", status="failed")
+    ends = "" if speeds.jobs_per_s is None else f", {speeds.jobs_per_s:.1f} end a second"
+    table.caption = f"{running:,.0f} running{ends}, {picture.ended:,.0f} ended, {failed:,.0f} failed"
+    table.caption_justify = "left"
+    return table
+
+
+def _workers(picture: Picture, wide: bool) -> Table:
+    more = ("tok/step", "occupancy", "KV", "cached") if wide else ()
+    table = _table("worker", *(("model",) if wide else ()), "running", "tok/s", *more)
+    for model, worker in picture.workers:
+        m: Mapping[str, float] = worker["metrics"]
+        row = [worker["id"], *([model] if wide else [])]
+        row += [f"{m.get('running', 0):.0f}/{worker['slots']}", f"{m.get('tokens_per_s', 0):.1f}"]
+        if wide:
+            kv = m.get("kv_cells_used", 0) / max(1, worker.get("kv_cells", 1))
+            row += [f"{m.get('tokens_per_step', 0):.2f}", f"{m.get('batch_occupancy', 0):.0%}", f"{kv:.0%}"]
+            row.append(f"{m.get('prefix_hit_rate', 0):.0%}")
+        table.add_row(*row)
+    total = sum(worker["metrics"].get("tokens_per_s", 0) for _, worker in picture.workers)
+    table.caption = f"{total:.1f} tokens/s, {picture.value('workers', service='io'):.0f} io workers"
+    table.caption_justify = "left"
+    return table
+
+
+def _batches(picture: Picture, speeds: Speeds, wide: bool) -> Table:
+    more = ("failed", "lines/s", "left") if wide else ()
+    table = _table("batch", "status", "done", *more)
+    for batch in picture.batches:
+        total, ended = batch["request_counts"]["total"], done(batch)
+        row: list[Any] = [batch["id"], batch["status"], f"{ended / total:.0%} of {total:,}" if total else "-"]
+        if wide:
+            speed = speeds.lines_per_s.get(batch["id"])
+            left = duration((total - ended) / speed) if speed else "-"
+            failed = f"{batch['request_counts']['failed']:,}"
+            row += [failed, "-" if speed is None else f"{speed:.1f}", left]
+        table.add_row(*row)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """The first column is a name, which gives way when there is no room."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, column in enumerate(columns):
+        name = place == 0 or column in ("model", "status")
+        # Rich takes room from columns that may wrap before it takes any from others.
+        justify: Literal["left", "right"] = "left" if name else "right"
+        table.add_column(column, justify=justify, no_wrap=not name, overflow="ellipsis")
+    return table

@@ -1,0 +1,42 @@
+"""How the queues stand at a moment, in one look at Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.store import JobStore
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
+
+    oldest_s: since the creation of the oldest job that waits, 0 for none. held: bulk jobs among those that
+    wait which were not sent yet, outstanding: those that were and have not ended. led: an io worker works.
+    """
+
+    jobs: Mapping[str, int]
+    ended: Mapping[str, int]
+    waiting: Mapping[str, int]
+    oldest_s: Mapping[str, float]
+    held: int
+    outstanding: int
+    batches: int
+    led: bool
+
+
+def standing(store: JobStore) -> Standing:
+    """Raises StoreUnavailable."""
+    found = json.loads(store.scripts.run("standing"))
+    return Standing(
+        jobs=found["jobs"],
+        ended=found["ended"],
+        waiting=found["waiting"],
+        oldest_s={priority: ms / 1000 for priority, ms in found["oldest_ms"].items()},
+        held=found["held"],
+        outstanding=found["outstanding"],
+        batches=found["batches"],
+        led=bool(found["led"]),
+    )

@@ -1,0 +1,123 @@
+"""The dashboard and the alerts against what a running stack shows, and against the runbook."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cli.support import Cli
+from tests.workers import wait_until
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "medusaq.json").read_text(encoding="utf-8"))
+ALERTS: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+SELECTED = re.compile(r"\b(medusaq_\w+)(?:\{([^}]*)\})?")
+MATCHER = re.compile(r'(\w+)=(~?)"([^"]*)"')
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel["targets"]] + [r["expr"] for r in ALERTS]
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Any:
+    runner = Cli(tmp_path)
+    runner.env["MEDUSAQ_ENGINE_FACTORY"] = "engine:load"
+    yield runner
+    runner.close()
+
+
+@pytest.mark.stack
+def test_every_metric_and_label_value_is_one_that_a_running_stack_shows(cli: Cli) -> None:
+    up = cli.start("up", "--port", "0", "--no-flower")
+    url = up.wait_for("  gateway  ", 120).split()[-1]
+    job = {"prompt": "Count to twenty.", "max_tokens": 24, "decoding": "medusa"}
+    assert httpx.post(f"{url}/v1/jobs", json=job, headers={"Prefer": "wait=60"}, timeout=90).json()["result"]
+    names: dict[str, list[dict[str, str]]] = {}
+
+    def missing() -> list[str]:
+        names.clear()
+        for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text):
+            for sample in family.samples:
+                names.setdefault(sample.name, []).append(sample.labels)
+        return [
+            f"{name}{{{selector}}}"
+            for expr in expressions()
+            for name, selector in SELECTED.findall(expr)
+            if not any(_selects(selector, labels) for labels in names.get(name, []))
+        ]
+
+    wait_until(lambda: not missing(), 30, report=lambda: str(missing()))
+    assert up.process.poll() is None
+    documented = {name for name in names if not name.endswith(("_bucket", "_sum", "_count"))}
+    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    unnamed = {name for name in documented if f"`{name}`" not in text}
+    assert not unnamed, "each metric is in docs/observability.md"
+
+
+def _selects(selector: str, labels: dict[str, str]) -> bool:
+    """Status classes aside: nothing need have failed."""
+    for label, is_pattern, wanted in MATCHER.findall(selector):
+        if label == "status" and wanted.startswith("5"):
+            wanted, is_pattern = r"\d+", "~"
+        if not (re.fullmatch(wanted, labels.get(label, "")) if is_pattern else labels.get(label) == wanted):
+            return False
+    return True
+
+
+def test_expressions_are_whole() -> None:
+    for expr in expressions():
+        for opening, closing in ("()", "[]", "{}"):
+            assert expr.count(opening) == expr.count(closing), expr
+        assert SELECTED.search(expr) or "up{" in expr
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"]
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert (ROOT / page).is_file()
+    assert anchor == rule["alert"].lower()
+    section = re.search(rf"^### {rule['alert']}\n(.*?)(?=^### |\Z)", OPERATIONS, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    for part in ("**Means.**", "**See.**", "**Mend.**"):
+        assert part in section[1]
+
+
+def test_every_runbook_section_is_of_an_alert() -> None:
+    assert re.findall(r"^### (Medusaq\w+)$", OPERATIONS, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
+
+
+def test_the_dashboard_loads_anywhere() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    [variable] = DASHBOARD["templating"]["list"]
+    assert (variable["name"], variable["type"]) == ("datasource", "datasource")
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+def test_prometheus_asks_the_gateway_under_the_name_that_the_alerts_know() -> None:
+    [scrape] = PROMETHEUS["scrape_configs"]
+    assert f'up{{job="{scrape["job_name"]}"}}' in ALERTS[0]["expr"]
+    [rules] = PROMETHEUS["rule_files"]
+    assert (DEPLOY / "prometheus" / rules).is_file()
