@@ -12,8 +12,11 @@ import logging
 import os
 import signal
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 
 from celery import signals
+from celery.schedules import schedule
 
 from tasks.app import app, settings
 from tasks.batch_driver import BatchDriver
@@ -31,16 +34,26 @@ EXPIRES_TICKS = 5  # ticks that pile up while the io worker is away are dropped:
 DROP_FILES_TICKS = 5  # reconciliations for each look at the files: theirs is a time of days
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
+
+def _steady_now() -> datetime:
+    """Goes on when the clock is set: by that, beat would rest for as long as it was put back."""
+    return datetime.fromtimestamp(time.monotonic(), UTC)
+
+
+def _every(seconds: float) -> schedule:
+    return schedule(timedelta(seconds=seconds), nowfun=_steady_now)
+
+
 app.conf.beat_schedule = {
     "reconcile": {
         "task": RECONCILE,
-        "schedule": settings.reconcile_s,
+        "schedule": _every(settings.reconcile_s),
         "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * EXPIRES_TICKS},
     },
     # Beside the reconciler, not in it: a file store that is away may take a minute to say so.
     "drop_files": {
         "task": DROP_FILES,
-        "schedule": settings.reconcile_s * DROP_FILES_TICKS,
+        "schedule": _every(settings.reconcile_s * DROP_FILES_TICKS),
         "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * DROP_FILES_TICKS},
     },
 }
