@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tasks import file_records
 from tasks.file_keeper import FileKeeper
@@ -13,6 +14,9 @@ from tasks.files import make_store
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.files import Kept
+from tests.servers import RedisServer
+
+SCRATCH = 5  # all else is in database 0
 
 
 @pytest.fixture
@@ -20,6 +24,14 @@ def kept(store: JobStore, settings: Settings) -> Iterator[Kept]:
     objects = make_store(settings.files)
     yield Kept(FileKeeper(objects, FileRecords(store)), store)
     objects.close()
+
+
+@pytest.fixture
+def scratch(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A database of its own, which may be emptied."""
+    with redis.Redis(port=redis_server.port, db=SCRATCH, decode_responses=True) as client:
+        yield client
+        client.flushdb()
 
 
 @pytest.fixture
