@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import redis
@@ -40,8 +42,9 @@ def free_port() -> int:
 class RedisServer:
     """An append-only server with its files in one folder; start() after stop() or kill() keeps the data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._env = {**os.environ, **(env or {})}
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +63,7 @@ class RedisServer:
         for name, value in options.items():
             command += [f"--{name}", value]
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
         give_up = time.monotonic() + START_TIMEOUT_S
         with redis.Redis(port=self.port, socket_timeout=1) as client:
             while True:
