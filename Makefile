@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean install
+.PHONY: demo test check bench chaos clean install
 
 demo: install ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh
@@ -20,6 +20,9 @@ check: install ## formatting, lint, types
 
 bench: install ## the figures of the README
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+chaos: install ## every fault under load, for half an hour; the table of docs/chaos.md
+	@$(BIN)/python -m tests.chaos --write docs/chaos.md $(CHAOS)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

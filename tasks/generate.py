@@ -51,6 +51,7 @@ from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
 from tasks.queues import GENERATE
 from tasks.registry import Registry, WorkerInfo
+from tasks.room import Room
 from tasks.settings import Settings
 from tasks.store import Claim, JobStore, Refusal, new_token
 from tasks.token_stream import TokenStream
@@ -84,6 +85,7 @@ class ModelWorker:
         self._engine = engine
         self._store = JobStore(settings)
         self._publisher = Publisher(app)
+        self._room = Room()
         self._started_at = time.time()
         self._host = socket.gethostname()
         self.id = f"{self._host}:{os.getpid()}"
@@ -118,7 +120,7 @@ class ModelWorker:
         if self.heartbeat.draining:
             raise Reject("this worker is shutting down", requeue=True)
         token = new_token()
-        claim = self._insist(lambda: self._store.claim(job_id, self.id, token))
+        claim = self._insist(lambda: self._store.claim(job_id, self.id, token, last_alone=True))
         if claim is Refusal.DONE:
             return self._stored_end(job_id)
         if isinstance(claim, Refusal):
@@ -127,9 +129,15 @@ class ModelWorker:
         running = Running(claim, request_id=f"{job_id}.{claim.fence}", watched=claim.watched)
         self.heartbeat.add(running)
         try:
-            return self._complete(running)
+            with self._room.entered(alone=claim.alone):
+                if running.disowned or not self._begins(claim):
+                    raise Ignore
+                return self._complete(running)
         finally:
             self.heartbeat.remove(running)
+
+    def _begins(self, claim: Claim) -> bool:
+        return not claim.alone or self._insist(lambda: self._store.begin(claim.job_id, claim.fence))
 
     def _complete(self, running: Running) -> str:
         claim = running.claim

@@ -13,8 +13,11 @@ import os
 import signal
 import socket
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 
 from celery import signals
+from celery.schedules import schedule
 from prometheus_client import Counter
 
 from tasks.app import app, settings
@@ -46,16 +49,26 @@ OUTCOMES = ("requeued", "lost", "expired", "resent")
 for _outcome in OUTCOMES:  # they are there before the first
     RECONCILED.labels(_outcome)
 
+
+def _steady_now() -> datetime:
+    """Goes on when the clock is set: by that, beat would rest for as long as it was put back."""
+    return datetime.fromtimestamp(time.monotonic(), UTC)
+
+
+def _every(seconds: float) -> schedule:
+    return schedule(timedelta(seconds=seconds), nowfun=_steady_now)
+
+
 app.conf.beat_schedule = {
     "reconcile": {
         "task": RECONCILE,
-        "schedule": settings.reconcile_s,
+        "schedule": _every(settings.reconcile_s),
         "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * EXPIRES_TICKS},
     },
     # Beside the reconciler, not in it: a file store that is away may take a minute to say so.
     "drop_files": {
         "task": DROP_FILES,
-        "schedule": settings.reconcile_s * DROP_FILES_TICKS,
+        "schedule": _every(settings.reconcile_s * DROP_FILES_TICKS),
         "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * DROP_FILES_TICKS},
     },
 }

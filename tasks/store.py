@@ -66,6 +66,7 @@ class Claim:
     queued_at: float = 0.0  # when its message was last sent
     batch_id: str | None = None
     traceparent: str = ""
+    alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +204,18 @@ class JobStore:
         if answer == "active":
             raise JobNotFinished(job_id)
 
-    def claim(self, job_id: str, worker: str, token: str) -> Claim | Refusal:
-        """Take a job for `worker`. token is unique to this claim and makes repeating it safe."""
-        answer = self._run(
-            "claim", job_id, worker, token, self._settings.lease_ms, self._settings.max_attempts, self.ttl_ms
-        )
+    def claim(self, job_id: str, worker: str, token: str, last_alone: bool = False) -> Claim | Refusal:
+        """Take a job for `worker`. token is unique to this claim and makes repeating it safe.
+
+        last_alone: the worker does as Claim.alone says.
+        """
+        s = self._settings
+        limits = (s.lease_ms, s.max_attempts, self.ttl_ms)
+        answer = self._run("claim", job_id, worker, token, *limits, "1" if last_alone else "")
         if answer[0] != "claimed":
             return Refusal(answer[0])
         fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
-        shown, watched, queued_at, batch_id, traceparent = rest
+        shown, watched, queued_at, batch_id, traceparent, alone = rest
         return Claim(
             job_id=job_id,
             fence=int(fence),
@@ -227,7 +231,12 @@ class JobStore:
             queued_at=int(queued_at) / 1000,
             batch_id=batch_id or None,
             traceparent=traceparent,
+            alone=alone == "1",
         )
+
+    def begin(self, job_id: str, fence: int) -> bool:
+        """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
+        return bool(self._run("begin", job_id, fence) == 1)
 
     def watch(self, job_id: str, owner: str | None = None) -> Job:
         """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""

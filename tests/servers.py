@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import redis
@@ -43,9 +45,16 @@ class RedisServer:
     With a user and a password it knows nobody else, and lets them have keys below prefixes of tests alone.
     """
 
-    def __init__(self, folder: Path, user: str | None = None, password: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        user: str | None = None,
+        password: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.user, self.password = user, password
+        self._env = {**os.environ, **(env or {})}
         self.port = free_port()
         who = "" if user is None else f"{user}:{password}@"
         self.url = f"redis://{who}127.0.0.1:{self.port}/0"
@@ -69,7 +78,7 @@ class RedisServer:
         for name, value in options.items():
             command += [f"--{name}", value]
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
         give_up = time.monotonic() + START_TIMEOUT_S
         who = {"username": self.user, "password": self.password}
         with redis.Redis(port=self.port, socket_timeout=1, **who) as client:  # type: ignore[arg-type]

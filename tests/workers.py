@@ -67,9 +67,13 @@ class Workers:
             self._wait_registered(settings, worker)
         return worker
 
-    def io(self, settings: Settings) -> Worker:
+    def io(self, settings: Settings, env: Mapping[str, str] | None = None) -> Worker:
         command = [*WORKER, *QUIET, "-B", "-c", "4", "-I", "tasks.io", "-Q", IO_QUEUE]
-        return self._start([*command, "-n", f"io{len(self.all)}@%h"], settings, {})
+        return self._start([*command, "-n", f"io{len(self.all)}@%h"], settings, env or {})
+
+    def gateway(self, settings: Settings, env: Mapping[str, str] | None = None) -> Worker:
+        """As `medusaq gateway`; it answers some time later."""
+        return self._start([sys.executable, "-m", "cli", "gateway"], settings, env or {})
 
     def close(self) -> None:
         for worker in self.all:

@@ -1,4 +1,5 @@
--- ARGV: id, worker, claim token, lease ms, max attempts, result ttl ms
+-- ARGV: id, worker, claim token, lease ms, max attempts, result ttl ms,
+--       '1' if the worker runs last attempts alone and says when one begins, or ''
 -- Returns 'claimed' with what the worker needs, or why not: 'unknown' | 'busy' | 'done'.
 local job = load_job(ARGV[1])
 if not job then return { 'unknown' } end
@@ -15,9 +16,13 @@ if not ours then
 
   leave_lists(job)
   move(job, 'running')
-  job.fence, job.attempts = job.fence + 1, job.attempts + 1
+  -- Lost before, perhaps by the fault of another job that ran beside it: the last attempt is made without others.
+  local last = job.attempts > 0 and job.attempts + 1 >= tonumber(ARGV[5])
+  job.uncounted = last and ARGV[7] == '1' and 1 or ''
+  job.fence = job.fence + 1
+  if job.uncounted == '' then job.attempts = job.attempts + 1 end
   redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', ARGV[2],
-    'claim_token', ARGV[3], 'started_at', int(NOW))
+    'claim_token', ARGV[3], 'started_at', int(NOW), 'uncounted', job.uncounted)
   if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
   tell_watchers(job)
 end
@@ -26,5 +31,6 @@ local lease_until = int(NOW + tonumber(ARGV[4]))
 redis.call('HSET', key, 'lease_until', lease_until)
 redis.call('ZADD', P .. 'leases', lease_until, job.id)
 local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent')
-return { 'claimed', int(job.fence), int(job.attempts), rest[1], rest[2], job.priority, rest[3], rest[4],
-  int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '' }
+local alone = job.uncounted ~= ''
+return { 'claimed', int(job.fence), int(job.attempts + (alone and 1 or 0)), rest[1], rest[2], job.priority, rest[3],
+  rest[4], int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '', alone and '1' or '' }

@@ -54,7 +54,7 @@ local DAY_MS = 24 * 3600 * 1000
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
-  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook' }
+  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 local announce -- in outbox.lua
@@ -241,7 +241,8 @@ end
 local function requeue(job, attempts)
   leave_lists(job)
   move(job, 'queued')
-  redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '')
+  redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '',
+    'uncounted', '')
   redis.call('ZADD', P .. 'pending:' .. job.priority, int(NOW), job.id)
   if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
   tell_watchers(job)

@@ -6,5 +6,5 @@ if job.cancel_requested ~= '' then
   close(job, 'cancelled', '', '', tonumber(ARGV[3]))
   return 0
 end
-requeue(job, job.attempts - 1)
+requeue(job, job.attempts - (job.uncounted == '' and 1 or 0))
 return 1

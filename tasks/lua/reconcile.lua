@@ -17,6 +17,30 @@ local function to_send(job)
   for _, value in ipairs({ job.id, job.priority, job.preview }) do table.insert(send, value) end
 end
 
+-- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
+local function not_beyond(index, until_ms)
+  local ids = redis.call('ZRANGEBYSCORE', P .. index, '(' .. int(until_ms), '+inf', 'LIMIT', 0, limit)
+  if #ids == limit then full = 1 end
+  for _, id in ipairs(ids) do redis.call('ZADD', P .. index, int(until_ms), id) end
+  return ids
+end
+
+local function not_longer(key, ms)
+  if redis.call('PTTL', P .. key) > ms then redis.call('PEXPIRE', P .. key, int(ms)) end
+end
+
+not_beyond('leases', NOW + lease)
+not_longer('grace_until', lease)
+not_longer('leader', LEAD_MS)
+for i = 7, #ARGV, 2 do
+  for _, id in ipairs(not_beyond('pending:' .. ARGV[i], NOW)) do
+    redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
+  end
+  if tonumber(redis.call('GET', P .. 'claimed:' .. ARGV[i]) or '0') > NOW then
+    redis.call('SET', P .. 'claimed:' .. ARGV[i], int(NOW))
+  end
+end
+
 -- After a gap (Redis was down, or nobody looked) the leases are old because they could not be
 -- renewed: their holders get one lease's time to say that they live.
 local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))

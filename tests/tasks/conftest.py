@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from tasks import file_records
 from tasks.deliveries import DeliveryStore
@@ -17,7 +18,10 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook_sender import WebhookSender
 from tests.files import Kept
+from tests.servers import RedisServer
 from tests.tasks.outbox import Start
+
+SCRATCH = 5  # all else is in database 0
 
 
 @pytest.fixture
@@ -25,6 +29,14 @@ def kept(store: JobStore, settings: Settings) -> Iterator[Kept]:
     objects = make_store(settings.files)
     yield Kept(FileKeeper(objects, FileRecords(store)), store)
     objects.close()
+
+
+@pytest.fixture
+def scratch(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A database of its own, which may be emptied."""
+    with redis.Redis(port=redis_server.port, db=SCRATCH, decode_responses=True) as client:
+        yield client
+        client.flushdb()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tasks.settings import Settings
 from tasks.store import JobStore, Reconciled, Unsent
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, new, put_message, queued, submitted
+from tests.workers import wait_until
 
 NOTHING = Reconciled(0, 0, 0, 0, 0, False, ())
 
@@ -172,3 +173,29 @@ def test_more_than_one_pass_is_finished(store: JobStore, settings: Settings, pub
     time.sleep(1.05)
     reconcile_once(store, publisher)
     assert sorted(sent(store, settings)) == sorted(ids)
+
+
+def test_a_clock_set_back_delays_nothing(store: JobStore) -> None:
+    """What lies an hour ahead was noted before."""
+    running, waiting = queued(store), queued(store)
+    claimed(store, running)
+    hour_ms = 3600 * 1000
+    ahead = round(time.time() * 1000) + hour_ms
+    prefix = store.prefix
+    store.redis.zadd(f"{prefix}leases", {running: ahead})
+    store.redis.zadd(f"{prefix}pending:interactive", {waiting: ahead})
+    store.redis.hset(f"{prefix}job:{waiting}", "enqueued_at", ahead)
+    for key in ("claimed:interactive", "reconciled_at"):
+        store.redis.set(f"{prefix}{key}", ahead)
+    for key in ("grace_until", "leader"):
+        store.redis.set(f"{prefix}{key}", "x", px=hour_ms)
+    sent: list[str] = []
+
+    def all_sent() -> bool:
+        sent.extend(unsent.job_id for unsent in store.reconcile().unsent)
+        return set(sent) == {running, waiting}
+
+    wait_until(all_sent)
+    assert sent.count(running) == 1
+    assert int(store.redis.get(f"{prefix}claimed:interactive")) < ahead
+    assert store.redis.pttl(f"{prefix}leader") <= 5000

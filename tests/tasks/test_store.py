@@ -9,7 +9,7 @@ import pytest
 from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
 from tasks.job import TERMINAL, Priority, Status
 from tasks.settings import Settings
-from tasks.store import Beat, JobStore, Refusal
+from tasks.store import Beat, Claim, JobStore, Refusal
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tasks.helpers import WORKER, claimed, new, queued
 
@@ -148,6 +148,35 @@ def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
     assert (job.status, job.attempts) == (Status.FAILED, 2)
     assert job.error is not None
     assert (job.error["code"], job.error["param"]) == ("worker_lost", None)
+    store.close()
+
+
+def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=200, max_attempts=2))
+    job_id = queued(store)
+
+    def claim(token: str) -> Claim:
+        claim = store.claim(job_id, WORKER, token, last_alone=True)
+        assert isinstance(claim, Claim)
+        return claim
+
+    first = claim("one")
+    assert (first.attempts, first.alone) == (1, False), "the first of two"
+    time.sleep(0.25)
+    waiting = claim("two")
+    assert claim("two").fence == waiting.fence
+    assert (waiting.attempts, waiting.alone, store.get(job_id).attempts) == (2, True, 1)
+    assert store.hand_back(job_id, waiting.fence)
+    assert store.get(job_id).attempts == 1, "nothing was counted, so nothing is taken back"
+    lost = claim("three")
+    time.sleep(0.25)
+    last = claim("four")
+    assert not store.begin(job_id, lost.fence)
+    for _ in range(2):
+        assert store.begin(job_id, last.fence)
+        assert store.get(job_id).attempts == 2
+    time.sleep(0.25)
+    assert store.claim(job_id, WORKER, "five", last_alone=True) is Refusal.DONE
     store.close()
 
 

@@ -275,6 +275,37 @@ def test_a_prompt_that_kills_workers_ends_as_worker_lost(redis_server: RedisServ
     store.close()
 
 
+def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
+    redis_server: RedisServer, workers: Workers
+) -> None:
+    """They are lost as often as it is, but for the last time, when each has a worker to itself."""
+    settings = fast_settings(redis_server, max_attempts=2, lease_ms=600)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.io(settings)
+    poison = queued(store, "die=1")
+    beside = [submitted(store, publisher, f"delay=1 n{n}") for n in range(3)]
+    first = workers.model(settings, ready=False)
+    for job_id in beside:
+        waiting_for(store, job_id, Status.RUNNING, 20)
+    publisher.publish_all([Unsent.of(store.get(poison))])
+    assert first.process.wait(20) == -signal.SIGKILL
+
+    def over() -> bool:
+        return all(store.get(job_id).terminal for job_id in (poison, *beside))
+
+    while not over():
+        worker = workers.model(settings, ready=False)
+        wait_until(lambda worker=worker: over() or worker.process.poll() is not None, 30, report=worker.text)
+    for job_id in beside:
+        job = ended(store, job_id, 20)
+        assert (job.status, job.attempts) == (Status.SUCCEEDED, 2)
+    error = store.get(poison).error
+    assert error is not None
+    assert error["code"] == "worker_lost"
+    publisher.close()
+    store.close()
+
+
 def test_an_engine_that_closes_stops_its_worker_and_the_job_goes_on_elsewhere(
     redis_server: RedisServer, workers: Workers
 ) -> None:

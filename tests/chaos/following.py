@@ -1,0 +1,88 @@
+"""A client that reads a stream while the gateway goes away under it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from tests.chaos.load import Expected, Load
+
+WORDS = 40
+SECONDS = 4
+AGAIN_S = 0.1
+LIMIT_S = 120.0
+
+
+class Follower(threading.Thread):
+    """Reads the events of a job, again after each break; or once, as an online completion.
+
+    An online one cannot be opened again: its job must end all the same.
+    """
+
+    def __init__(self, load: Load, online: bool) -> None:
+        super().__init__(name="follower")
+        self._load, self._online = load, online
+        self.pieces = 0
+        self._text = ""
+        self._troubles: list[str] = []
+        self._client = load.client()
+        self._word = f"stream{load.run}"
+        self._prompt = f"delay={SECONDS} stream={WORDS} {self._word}"
+        if not online:
+            self._job = load.submit(self._client, self._prompt, self._expected)
+        self.start()
+
+    @property
+    def _expected(self) -> Expected:
+        return Expected(text=f"{self._word} " * WORDS)
+
+    def join_and_tell(self) -> list[str]:
+        """What was wrong, once it is over."""
+        self.join(LIMIT_S)
+        self._client.close()
+        return self._troubles
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._load.url, timeout=30) as http:
+            if self._online:
+                with suppress(httpx.TransportError):
+                    self._read_completion(http)
+                return
+            while not self._read_events(http):
+                time.sleep(AGAIN_S)
+
+    def _read_completion(self, http: httpx.Client) -> None:
+        body = {"prompt": self._prompt, "stream": True}
+        with http.stream("POST", "/v1/completions", json=body) as response:
+            for data in _data(response):
+                if not self.pieces:
+                    job_id = "job_" + data["id"].partition("-")[2]
+                    self._load.accepted.jobs[job_id] = self._expected
+                self.pieces += 1
+
+    def _read_events(self, http: httpx.Client) -> bool:
+        """Whether the end came. Each connection tells the whole text from its beginning."""
+        before, self._text = self._text, ""
+        with suppress(httpx.TransportError), http.stream("GET", f"/v1/jobs/{self._job}/events") as response:
+            for data in _data(response):
+                if "text" in data:
+                    self._text += data["text"]
+                    self.pieces += 1
+                elif "result" in data:
+                    if not self._text == data["result"]["text"] == self._expected.text:
+                        self._troubles.append(f"the stream of {self._job} said {self._text!r}")
+                    return True
+                if not before.startswith(self._text) and not self._text.startswith(before):
+                    self._troubles.append(f"the stream of {self._job} began again with another text")
+        return False
+
+
+def _data(response: httpx.Response) -> Any:
+    for line in response.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))

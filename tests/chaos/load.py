@@ -1,0 +1,208 @@
+"""Work for a stack, over HTTP, by clients that repeat what was not answered and note what was accepted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import httpx
+
+from tasks.batch import ENDED
+from tasks.job import Status
+
+ENDPOINT = "/v1/jobs"
+PAUSE_S = 0.1  # before a request is repeated
+UNDER_WAY = 2  # batches that background work keeps up
+JOBS = "jobs"
+
+
+class GaveUp(Exception):
+    """A request was refused, or not answered, for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What becomes of a request: a text, or an error of this code."""
+
+    text: str = ""
+    code: str = ""
+
+    @property
+    def status(self) -> Status:
+        return Status.FAILED if self.code else Status.SUCCEEDED
+
+
+@dataclass
+class Order:
+    """A batch that was accepted: what is expected of each custom_id."""
+
+    id: str
+    lines: dict[str, Expected]
+    ended: bool = False
+    judged: bool = False
+
+
+@dataclass
+class Accepted:
+    """All that the gateway said yes to, and what of it has been looked at when it had ended.
+
+    Grows from several threads; list and dict take that.
+    """
+
+    jobs: dict[str, Expected] = field(default_factory=dict)
+    batches: list[Order] = field(default_factory=list)
+    judged: set[str] = field(default_factory=set)  # ids of jobs
+
+
+class Client:
+    """Repeats each request until it is answered, under a key where it makes something. For one thread."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        self._http = httpx.Client(base_url=url, timeout=30)
+        self._patience_s = patience_s
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str) -> Any:
+        return self._insist("GET", path).json()
+
+    def lines(self, file_id: str | None) -> list[dict[str, Any]]:
+        """The content of a file, if there is one."""
+        if file_id is None:
+            return []
+        text = self._insist("GET", f"/v1/files/{file_id}/content").text
+        return [json.loads(line) for line in text.splitlines()]
+
+    def post(self, path: str, body: object) -> Any:
+        return self._insist("POST", path, json=body, headers={"Idempotency-Key": uuid.uuid4().hex}).json()
+
+    def upload(self, content: bytes) -> str:
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        form: dict[str, Any] = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", content)}}
+        return str(self._insist("POST", "/v1/files", headers=key, **form).json()["id"])
+
+    def _insist(self, method: str, path: str, **how: Any) -> httpx.Response:
+        give_up = time.monotonic() + self._patience_s
+        while True:
+            try:
+                answer = self._http.request(method, path, **how)
+                if answer.status_code < 500:
+                    return answer.raise_for_status()
+                why = answer.text
+            except httpx.TransportError as error:
+                why = repr(error)
+            if time.monotonic() > give_up:
+                raise GaveUp(f"{method} {path}: {why}")
+            time.sleep(PAUSE_S)
+
+
+class Load:
+    """Single jobs and batches, in the background and on demand. delay_s: what the engine takes for each."""
+
+    def __init__(self, url: str, delay_s: float, patience_s: float = 120.0) -> None:
+        self.url, self.delay_s, self._patience_s = url, delay_s, patience_s
+        self.accepted = Accepted()
+        self.run = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.troubles: list[str] = []
+
+    def client(self) -> Client:
+        return Client(self.url, self._patience_s)
+
+    def job(self, client: Client, script: str = "", **fields: object) -> str:
+        """A job with a word of its own is accepted; its id. script: words for the scripted engine."""
+        word = f"w{next(self._numbers)}"
+        return self.submit(client, f"{script or self._script} {word}", Expected(text=word), **fields)
+
+    def submit(self, client: Client, prompt: str, expected: Expected, **fields: object) -> str:
+        """A job of this prompt is accepted; its id."""
+        body = {"prompt": prompt, "metadata": {"run": self.run}, **fields}
+        job_id = str(client.post("/v1/jobs", body)["id"])
+        self.accepted.jobs[job_id] = expected
+        return job_id
+
+    def batch(self, client: Client, lines: int, extra: Iterable[tuple[str, Expected]] = ()) -> Order:
+        """A batch is accepted. extra: further prompts, and what is expected of them."""
+        wanted: dict[str, Expected] = {}
+        prompts: list[str] = []
+        for n in range(lines):
+            word = f"w{next(self._numbers)}"
+            prompts.append(f"{self._script} {word}")
+            wanted[f"line-{n}"] = Expected(text=word)
+        for prompt, expected in extra:
+            wanted[f"line-{len(prompts)}"] = expected
+            prompts.append(prompt)
+        content = b"".join(line(f"line-{n}", {"prompt": prompt}) for n, prompt in enumerate(prompts))
+        return self.order(client, client.upload(content), wanted)
+
+    def order(self, client: Client, file_id: str, wanted: dict[str, Expected]) -> Order:
+        made = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+        order = Order(str(client.post("/v1/batches", made)["id"]), wanted)
+        self.accepted.batches.append(order)
+        return order
+
+    # In the background
+
+    def begin(self, jobs_per_s: float, lines: int) -> None:
+        """Until end(): so many jobs a second, every other one bulk, and batches of so many lines."""
+        for work in (partial(self._jobs, jobs_per_s), partial(self._batches, lines)):
+            thread = threading.Thread(target=self._guarded, args=(work,))
+            self._threads.append(thread)
+            thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Between begin() and end()."""
+        return bool(self._threads)
+
+    def end(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _guarded(self, work: Callable[[Client], None]) -> None:
+        client = self.client()
+        try:
+            work(client)
+        except Exception as error:  # it must not end unseen
+            self.troubles.append(f"the load broke off: {error!r}")
+        finally:
+            client.close()
+
+    def _jobs(self, per_s: float, client: Client) -> None:
+        kinds = itertools.cycle(("interactive", "bulk"))
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            self.job(client, priority=next(kinds))
+            due = max(due + 1 / per_s, time.monotonic() - 1)  # after an outage no flood
+
+    def _batches(self, lines: int, client: Client) -> None:
+        mine: list[Order] = []
+        while not self._stopping.wait(0.2):
+            for order in mine:
+                order.ended = order.ended or client.get(f"/v1/batches/{order.id}")["status"] in ENDED
+            mine = [order for order in mine if not order.ended]
+            if len(mine) < UNDER_WAY:
+                mine.append(self.batch(client, lines))
+
+    @property
+    def _script(self) -> str:
+        return f"delay={self.delay_s}"
+
+
+def line(custom_id: str, body: object) -> bytes:
+    """A line of a batch's file."""
+    return (
+        json.dumps({"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body}).encode() + b"\n"
+    )

@@ -1,0 +1,207 @@
+"""Cases in which processes are killed, stopped, held up or replaced."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from tasks.batch import BatchStatus
+from tests.chaos.case import CASES, case
+from tests.chaos.following import Follower
+from tests.chaos.load import Expected, Order, line
+from tests.chaos.run import Run
+from tests.chaos.stack import GATEWAY, IO
+
+# Four times as many heartbeats as the defaults, and a fifth of the lease. For machines that are not
+# overcommitted: a worker that gets no processor for two seconds loses its jobs.
+FAST_PROFILE: dict[str, object] = {
+    "lease_ms": 2000,
+    "heartbeat_ms": 250,
+    "reconcile_s": 0.5,
+    "resend_after_s": 3.0,
+    "worker_ttl_s": 2.0,
+}
+LATE = "not ours any more"  # what a worker says of a result that it may not write
+HALF = "half.jsonl"  # name of an upload that breaks off
+VALID_EVERY = 100  # lines of a large file: the others are refused, which costs no engine
+REFUSED = Expected(code="invalid_value")
+TRIES = 10  # to catch an io worker at what it does for moments only
+SEEN_LINES = 1000
+
+
+@case("kill-worker", "kill -9 of a model worker, in a loop")
+def kill_worker(run: Run) -> None:
+    with run.under_load():
+        for name in _in_turns(run, run.size.strikes):
+            run.strike(lambda name=name: run.stack.kill(name))
+
+
+CASES["kill-worker-fast"] = replace(
+    CASES["kill-worker"],
+    name="kill-worker-fast",
+    title="the same with the fast profile",
+    profile=FAST_PROFILE,
+)
+
+
+@case("kill-io-reading", "kill -9 of the io worker while it reads a file")
+def kill_io_reading(run: Run) -> None:
+    def reading(order: Order) -> bool:
+        key = f"{run.stack.store.prefix}batch:{order.id}"
+        status, total = run.stack.store.redis.hmget(key, "status", "total")
+        return status == BatchStatus.VALIDATING and int(total) >= SEEN_LINES
+
+    _kill_io_at(run, reading)
+
+
+@case("kill-io-finalising", "kill -9 of the io worker while it writes the output")
+def kill_io_finalising(run: Run) -> None:
+    _kill_io_at(run, lambda order: run.status_of(order.id) == BatchStatus.FINALIZING)
+
+
+@case("kill-gateway-upload", "kill -9 of the gateway in the middle of an upload")
+def kill_gateway_upload(run: Run) -> None:
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            content, wanted = _large(run)
+            with _half_sent(run, content):
+                run.strike(lambda: run.stack.kill(GATEWAY))
+            run.load.order(run.client, run.client.upload(content), wanted)
+    if any(file["filename"] == HALF for file in run.client.get("/v1/files?limit=100")["data"]):
+        run.troubles.append("a broken-off upload became a file")
+
+
+@case("kill-gateway-stream", "kill -9 of the gateway while it streams answers")
+def kill_gateway_stream(run: Run) -> None:
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            followers = [Follower(run.load, online) for online in (False, True)]
+            for follower in followers:
+                run.wait(lambda follower=follower: follower.pieces >= 3, "no stream came up")
+            run.strike(lambda: run.stack.kill(GATEWAY))
+            for follower in followers:
+                run.troubles += follower.join_and_tell()
+
+
+@case("stale-worker", "a worker held up for longer than its lease, which then goes on")
+def stale_worker(run: Run) -> None:
+    refused = 0
+    with run.under_load():
+        for name in _in_turns(run, run.size.strikes):
+            worker = run.stack.worker(name)
+
+            def held_up(name: str = name) -> None:
+                held = run.jobs_of(name)
+                with run.stack.paused(name):
+                    run.wait(lambda: not set(held) & set(run.jobs_of(name)), "its jobs went nowhere")
+
+            run.strike(held_up)
+            run.wait(lambda worker=worker: LATE in worker.text(), "it wrote what was not its own")
+            refused += worker.text().count(LATE)
+    run.notes.append(f"late results refused: {refused}")
+
+
+@case("poison", "a prompt that kills its worker, alone and in a batch")
+def poison(run: Run) -> None:
+    """The cause is gone when it has used up its attempts."""
+    dies, lost = "die=1", Expected(code="worker_lost")
+    with run.under_load():
+        for in_batch in itertools.islice(itertools.cycle((True, False)), run.size.strikes):
+
+            def until_given_up(in_batch: bool = in_batch) -> None:
+                if in_batch:
+                    order = run.load.batch(run.client, run.size.lines, [(dies, lost)])
+                    run.wait(lambda: run.failed(order.id) > 0, "the poison was not given up")
+                else:
+                    job_id = run.load.submit(run.client, dies, lost)
+                    run.wait(lambda: run.record(job_id)["status"] == "failed", "the poison was not given up")
+
+            run.strike(until_given_up)
+
+
+@case("sigterm", "SIGTERM of everything under load, Redis too, and a new start")
+def sigterm(run: Run) -> None:
+    stack = run.stack
+
+    def down_and_up() -> None:
+        with ThreadPoolExecutor() as pool:
+            codes = dict(zip(stack.services, pool.map(stack.stop, stack.services), strict=True))
+        if any(code not in (0, -15) for code in codes.values()):
+            run.troubles.append(f"exit codes {codes}")
+        stack.redis.stop()
+        stack.redis.start()
+        for name in stack.services:
+            stack.start(name)
+
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            run.strike(down_and_up)
+
+
+@case("rolling", "a rolling replacement of the model workers")
+def rolling(run: Run) -> None:
+    def replaced(old: str) -> None:
+        run.stack.add_model(f"{old}n")
+        run.stack.wait_ready()
+        run.stack.remove(old)
+
+    before = len(run.load.accepted.jobs)
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            run.strike(lambda: replaced(run.stack.models[0]))
+    if run.attempts(before) > 1:
+        run.troubles.append("a replaced worker cost jobs an attempt")
+
+
+def _in_turns(run: Run, strikes: int) -> list[str]:
+    return list(itertools.islice(itertools.cycle(run.stack.models), strikes))
+
+
+def _large(run: Run) -> tuple[bytes, dict[str, Expected]]:
+    """A file that takes a while to read, and what is expected of it."""
+    parts, wanted = [], {}
+    for n in range(run.size.large):
+        custom_id, valid = f"line-{n}", n % VALID_EVERY == 0
+        parts.append(line(custom_id, {"prompt": custom_id if valid else n}))
+        wanted[custom_id] = Expected(text=custom_id) if valid else REFUSED
+    return b"".join(parts), wanted
+
+
+def _kill_io_at(run: Run, at: Callable[[Order], bool]) -> None:
+    """Held up first, so that it is at it for certain when it is killed."""
+    with run.under_load():
+        caught = 0
+        for _ in range(TRIES * run.size.strikes):
+            content, wanted = _large(run)
+            order = run.load.order(run.client, run.client.upload(content), wanted)
+            run.wait(lambda order=order: at(order) or _is_over(run, order), "no batch came so far")
+            with run.stack.paused(IO):
+                if at(order):
+                    run.strike(lambda: run.stack.kill(IO))
+                    caught += 1
+            if caught == run.size.strikes:
+                return
+    run.troubles.append("the io worker was never caught at it")
+
+
+def _is_over(run: Run, order: Order) -> bool:
+    return run.status_of(order.id) == BatchStatus.COMPLETED
+
+
+def _half_sent(run: Run, content: bytes) -> socket.socket:
+    """The connection over which half of an upload has come, and has been written."""
+    host, port = run.stack.url.removeprefix("http://").split(":")
+    head = b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    head += b'--B\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % HALF.encode()
+    length = len(head) + len(content) + len(b"\r\n--B--\r\n")
+    form = f"Content-Type: multipart/form-data; boundary=B\r\nContent-Length: {length}\r\n"
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(f"POST /v1/files HTTP/1.1\r\nHost: x\r\n{form}\r\n".encode() + head)
+    connection.sendall(content[: len(content) // 2])
+    partial = Path(run.stack.settings.files, ".partial")
+    run.wait(lambda: partial.is_dir() and any(partial.iterdir()), "the upload did not begin")
+    return connection

@@ -1,0 +1,179 @@
+"""One case: a stack, its load, the faults, and how long it took to recover from each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from tasks.job import TERMINAL
+from tests.chaos.load import Client, Load
+from tests.chaos.stack import Stack
+from tests.chaos.verdict import Ends, Tally, verdict
+
+LOOK_S = 0.02
+RECOVERY_LIMIT_S = 180.0  # nothing takes so long but what has been lost
+END_LIMIT_S = 300.0
+MOVED_BY_IO = ("status", "chunk", "place", "parts", "total", "validated")  # fields of a batch
+
+
+class Skipped(Exception):
+    """A case that this machine cannot show, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything. delay_s: of a job in the engine; long_s: of one that takes long; outage_s: of
+    what goes away and comes back; large: lines of a file that takes a while to read.
+    """
+
+    strikes: int
+    jobs_per_s: float
+    lines: int
+    delay_s: float
+    long_s: float
+    outage_s: float
+    large: int
+    minutes: float
+
+
+@dataclass
+class Outcome:
+    """A row of the table."""
+
+    faults: int
+    recoveries_s: list[float]
+    tally: Tally
+    notes: list[str]
+
+
+@dataclass
+class Run:
+    """What a case works with."""
+
+    stack: Stack
+    load: Load
+    size: Size
+    client: Client
+    ends: Ends
+    seed: int = 0
+    faults: int = 0
+    recoveries_s: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)  # of what was looked at before the end
+
+    def strike(self, fault: Callable[[], object]) -> None:
+        """Put in a fault, which returns when its cause is gone, and wait until the stack has recovered.
+
+        Recovered: every job that ran when it struck has ended, and so has one that was submitted afterwards;
+        and if batches are under way, an io worker has moved at least one of them on.
+        """
+        ran = self.running()
+        fault()
+        since = time.monotonic()
+        self.faults += 1
+        before = {batch_id: self._progress(batch_id) for batch_id in self._batches()}
+        probe = self.load.job(self.client, "delay=0")
+
+        def recovered() -> bool:
+            moved = not before or any(self._progress(one) != was for one, was in before.items())
+            return moved and all(self.has_ended(job_id) for job_id in (*ran, probe))
+
+        if self.wait(recovered, "the stack has not recovered"):
+            self.recoveries_s.append(time.monotonic() - since)
+
+    def wait(self, holds: Callable[[], bool], otherwise: str, limit_s: float = RECOVERY_LIMIT_S) -> bool:
+        """Until it holds; what did not in time is one of the troubles."""
+        give_up = time.monotonic() + limit_s
+        while time.monotonic() < give_up:
+            with suppress(redis.RedisError):
+                if holds():
+                    return True
+            time.sleep(LOOK_S)
+        self.troubles.append(f"{otherwise} within {limit_s:g} s")
+        return False
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        """Begins when both kinds of work run. Within another one, nothing more begins or ends."""
+        if self.load.busy:
+            yield
+            return
+        self.load.begin(self.size.jobs_per_s, self.size.lines)
+        try:
+            self.wait(lambda: bool(self.running()) and self._sending(), "no load came up")
+            yield
+        finally:
+            self.load.end()
+
+    def record(self, job_id: str) -> dict[str, Any]:
+        record: dict[str, Any] = self.client.get(f"/v1/jobs/{job_id}")
+        return record
+
+    def status_of(self, batch_id: str) -> str:
+        return str(self.stack.store.redis.hget(f"{self.stack.store.prefix}batch:{batch_id}", "status"))
+
+    def failed(self, batch_id: str) -> int:
+        """Lines of a batch that have failed so far."""
+        return int(self.stack.store.redis.hget(f"{self.stack.store.prefix}batch:{batch_id}", "failed") or 0)
+
+    def jobs_of(self, name: str) -> list[str]:
+        """What a model worker has claimed and not ended, as the records say."""
+        pid = str(self.stack.worker(name).process.pid)
+        key = f"{self.stack.store.prefix}job:"
+        holders = {one: self.stack.store.redis.hget(key + one, "worker") or "" for one in self.running()}
+        return [one for one, holder in holders.items() if holder.endswith(f":{pid}")]
+
+    def attempts(self, since: int) -> int:
+        """The most that any single job has needed, of those accepted after so many others."""
+        key = f"{self.stack.store.prefix}job:"
+        all_jobs = list(self.load.accepted.jobs)[since:]
+        return max(int(self.stack.store.redis.hget(key + one, "attempts") or 0) for one in all_jobs)
+
+    def running(self) -> list[str]:
+        """Jobs that are claimed."""
+        jobs: list[str] = self.stack.store.redis.zrange(f"{self.stack.store.prefix}status:running", 0, -1)
+        return jobs
+
+    def outcome(self) -> Outcome:
+        """Once all work has ended."""
+        total = self.tally + verdict(self.stack, self.load, self.ends, END_LIMIT_S)
+        total.troubles += self.troubles
+        return Outcome(self.faults, self.recoveries_s, total, self.notes)
+
+    def _batches(self) -> list[str]:
+        active: list[str] = self.stack.store.redis.zrange(f"{self.stack.store.prefix}batches:active", 0, -1)
+        return active
+
+    def _sending(self) -> bool:
+        key = f"{self.stack.store.prefix}batch:"
+        return any(int(self.stack.store.redis.hget(key + one, "place") or 0) for one in self._batches())
+
+    def _progress(self, batch_id: str) -> list[str | None]:
+        key = f"{self.stack.store.prefix}batch:{batch_id}"
+        fields: list[str | None] = self.stack.store.redis.hmget(key, MOVED_BY_IO)
+        return fields
+
+    def has_ended(self, job_id: str) -> bool:
+        """A batch's job is gone when its result is in a part."""
+        status = self.stack.store.redis.hget(f"{self.stack.store.prefix}job:{job_id}", "status")
+        return status is None or status in TERMINAL
+
+
+@contextmanager
+def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
+    """What cases work with on this stack."""
+    load = Load(stack.url, size.delay_s)
+    ends = Ends(stack)
+    run = Run(stack, load, size, load.client(), ends, seed)
+    try:
+        yield run
+    finally:
+        load.end()
+        ends.close()
+        run.client.close()

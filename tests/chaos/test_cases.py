@@ -1,0 +1,55 @@
+"""Every case in small, one after the other on one stack under one load: nothing may be lost or doubled.
+
+What `make chaos` measures is not measured here: no time is too long but one in which all must have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos import processes, surroundings  # noqa: F401  each fills CASES
+from tests.chaos.case import CASES
+from tests.chaos.run import Run, Size, Skipped, running
+from tests.chaos.stack import Needs, Stack
+from tests.chaos.verdict import so_far
+from tests.servers import FAST
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+SMALL = Size(
+    strikes=1, jobs_per_s=8.0, lines=40, delay_s=0.2, long_s=8.0, outage_s=1.5, large=3000, minutes=0.0
+)
+# All have short times here; and no test is left to chance.
+LEFT_OUT = ("kill-worker-fast", "soak")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    needs = Needs(proxied=True, disk=True, clocks=True)
+    with (
+        Stack(tmp_path_factory.mktemp("chaos"), needs, **FAST) as stack,
+        running(stack, SMALL) as run,
+        run.under_load(),
+    ):
+        yield run
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LEFT_OUT])
+def test_it_recovers(run: Run, name: str) -> None:
+    before = run.faults
+    try:
+        CASES[name].act(run)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    run.tally += so_far(run.load, run.client)  # before results are too old, by a clock that was set
+    run.tally.pending.clear()
+    assert run.troubles + run.load.troubles == [], run.stack.tails()
+    assert len(run.recoveries_s) == run.faults > before
+
+
+def test_nothing_was_lost_or_doubled(run: Run) -> None:
+    run.load.end()
+    tally = run.outcome().tally
+    assert (tally.lost, tally.doubled, tally.troubles) == (0, 0, []), run.stack.tails()
+    assert tally.submitted > 0

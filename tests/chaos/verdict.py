@@ -1,0 +1,202 @@
+"""Whether everything that was accepted has ended, once, and as it had to.
+
+Each kind of promise is a function that waits for its ends and gives a Tally; PROMISES lists them. One more
+kind, as deliveries that a receiver counts, is one more function.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from tasks.batch import ENDED
+from tasks.job import TERMINAL
+from tests.chaos.load import Client, Expected, Load, Order
+from tests.chaos.stack import Stack
+
+LOOK_S = 0.1
+EMPTY = ("status:queued", "status:running", "pending:interactive", "pending:bulk", "leases", "batches:active")
+
+
+@dataclass
+class Tally:
+    """How many promises were looked at, how many not kept, how many kept twice, and what else is wrong.
+
+    pending: what may still come, a line for each.
+    """
+
+    submitted: int = 0
+    lost: int = 0
+    doubled: int = 0
+    troubles: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.submitted + other.submitted,
+            self.lost + other.lost,
+            self.doubled + other.doubled,
+            self.troubles + other.troubles,
+            self.pending + other.pending,
+        )
+
+
+class Ends:
+    """Hears how often each job is said to have ended, straight from the server."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._store = stack.store
+        self._stopping = threading.Event()
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._listen, name="ends")
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with self._store.redis.pubsub(ignore_subscribe_messages=True) as events:
+                    events.subscribe(f"{self._store.prefix}events")
+                    while not self._stopping.is_set():
+                        if message := events.get_message(timeout=LOOK_S):
+                            job_id, status = message["data"].split()
+                            self.counts[job_id] += job_id.startswith("job_") and status in TERMINAL
+            except redis.RedisError:  # an outage is none of its business
+                self._stopping.wait(LOOK_S)
+
+
+def jobs(load: Load, client: Client, until: float) -> Tally:
+    """Every single job has ended as expected."""
+    tally = Tally()
+    for job_id, expected in list(load.accepted.jobs.items()):
+        if job_id in load.accepted.judged:
+            continue
+        record = client.get(f"/v1/jobs/{job_id}")
+        while record["status"] not in TERMINAL and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            record = client.get(f"/v1/jobs/{job_id}")
+        if record["status"] not in TERMINAL:
+            tally.pending.append(f"{job_id} is {record['status']} for ever")
+            continue
+        load.accepted.judged.add(job_id)
+        tally.submitted += 1
+        came = _ended(record["result"], record["error"])
+        if (came, record["status"]) != (expected, expected.status):
+            tally.troubles.append(f"{job_id}: {record['status']}, {came}, not {expected}")
+    return tally
+
+
+def repeats(load: Load, client: Client, _until: float) -> Tally:
+    """No repeated request has made a second job."""
+    unknown = _listed(client, load.run) - load.accepted.jobs.keys()
+    return Tally(doubled=len(unknown), troubles=[f"{one} was never accepted" for one in unknown])
+
+
+def batches(load: Load, client: Client, until: float) -> Tally:
+    """Every batch has ended, and its files have each custom_id once."""
+    total = Tally()
+    for order in load.accepted.batches:
+        if order.judged:
+            continue
+        record = client.get(f"/v1/batches/{order.id}")
+        while record["status"] not in ENDED and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            record = client.get(f"/v1/batches/{order.id}")
+        if record["status"] in ENDED:
+            order.judged = True
+            total += judged(client, order, record)
+        else:
+            stuck = f"{order.id} is stuck: {record['status']}, {record['request_counts']}"
+            total.pending += [stuck] * len(order.lines)
+    return total
+
+
+PROMISES: tuple[Callable[[Load, Client, float], Tally], ...] = (jobs, batches, repeats)
+
+
+def so_far(load: Load, client: Client) -> Tally:
+    """Of what has ended and was not looked at before."""
+    return sum((promise(load, client, 0.0) for promise in PROMISES), Tally())
+
+
+def verdict(stack: Stack, load: Load, ends: Ends, limit_s: float) -> Tally:
+    """Of all the rest. Waits so long at most; what has not ended by then is lost."""
+    until = time.monotonic() + limit_s
+    client = load.client()
+    try:
+        total = sum((promise(load, client, until) for promise in PROMISES), Tally(troubles=load.troubles))
+    finally:
+        client.close()
+    total.submitted += len(total.pending)
+    total.lost += len(total.pending)
+    total.troubles += sorted(set(total.pending))
+    twice = [job_id for job_id, count in ends.counts.items() if count > 1]
+    total.doubled += len(twice)
+    total.troubles += [f"{job_id} ended twice" for job_id in twice]
+    total.troubles += _left(stack)
+    return total
+
+
+def judged(client: Client, order: Order, record: dict[str, Any]) -> Tally:
+    """What the files of an ended batch say."""
+    tally = Tally(len(order.lines))
+    entries = client.lines(record["output_file_id"]) + client.lines(record["error_file_id"])
+    seen = Counter(entry["custom_id"] for entry in entries)
+    tally.lost = sum(seen[custom_id] == 0 for custom_id in order.lines)
+    tally.doubled = sum(count - 1 for count in seen.values())
+    tally.troubles += [
+        f"{order.id} has {one}, which it never had" for one in seen.keys() - order.lines.keys()
+    ]
+    for entry in entries:
+        expected, came = order.lines.get(entry["custom_id"]), _said(entry)
+        if expected is not None and came != expected:
+            tally.troubles.append(f"{order.id} {entry['custom_id']}: {came}, not {expected}")
+    counts = record["request_counts"]
+    if (counts["total"], counts["completed"] + counts["failed"]) != (len(order.lines), len(order.lines)):
+        tally.troubles.append(f"{order.id} counted {counts}, not {len(order.lines)}")
+    return tally
+
+
+def _said(entry: dict[str, Any]) -> Expected:
+    if entry["error"] is not None:
+        return Expected(code=entry["error"]["code"])
+    body = entry["response"]["body"]
+    if entry["response"]["status_code"] != 200:
+        return Expected(code=body["error"]["code"])
+    return Expected(text=body["choices"][0]["message"]["content"])
+
+
+def _ended(result: dict[str, Any] | None, error: dict[str, Any] | None) -> Expected:
+    if error is not None:
+        return Expected(code=error["code"])
+    return Expected(text=(result or {}).get("text", ""))
+
+
+def _listed(client: Client, run: str) -> set[str]:
+    """All jobs of the run that there are."""
+    found: set[str] = set()
+    after = ""
+    while True:
+        answer = client.get(f"/v1/jobs?limit=100&metadata[run]={run}{after}")
+        found |= {job["id"] for job in answer["data"]}
+        if not answer["has_more"]:
+            return found
+        after = f"&after={answer['last_id']}"
+
+
+def _left(stack: Stack) -> list[str]:
+    """What a stack without work must not hold any more."""
+    redis, prefix = stack.store.redis, stack.store.prefix
+    left = {name: redis.zrange(prefix + name, 0, -1) for name in EMPTY}
+    left["outstanding"] = redis.hgetall(f"{prefix}outstanding")
+    left["held"] = redis.hgetall(f"{prefix}held")
+    return [f"left in {name}: {rest}" for name, rest in left.items() if rest]

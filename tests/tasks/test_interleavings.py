@@ -1,0 +1,345 @@
+"""The life of a job in every interleaving: two workers, messages, the reconciler, a client, and time.
+
+All that workers may do, also late, twice or never, in every order: not up to a depth, but until no new state
+is found. The same scripts that production runs, on a real server; only the clock is a key that a step moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import redis
+
+from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
+
+JOB, OWNER, LIST = "j", "o", "queue"
+LEASE = RESEND = 1  # ticks of the clock, a second each
+OLD = 2  # ticks; a time longer ago than this is like any other
+CAP = 2  # attempts
+MESSAGES = 2  # copies of the job's message in the queue at most
+MS = 1000
+TTL = 10**9  # ms; no record is dropped here
+NEVER = 10**9  # ms
+RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200, "bulk", PREFIX + LIST)
+TERMINAL = ("succeeded", "failed", "cancelled", "expired")
+WORKERS = ("a", "b")
+HOLDING = ("waiting", "running")
+MOST_STATES = 50_000
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What one remembers: a message it has taken, then its claim, then that it has written an end.
+
+    waiting: a claim that is to have the engine to itself, and has not yet.
+    """
+
+    stage: str = "idle"  # | taken | waiting | running | wrote
+    token: str = ""
+    fence: int = 0
+    told_to_stop: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """keys: of the server. winner: the fence that wrote the end. tokens: claims so far, to name the next.
+
+    entered: how often the job was put into an engine, without those that handed it back.
+    """
+
+    keys: Keys
+    workers: tuple[Worker, Worker]
+    winner: int = 0
+    tokens: int = 0
+    entered: int = 0
+
+    @property
+    def job(self) -> dict[str, str]:
+        record: dict[str, str] = self.keys[f"hash job:{JOB}"]
+        return record
+
+    @property
+    def terminal(self) -> bool:
+        return self.job["status"] in TERMINAL
+
+    @property
+    def now(self) -> int:
+        return int(self.keys[f"string {CLOCK}"])
+
+    @property
+    def queue(self) -> list[str]:
+        messages: list[str] = self.keys.get(f"list {LIST}", [])
+        return messages
+
+    def with_worker(self, index: int, **changes: Any) -> State:
+        workers = list(self.workers)
+        workers[index] = replace(workers[index], **changes)
+        return replace(self, workers=tuple(workers))
+
+    def idle(self, index: int) -> State:
+        return self.with_worker(index, stage="idle", token="", fence=0, told_to_stop=False)
+
+    def with_messages(self, count: int) -> State:
+        """More than MESSAGES are like MESSAGES."""
+        keys = {name: value for name, value in self.keys.items() if name != f"list {LIST}"}
+        if count:
+            keys[f"list {LIST}"] = [JOB] * min(count, MESSAGES)
+        return replace(self, keys=keys)
+
+
+class JobLife(Model[State]):
+    """One bulk job, so that its owner's share is counted too."""
+
+    def __init__(self, server: Server) -> None:
+        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER)
+        [(_, keys)] = server.run([({f"string {CLOCK}": "1000"}, "create", create)])
+        self._first = State(keys, (Worker(), Worker())).with_messages(1)
+
+    def start(self) -> State:
+        return self._first
+
+    def keys(self, state: State) -> Keys:
+        return state.keys
+
+    def ended(self, state: State) -> bool:
+        return state.terminal
+
+    def steps(self, state: State) -> list[Step[State]]:
+        if state.terminal and all(worker.stage == "idle" for worker in state.workers):
+            return self._late(state)
+        steps = self._system(state)
+        for index in range(len(WORKERS)):
+            steps += self._of_worker(state, index)
+        return steps
+
+    def _system(self, state: State) -> list[Step[State]]:
+        queued = len(state.queue)
+
+        def reconciled(sent: bool) -> Any:
+            def then(answer: Any, keys: Keys) -> State:
+                after = replace(state, keys=keys)
+                return after.with_messages(queued + len(answer[6:]) // 3) if sent else after
+
+            return then
+
+        def tick(_: Any, keys: Keys) -> State:
+            return replace(state, keys={**keys, f"string {CLOCK}": str(state.now + 1)})
+
+        return [
+            Step("time passes", tick),
+            Step("reconcile", reconciled(sent=True), "reconcile", RECONCILE),
+            Step("reconcile, message lost", reconciled(sent=False), "reconcile", RECONCILE, own=False),
+            Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
+            Step("cancel", lambda _, keys: replace(state, keys=keys), "cancel", (JOB, TTL), own=False),
+        ]
+
+    def _late(self, state: State) -> list[Step[State]]:
+        """What can still come when the job has ended and nobody holds it: it must change nothing."""
+        return [step for step in self._system(state) if step.name != "time passes"] + [
+            step for step in self._of_worker(state, 0) if step.name.startswith("a takes")
+        ]
+
+    def _of_worker(self, state: State, index: int) -> list[Step[State]]:
+        worker, name = state.workers[index], WORKERS[index]
+        steps: list[Step[State]] = []
+        if worker.stage == "idle":
+            if state.queue:
+                steps.append(Step(f"{name} takes a message", lambda *_: self._taken(state, index)))
+            return steps
+        steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
+        if worker.stage == "taken":
+            claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
+            steps.append(
+                Step(
+                    f"{name} claims", lambda got, keys: self._claimed(state, index, got, keys), "claim", claim
+                )
+            )
+        elif worker.stage in HOLDING:
+            steps += self._of_running(state, index)
+        else:
+            again = (JOB, worker.fence, "failed", "", "{}", "", TTL)
+            steps.append(
+                Step(
+                    f"{name} writes again",
+                    lambda _, keys: replace(state, keys=keys),
+                    "finish",
+                    again,
+                    own=False,
+                )
+            )
+            steps.append(Step(f"{name} is done", lambda *_: state.idle(index)))
+        return steps
+
+    def _of_running(self, state: State, index: int) -> list[Step[State]]:
+        worker, name = state.workers[index], WORKERS[index]
+        claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
+        status = "cancelled" if worker.told_to_stop else "succeeded"
+        end = (JOB, worker.fence, status, "{}", "", "", TTL)
+
+        def beaten(answer: Any, keys: Keys) -> State:
+            after = replace(state, keys=keys)
+            if answer == ["lost"]:
+                return after.idle(index)
+            return after.with_worker(index, told_to_stop=worker.told_to_stop or answer == ["cancel"])
+
+        def wrote(answer: Any, keys: Keys) -> State:
+            after = replace(state, keys=keys)
+            if answer != 1:
+                return after.idle(index)
+            return replace(after, winner=worker.fence).with_worker(index, stage="wrote")
+
+        def handed_back(sent: bool) -> Any:
+            def then(answer: Any, keys: Keys) -> State:
+                back = answer == 1 and worker.stage == "running"
+                after = replace(state, keys=keys, entered=state.entered - back).idle(index)
+                return after.with_messages(len(state.queue) + 1) if sent and answer == 1 else after
+
+            return then
+
+        def once_more(answer: Any, keys: Keys) -> State:
+            return self._claimed(state, index, answer, keys)
+
+        def begun(answer: Any, keys: Keys) -> State:
+            after = replace(state, keys=keys)
+            if answer != 1:
+                return after.idle(index)
+            return replace(after, entered=state.entered + 1).with_worker(index, stage="running")
+
+        back = (JOB, worker.fence, TTL)
+        onwards = Step(f"{name} writes", wrote, "finish", end)
+        if worker.stage == "waiting":
+            onwards = Step(f"{name} begins", begun, "begin", (JOB, worker.fence))
+        return [
+            onwards,
+            Step(f"{name} beats", beaten, "heartbeat", (LEASE * MS, JOB, worker.fence)),
+            Step(f"{name} hands back", handed_back(sent=True), "hand_back", back, own=False),
+            Step(f"{name} hands back, message lost", handed_back(sent=False), "hand_back", back, own=False),
+            Step(f"{name} claims again, its answer was lost", once_more, "claim", claim, own=False),
+        ]
+
+    def _taken(self, state: State, index: int) -> State:
+        after = state.with_messages(len(state.queue) - 1)
+        after = replace(after, tokens=state.tokens + 1)
+        return after.with_worker(index, stage="taken", token=f"t{after.tokens}")
+
+    def _claimed(self, state: State, index: int, answer: Any, keys: Keys) -> State:
+        after = replace(state, keys=keys)
+        if answer[0] != "claimed":
+            return after.idle(index)
+        stage, fence = "waiting" if answer[-1] == "1" else "running", int(answer[1])
+        enters = stage == "running" and fence != state.workers[index].fence
+        after = replace(after, entered=state.entered + enters)
+        return after.with_worker(index, stage=stage, fence=fence)
+
+    # What may be told apart, and what must hold
+
+    def essence(self, state: State) -> Hashable:
+        job, now = state.job, state.now
+
+        def ago(ms: str | int | None) -> int | None:
+            return None if not ms else max(-OLD, int(ms) // MS - now)
+
+        fence = int(job["fence"])
+        workers = tuple(
+            (w.stage, w.token == job.get("claim_token"), min(2, fence - w.fence), w.told_to_stop)
+            for w in state.workers
+        )
+        ended = (job["status"], job.get("written_fence") == job["fence"]) if state.terminal else None
+        live = (
+            None
+            if state.terminal
+            else (
+                job["status"],
+                job["attempts"],
+                state.entered,
+                job.get("uncounted"),
+                bool(job.get("cancel_requested")),
+                ago(job.get("lease_until")) if job["status"] == "running" else None,
+                ago(job["enqueued_at"]),
+                ago(state.keys.get("string claimed:bulk")),
+            )
+        )
+        return ended, live, len(state.queue), tuple(sorted(workers))
+
+    def check(self, before: State, step: Step[State], answer: Any, after: State) -> None:
+        job, keys = after.job, after.keys
+        if before.terminal:
+            assert job == before.job, "an ended job has changed"
+        if step.script in ("heartbeat", "begin", "finish", "hand_back"):
+            self._check_token(before, step, answer)
+        if step.script == "claim" and answer[0] == "claimed" and before.job["status"] == "running":
+            mine = before.job["claim_token"] == before.workers[WORKERS.index(step.name[0])].token
+            assert mine or int(before.job["lease_until"]) <= before.now * MS, (
+                "taken from one whose lease holds"
+            )
+        if step.script == "finish" and answer == 1:
+            assert before.terminal or before.job["status"] == "running", "an end of a job that does not run"
+            assert before.winner in (0, after.winner), "two winners"
+            assert before.terminal == (step.name.endswith("again")), "an end was written twice"
+            assert str(after.winner) == job["fence"], "the winner's claim was not the last"
+        assert int(job["attempts"]) <= CAP, "more attempts than the cap"
+        assert after.entered <= CAP, "in an engine more often than the cap allows"
+        holders = [w.fence for w in after.workers if w.stage in HOLDING]
+        assert len(set(holders)) == len(holders), "two hold the same claim"
+        live = not after.terminal
+        statuses = [name for name in ("queued", "running", *TERMINAL) if f"zset status:{name}" in keys]
+        assert statuses == [job["status"]], f"listed as {statuses}"
+        lists = {
+            "zset leases": job["status"] == "running",
+            "zset pending:bulk": job["status"] == "queued",
+            "zset expiry": not live,
+            "hash outstanding": live,
+        }
+        for name, there in lists.items():
+            assert (name in keys) == there, f"{job['status']}, and {name} is {keys.get(name)}"
+        if live:
+            assert keys["hash outstanding"] == {OWNER: "1"}, "its owner's share is miscounted"
+
+    def _check_token(self, before: State, step: Step[State], answer: Any) -> None:
+        worker, job = before.workers[WORKERS.index(step.name[0])], before.job
+        current = str(worker.fence) == job["fence"] and (
+            worker.stage == "wrote" or job["status"] == "running"
+        )
+        if step.script == "hand_back":  # 0 too when it ends as cancelled
+            assert current or answer == 0, "handed back by one that has lost it"
+        else:
+            assert (answer in (1, ["ok"], ["cancel"])) == current, (
+                f"{answer} for a claim that is current: {current}"
+            )
+
+
+def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis) -> None:
+    server = Server(scratch)
+    found = explore(server, JobLife(server), MOST_STATES)
+    print(found)
+    assert found.ended > 10
+    assert found.states > 100
+
+
+MUTATIONS = [
+    ("finish", " or job.fence ~= fence then", " then"),
+    ("finish", "if job.status ~= 'running' then return 0 end", ""),
+    ("finish", "if job.written_fence == fence then return 1 end", ""),
+    ("heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
+    ("claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
+    ("claim", " and job.lease_until > NOW then", " and false then"),
+    ("claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
+    ("claim", "if job.uncounted == '' then", "if true then"),
+    ("begin", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("begin", "int(job.attempts + 1)", "int(job.attempts)"),
+    ("hand_back", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("reconcile", "requeue(job, job.attempts)", "requeue(job, job.attempts - 1)"),
+    ("reconcile", "    to_send(job)\n    resent", "    resent"),
+    ("cancel", "cancel(job, tonumber(ARGV[2]))", "close(job, 'cancelled', '', '', tonumber(ARGV[2]))"),
+]
+
+
+@pytest.mark.parametrize(("script", "old", "new"), MUTATIONS)
+def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
+    server = Server(scratch, {script: (old, new)})
+    with pytest.raises(Broken) as caught:
+        explore(server, JobLife(server), MOST_STATES)
+    print(script, repr(new), caught.value)
