@@ -78,6 +78,8 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)
     yield _gauge("medusaq_batches_active", "Batches that have not ended", now.batches)
     yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))
+    late = "How long ago the webhook that waits longest should have been sent"
+    yield _gauge("medusaq_webhooks_due_seconds", late, now.webhooks_due_s)
 
 
 def _workers(workers: list[Figures]) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ class Standing:
 
     oldest_s: since the creation of the oldest job that waits, 0 for none. held: bulk jobs among those that
     wait which were not sent yet, outstanding: those that were and have not ended. led: an io worker works.
+    webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
     """
 
     jobs: Mapping[str, int]
@@ -25,6 +26,7 @@ class Standing:
     outstanding: int
     batches: int
     led: bool
+    webhooks_due_s: float
 
 
 def standing(store: JobStore) -> Standing:
@@ -39,4 +41,5 @@ def standing(store: JobStore) -> Standing:
         outstanding=found["outstanding"],
         batches=found["batches"],
         led=bool(found["led"]),
+        webhooks_due_s=found["webhooks_due_ms"] / 1000,
     )

@@ -18,10 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import httpx
+import prometheus_client
 import redis
 
 from tasks.deliveries import Attempt, DeliveryStore, Due
 from tasks.errors import StoreUnavailable, TargetRefused
+from tasks.figures import REGISTRY
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -39,6 +41,15 @@ RETRY_S = 1.0  # after Redis was away
 DRAIN_S = 3.0  # what is under way when the worker stops may take so long
 JITTER = 0.1  # of a wait, at most, on top: receivers that were down are not all tried in the same second
 LONGEST_WAIT_S = 24 * 3600.0  # that Retry-After may ask for
+
+ATTEMPTS = prometheus_client.Counter(
+    "medusaq_webhook_attempts",
+    "Attempts to deliver a webhook, by what became of the delivery: pending is tried again",
+    ["status"],
+    registry=REGISTRY,
+)
+for _status in DeliveryStatus:  # they are there before the first
+    ATTEMPTS.labels(_status.value)
 
 T = TypeVar("T")
 
@@ -150,6 +161,7 @@ class WebhookSender:
         try:
             attempt = await self._attempt(due)
             status, delay_s = outcome(attempt, due.tries, self._settings.webhook_retries_s)
+            ATTEMPTS.labels(status.value).inc()
             while not await self._noted(due, attempt, status, delay_s):
                 if time.monotonic() > until:
                     log.warning("%s: what came of attempt %d cannot be noted", due.id, due.number)

@@ -23,13 +23,19 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.api.forms import form
-from tests.servers import RedisServer, fast_settings
+from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
 
 MARK = "only-for-the-first-key"  # in every text that the first key sends
 SHARED = {"model_id"}  # path parameters of things that belong to no key: models are the workers'
+KINDS = {
+    "jobs": "job_id",
+    "batches": "batch_id",
+    "files": "file_id",
+    "webhooks/deliveries": "delivery_id",
+}
 METHODS = ("get", "post", "put", "patch", "delete")
 STREAM = "text/event-stream"
 
@@ -69,13 +75,13 @@ class Two:
         """What the first key's things are, as the gateway tells it."""
         return {
             kind: self.first.get(f"/v1/{kind}/{self.ids[name]}").json()
-            for kind, name in (("jobs", "job_id"), ("batches", "batch_id"), ("files", "file_id"))
+            for kind, name in KINDS.items()
         }
 
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, max_wait_s=5)
+    return fast_settings(redis_server, max_wait_s=5, webhook_allow_private=True, webhook_retries_s=[])
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +110,22 @@ def _things(client: httpx.Client) -> dict[str, str]:
     content = "".join(json.dumps(each) + "\n" for each in lines).encode()
     boundary = {"Content-Type": "multipart/form-data; boundary=B"}
     parts = form(("purpose", "batch"), ("file", content, f"{MARK}.jsonl"))
-    job = client.post("/v1/jobs", json={"prompt": MARK}, headers={"Prefer": "wait=5"}).json()
+    nowhere = {"url": f"http://127.0.0.1:{free_port()}/{MARK}"}
+    sent = {"prompt": MARK, "webhook": nowhere}
+    job = client.post("/v1/jobs", json=sent, headers={"Prefer": "wait=5"}).json()
     file = client.post("/v1/files", content=parts, headers=boundary).json()
     asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
     batch = client.post("/v1/batches", json=asked).json()
     wait_until(lambda: client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", 20)
-    return {"job_id": job["id"], "file_id": file["id"], "batch_id": batch["id"]}
+    deliveries = "/v1/webhooks/deliveries?status=failed"
+    wait_until(lambda: len(client.get(deliveries).json()["data"]) == 1, 20)
+    (delivery,) = client.get(deliveries).json()["data"]
+    return {
+        "job_id": job["id"],
+        "file_id": file["id"],
+        "batch_id": batch["id"],
+        "delivery_id": delivery["id"],
+    }
 
 
 def ask(client: httpx.Client, method: str, path: str, operation: dict[str, Any], two: Two) -> httpx.Response:
@@ -180,9 +196,8 @@ def _named(operation: dict[str, Any]) -> set[str]:
     return set(schema.get("properties", {}))
 
 
-@pytest.mark.parametrize("kind", ["jobs", "files", "batches"])
-def test_a_list_begins_behind_ones_own_things_alone(two: Two, kind: str) -> None:
-    name = {"jobs": "job_id", "files": "file_id", "batches": "batch_id"}[kind]
+@pytest.mark.parametrize(("kind", "name"), KINDS.items())
+def test_a_list_begins_behind_ones_own_things_alone(two: Two, kind: str, name: str) -> None:
     assert two.ids[name] in two.first.get(f"/v1/{kind}").text
     after = two.second.get(f"/v1/{kind}", params={"after": two.ids[name]})
     unknown = two.second.get(f"/v1/{kind}", params={"after": "x"})
