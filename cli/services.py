@@ -111,10 +111,14 @@ def _celery(*arguments: str) -> NoReturn:
 def _say_if_redis_is_down(settings: Settings) -> None:
     import redis
 
-    client = redis.Redis.from_url(settings.redis_url, socket_timeout=settings.redis_timeout_s)
+    from tasks.sentinel import without_login
+    from tasks.store import connect
+
+    client = connect(settings)
     try:
         client.ping()
     except redis.RedisError as error:
-        print(f"warning: Redis at {settings.redis_url} does not answer ({error}); trying on", file=sys.stderr)
+        url = without_login(settings.redis_url)
+        print(f"warning: Redis at {url} does not answer ({error}); trying on", file=sys.stderr)
     finally:
         client.close()

@@ -4,6 +4,7 @@ Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named.
 """
 
 import ipaddress
+import re
 from functools import cache
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks.errors import SettingsError
+from tasks.sentinel import SCHEME, SentinelUrl
 
 ENV_PREFIX = "MEDUSAQ_"
 
@@ -19,6 +21,11 @@ def _file_store(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not url or (separator and not (scheme in ("s3", "file") and rest.strip("/"))):
         raise ValueError("must be a folder or s3://bucket/prefix")
+    return url
+
+
+def _redis(url: str) -> str:
+    SentinelUrl.of(url)  # raises for one that is not whole
     return url
 
 
@@ -32,7 +39,10 @@ class Settings(BaseSettings):
 
     # where things are
     files: Annotated[str, AfterValidator(_file_store)] = ".medusaq/files"  # a folder or s3://bucket/prefix
-    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^rediss?://")
+    redis_url: Annotated[str, AfterValidator(_redis)] = Field(
+        "redis://127.0.0.1:6379/0", pattern=rf"^(rediss?|{re.escape(SCHEME)})://"
+    )
+    broker_url: str | None = Field(None, pattern=r"^amqps?://")  # of RabbitMQ; None is Redis
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
     host: str = "127.0.0.1"
     port: int = Field(7860, ge=0, le=65535)
