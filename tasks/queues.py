@@ -82,7 +82,9 @@ def over_redis(app: Celery) -> bool:
 def _broker(settings: Settings) -> dict[str, Any]:
     """Where Celery's messages go, and how."""
     if settings.broker_url is not None:
-        return {"broker_url": settings.broker_url}
+        # The reduction ends on a task's thread, which then waits on the socket that the worker's loop reads:
+        # after a restart of the broker the worker took nothing more.
+        return {"broker_url": settings.broker_url, "worker_enable_prefetch_count_reduction": False}
     timeouts = {
         "socket_timeout": settings.redis_timeout_s,
         "socket_connect_timeout": settings.redis_timeout_s,
