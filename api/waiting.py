@@ -9,6 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import redis.asyncio
@@ -16,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tasks.errors import StoreUnavailable
 from tasks.job import Job
+from tasks.redis_clients import async_client
 from tasks.redis_options import tls_options
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -101,15 +103,14 @@ class Waiter:
                 log.debug("job events: %s", error)
             await asyncio.sleep(RECONNECT_S)
 
-    def _client(self) -> redis.asyncio.Redis:
-        client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
+    def _client(self) -> AbstractAsyncContextManager[redis.asyncio.Redis]:
+        return async_client(
             self._settings.redis_url,
             decode_responses=True,
             socket_connect_timeout=self._settings.redis_timeout_s,
             socket_keepalive=True,
             **tls_options(self._settings),
         )
-        return client
 
     def _wake(self, data: str) -> None:
         job_id, _, _status = data.partition(" ")

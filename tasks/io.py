@@ -141,9 +141,10 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
     All passes come before the first message: a list that is no longer empty would hide the other
     lost messages from the next pass.
     """
-    passes = [store.reconcile()]
+    waiting = publisher.waiting()
+    passes = [store.reconcile(waiting)]
     while passes[-1].full:
-        passes.append(store.reconcile())
+        passes.append(store.reconcile(waiting))
     counts = [
         sum(column)
         for column in zip(*((p.requeued, p.lost, p.expired, p.resent) for p in passes), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from celery import Celery
 from kombu import Queue
@@ -10,6 +11,7 @@ from kombu.utils.scheduling import priority_cycle
 
 from tasks.job import Priority
 from tasks.redis_options import tls_options
+from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings
 
 GENERATE = "medusaq.generate"  # task names: part of the wire format between gateway and workers
@@ -45,21 +47,10 @@ def make_app(settings: Settings) -> Celery:
     """A Celery application that sends to, or works for, the stack of these settings."""
     app = Celery("medusaq", set_as_current=False, events="tasks.events:WholeEvents")
     app.conf.update(
-        broker_url=settings.redis_url,
-        broker_use_ssl=tls_options(settings) or None,
+        **_broker(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
         broker_connection_timeout=settings.redis_timeout_s,
-        broker_transport_options={
-            "global_keyprefix": settings.key_prefix,
-            # By name: workers report their settings as JSON, and Flower asks for them.
-            "queue_order_strategy": "tasks.queues:InteractiveFirst",
-            "priority_steps": [0],  # our queues are the priorities
-            "visibility_timeout": VISIBILITY_TIMEOUT_S,
-            "socket_timeout": settings.redis_timeout_s,
-            "socket_connect_timeout": settings.redis_timeout_s,
-            "socket_keepalive": True,
-        },
         task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
         task_default_queue=QUEUES[Priority.INTERACTIVE],
         task_create_missing_queues=False,
@@ -82,3 +73,35 @@ def make_app(settings: Settings) -> Celery:
         beat_scheduler="celery.beat:Scheduler",  # in memory: no schedule file in the working directory
     )
     return app
+
+
+def over_redis(app: Celery) -> bool:
+    """Whether the messages of this application wait in Redis."""
+    return not app.conf.broker_url.startswith("amqp")
+
+
+def _broker(settings: Settings) -> dict[str, Any]:
+    """Where Celery's messages go, and how."""
+    if settings.broker_url is not None:
+        # The reduction ends on a task's thread, which then waits on the socket that the worker's loop reads:
+        # after a restart of the broker the worker took nothing more.
+        return {"broker_url": settings.broker_url, "worker_enable_prefetch_count_reduction": False}
+    timeouts = {
+        "socket_timeout": settings.redis_timeout_s,
+        "socket_connect_timeout": settings.redis_timeout_s,
+        "socket_keepalive": True,
+    }
+    options = {
+        "global_keyprefix": settings.key_prefix,
+        # By name: workers report their settings as JSON, and Flower asks for them.
+        "queue_order_strategy": "tasks.queues:InteractiveFirst",
+        "priority_steps": [0],  # our queues are the priorities
+        "visibility_timeout": VISIBILITY_TIMEOUT_S,
+        **timeouts,
+    }
+    found = SentinelUrl.of(settings.redis_url)
+    if found is None:
+        tls = tls_options(settings) or None
+        return {"broker_url": settings.redis_url, "broker_use_ssl": tls, "broker_transport_options": options}
+    finder = {"master_name": found.service, "sentinel_kwargs": found.finder_options(timeouts)}
+    return {"broker_url": found.broker_url(), "broker_transport_options": options | finder}

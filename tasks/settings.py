@@ -8,13 +8,13 @@ import re
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, AliasChoices, Field, FilePath, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
 from tasks.errors import SettingsError
+from tasks.sentinel import SCHEME, SentinelUrl
 from tasks.webhook import secret_key
 
 ENV_PREFIX = "MEDUSAQ_"
@@ -40,6 +40,11 @@ def _secrets(given: SecretStr) -> SecretStr:
     return given
 
 
+def _redis(url: str) -> str:
+    SentinelUrl.of(url)  # raises for one that is not whole
+    return url
+
+
 Pause = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -52,11 +57,14 @@ class Settings(BaseSettings):
 
     # where things are
     files: Annotated[str, AfterValidator(_file_store)] = ".medusaq/files"  # a folder or s3://bucket/prefix
-    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^rediss?://")
+    redis_url: Annotated[str, AfterValidator(_redis)] = Field(
+        "redis://127.0.0.1:6379/0", pattern=rf"^(rediss?|{re.escape(SCHEME)})://"
+    )
     redis_ca: FilePath | None = None  # certificates that vouch for Redis; None is those of the system
     redis_cert: FilePath | None = None  # ours, for a Redis that asks for one
     redis_cert_key: FilePath | None = None
     redis_verify: bool = True  # that the certificate of Redis is good, and for its host
+    broker_url: str | None = Field(None, pattern=r"^amqps?://")  # of RabbitMQ; None is Redis
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
     host: str = "127.0.0.1"
     port: int = Field(7860, ge=0, le=65535)
@@ -149,12 +157,8 @@ def is_loopback(host: str) -> bool:
 
 
 def redacted(url: str) -> str:
-    """The address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    name = f"{parts.username or ''}:***@{parts.hostname or ''}"
-    return urlunsplit(parts._replace(netloc=name + (f":{parts.port}" if parts.port else "")))
+    """The address without passwords, also where it has several hosts, which the usual parsers refuse."""
+    return re.sub("//([^/@]*?):[^/]*@", r"//\1:***@", url.partition("?")[0])
 
 
 def load_settings(**overrides: object) -> Settings:

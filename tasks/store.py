@@ -7,6 +7,7 @@ does not answer in time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from redis.retry import Retry
 from tasks.errors import BudgetSpent, IdempotencyConflict, JobNotFinished, JobNotFound, LimitReached
 from tasks.job import Job, NewJob, Priority, Status, preview
 from tasks.queues import list_key
+from tasks.redis_clients import make_client
 from tasks.redis_options import tls_options
 from tasks.scripts import Scripts, answering, pairs
 from tasks.settings import Settings
@@ -281,11 +283,14 @@ class JobStore:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
         return bool(self._run("hand_back", job_id, fence, self.ttl_ms) == 1)
 
-    def reconcile(self) -> Reconciled:
-        """One pass over expired leases, passed deadlines, lost messages and records past their time."""
+    def reconcile(self, waiting: Mapping[Priority, int] | None = None) -> Reconciled:
+        """One pass over expired leases, passed deadlines, lost messages and records past their time.
+
+        waiting: messages in each queue of a broker that is not this Redis.
+        """
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
-        queues = [text for priority in Priority for text in (priority.value, list_key(s, priority))]
+        queues = [(p.value, list_key(s, p) if waiting is None else waiting[p]) for p in Priority]
         answer = self._run(
             "reconcile",
             s.max_attempts,
@@ -294,7 +299,7 @@ class JobStore:
             s.lease_ms,
             gap_ms,
             RECONCILE_LIMIT,
-            *queues,
+            *itertools.chain(*queues),
         )
         requeued, lost, expired, resent, dropped, full, *unsent = answer
         triples = zip(unsent[::3], unsent[1::3], unsent[2::3], strict=True)
@@ -325,7 +330,7 @@ def connect(settings: Settings) -> redis.Redis:
 
     It may send a command twice when the connection broke: every script is safe to repeat.
     """
-    return redis.Redis.from_url(
+    return make_client(
         settings.redis_url,
         decode_responses=True,
         socket_timeout=settings.redis_timeout_s,

@@ -1,5 +1,5 @@
 -- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
---       then priority and Celery list of each queue.
+--       then of each queue its priority, and its Celery list or, where another broker has it, its length.
 -- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
 -- then id, priority and preview of each job whose message must be sent.
 local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -71,11 +71,12 @@ for _, id in ipairs(due('deadlines', NOW)) do
   end
 end
 
--- A message is lost if it is old and its list is empty, or if one sent well after it has been claimed.
+-- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
 for i = 7, #ARGV, 2 do
   local priority, list = ARGV[i], ARGV[i + 1]
+  local waiting = tonumber(list) or redis.call('LLEN', list)
   local newest = NOW
-  if redis.call('LLEN', list) > 0 then
+  if waiting > 0 then
     newest = math.min(NOW, tonumber(redis.call('GET', P .. 'claimed:' .. priority) or '0'))
   end
   for _, id in ipairs(due('pending:' .. priority, newest - resend_after)) do

@@ -73,10 +73,7 @@ class Two:
 
     def records(self) -> dict[str, Any]:
         """What the first key's things are, as the gateway tells it."""
-        return {
-            kind: self.first.get(f"/v1/{kind}/{self.ids[name]}").json()
-            for kind, name in KINDS.items()
-        }
+        return {kind: self.first.get(f"/v1/{kind}/{self.ids[name]}").json() for kind, name in KINDS.items()}
 
 
 @pytest.fixture(scope="module")

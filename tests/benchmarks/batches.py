@@ -134,8 +134,8 @@ def submit(options: argparse.Namespace) -> None:
     """Submissions alone, over many connections; every one is looked for afterwards."""
     for priority in Priority:
         with whole_stack() as running:
-            asyncio.run(_submit(running, priority, WARM_UP_JOBS))
-            took, each, ids = asyncio.run(_submit(running, priority, options.jobs))
+            asyncio.run(submit_all(running, priority, WARM_UP_JOBS))
+            took, each, ids = asyncio.run(submit_all(running, priority, options.jobs))
             with redis.Redis(port=running.redis.port, decode_responses=True) as server:
                 known = set(server.zrange(f"{running.settings.key_prefix}jobs", 0, -1))
         if lost := [job_id for job_id in ids if job_id not in known]:
@@ -148,7 +148,7 @@ def submit(options: argparse.Namespace) -> None:
         )
 
 
-async def _submit(running: Running, priority: str, jobs: int) -> tuple[float, list[float], list[str]]:
+async def submit_all(running: Running, priority: str, jobs: int) -> tuple[float, list[float], list[str]]:
     """Seconds in all, of each, and the ids. The jobs wait: what runs them is not the subject."""
     left, each, ids = iter(range(jobs)), list[float](), list[str]()
     body = {"prompt": f"delay=30 {PROMPT}", "max_tokens": 1, "priority": priority}

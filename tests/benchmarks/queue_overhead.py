@@ -62,7 +62,7 @@ def measure(
 ) -> Overhead:
     """Start the stack, warm it up, measure, and stop it whatever happens. Raises BenchmarkFailed."""
     with running_stack() as url:
-        return asyncio.run(_drive(url, single_jobs, burst_jobs, connections))
+        return asyncio.run(drive(url, single_jobs, burst_jobs, connections))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
     raise BenchmarkFailed(f"the gateway did not come up:\n{log.read_text(errors='replace')}")
 
 
-async def _drive(url: str, single_jobs: int, burst_jobs: int, connections: int) -> Overhead:
+async def drive(url: str, single_jobs: int, burst_jobs: int, connections: int) -> Overhead:
+    """Of a stack that runs: WARM_UP_JOBS more jobs than said. Raises BenchmarkFailed."""
     limits = httpx.Limits(max_connections=connections)
     async with httpx.AsyncClient(base_url=url, timeout=REQUEST_LIMIT_S, limits=limits) as client:
         for _ in range(WARM_UP_JOBS):

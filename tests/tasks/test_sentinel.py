@@ -1,0 +1,121 @@
+"""Redis behind Sentinels: the address, and a failover under load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import StoreUnavailable
+from tasks.job import Job, NewJob, Status
+from tasks.publish import Publisher
+from tasks.sentinel import SentinelUrl
+from tasks.settings import Settings, redacted
+from tasks.store import JobStore, Unsent
+from tests.api.conftest import GatewayProcess
+from tests.flower import flower
+from tests.sentinels import Sentinels
+from tests.servers import fast_settings, free_port
+from tests.workers import Workers, wait_until
+
+JOBS = 40
+AFTER_LIMIT_S = 60.0
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    made = Sentinels(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def test_an_address_says_everything() -> None:
+    url = "redis+sentinel://me:p%40ss@one:1,two/main/3?sentinel_password=other"
+    found = SentinelUrl.of(url)
+    assert found == SentinelUrl((("one", 1), ("two", 26379)), "main", 3, "me", "p@ss", "other")
+    assert found.broker_url() == "sentinel://me:p%40ss@one:1/3;sentinel://me:p%40ss@two:26379/3"
+    assert found.finder_options({"socket_timeout": 1, "db": 3}) == {"socket_timeout": 1, "password": "other"}
+    assert redacted(url) == "redis+sentinel://me:***@one:1,two/main/3"
+
+
+def test_an_address_without_login() -> None:
+    found = SentinelUrl.of("redis+sentinel://one/main")
+    assert found == SentinelUrl((("one", 26379),), "main", 0, None, None, None)
+    assert found.broker_url() == "sentinel://one:26379/0"
+    assert SentinelUrl.of("redis://one/0") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://one:1",
+        "redis+sentinel:///main",
+        "redis+sentinel://one:x/main",
+        "redis+sentinel://one,,two/main",
+        "redis+sentinel://one/main/x",
+        "redis+sentinel://one/main?db=1",
+    ],
+)
+def test_half_an_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="redis_url"):
+        Settings(_env_file=None, redis_url=url)  # type: ignore[call-arg]
+
+
+@pytest.mark.stack
+def test_a_failover_loses_nothing_that_was_replicated(
+    sentinels: Sentinels, workers: Workers, tmp_path: Path
+) -> None:
+    """Store, publisher, both workers, gateway and Flower find the new master by themselves."""
+    settings = fast_settings(sentinels.master, redis_url=sentinels.url, flower_port=free_port())
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    workers.model(settings)
+    workers.io(settings)
+    gateway = GatewayProcess(settings, tmp_path)
+    tools = ExitStack()
+    tools.callback(store.close)
+    tools.callback(publisher.close)
+    tools.callback(gateway.stop)
+    with tools:
+        shown = tools.enter_context(flower(settings))
+        before = [_submit(store, publisher, f"delay=0.2 before {n}") for n in range(JOBS)]
+        assert sentinels.replicated()
+        sentinels.fail_over()
+        after: list[str] = []
+        wait_until(lambda: _accepted(store, publisher, after), AFTER_LIMIT_S)
+        ended = [_wait(store, job_id) for job_id in (*before, *after)]
+        assert [job.status for job in ended] == [Status.SUCCEEDED] * len(ended)
+
+        wait_until(lambda: gateway.http.get("/readyz").status_code == 200, AFTER_LIMIT_S)
+        answer = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Prefer": "wait=20"}).json()
+        assert answer["status"] == "succeeded"
+        wait_until(lambda: answer["id"] in shown(), AFTER_LIMIT_S)
+
+        sentinels.master.start()  # as a replica of its successor
+        wait_until(lambda: sentinels.role(sentinels.master) == "slave", AFTER_LIMIT_S)
+        last = _submit(store, publisher, "after its return")
+        assert _wait(store, last).status is Status.SUCCEEDED
+
+
+def _submit(store: JobStore, publisher: Publisher, prompt: str) -> str:
+    job, _ = store.create(NewJob(request={"prompt": prompt}))
+    publisher.try_all([Unsent.of(job)])
+    return job.id
+
+
+def _accepted(store: JobStore, publisher: Publisher, ids: list[str]) -> bool:
+    """Submit until as many were taken again: while there is no master, none is."""
+    try:
+        ids.append(_submit(store, publisher, "after"))
+    except StoreUnavailable:
+        return False
+    return len(ids) == JOBS
+
+
+def _wait(store: JobStore, job_id: str) -> Job:
+    wait_until(lambda: store.get(job_id).terminal, AFTER_LIMIT_S)
+    return store.get(job_id)

@@ -1,0 +1,35 @@
+"""What the documents name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.settings import ENV_PREFIX, Settings
+
+DOCUMENTS = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_setting_that_is_named_is_one(path: Path) -> None:
+    named = set(re.findall(rf"{ENV_PREFIX}([A-Z_]+)\b", path.read_text(encoding="utf-8")))
+    assert named <= {name.upper() for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target, anchor in re.findall(
+        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", path.read_text(encoding="utf-8")
+    ):
+        found = path.parent / target if target else path
+        assert found.exists(), target
+        if anchor:
+            assert anchor in _anchors(found), anchor
+
+
+def _anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

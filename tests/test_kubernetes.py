@@ -1,0 +1,300 @@
+"""The manifests against Kubernetes' own schemas, and every name in them against the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+
+from api.app import create_app
+from cli.main import app
+from tasks.settings import ENV_PREFIX, Settings
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "deploy" / "kubernetes"
+KUBERNETES = "1.33"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
+GPU = FOLDER / "gpu"
+KEDA = "keda.sh/"
+EXIT_S = 10  # to stop once the jobs are drained or handed back
+
+# What of KEDA is used here: its own schema is a part of its cluster-wide installation.
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+SCALED_OBJECT = {
+    "type": "object",
+    "required": ["scaleTargetRef", "triggers"],
+    "additionalProperties": False,
+    "properties": {
+        "scaleTargetRef": {
+            "type": "object",
+            "required": ["name"],
+            "additionalProperties": False,
+            "properties": {"kind": {"type": "string"}, "name": {"type": "string"}},
+        },
+        "minReplicaCount": COUNT,
+        "maxReplicaCount": COUNT,
+        "pollingInterval": COUNT,
+        "advanced": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "horizontalPodAutoscalerConfig": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {"behavior": {"type": "object"}},
+                }
+            },
+        },
+        "triggers": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["type", "metadata"],
+                "additionalProperties": False,
+                "properties": {
+                    "type": {"const": "prometheus"},
+                    "metricType": {"enum": ["Value", "AverageValue"]},
+                    "metadata": {**TEXTS, "required": ["serverAddress", "query", "threshold"]},
+                },
+            },
+        },
+    },
+}
+
+
+def _read(folder: Path) -> list[dict[str, Any]]:
+    paths = [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    return [each for path in paths for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+
+OBJECTS = _read(FOLDER)
+GPU_OBJECTS = _read(GPU)
+PODS = {
+    each["metadata"]["name"]: each["spec"]["template"]["spec"]
+    for each in OBJECTS
+    if each["kind"] in ("Deployment", "StatefulSet")
+}
+OURS = {name.removeprefix("medusaq-"): pod for name, pod in PODS.items() if name != "redis"}
+(GPU_WORKER,) = (each for each in GPU_OBJECTS if each["kind"] == "Deployment")
+
+
+def _name(each: dict[str, Any]) -> str:
+    return f"{each['kind']}-{each['metadata']['name']}"
+
+
+def _kind(kind: str) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind}
+
+
+def _container(pod: dict[str, Any]) -> dict[str, Any]:
+    (container,) = pod["containers"]
+    return dict(container)
+
+
+def _variables(container: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def _seconds_to_drain(pod: dict[str, Any]) -> float:
+    value = _variables(_container(pod)).get("MEDUSAQ_DRAIN_S", Settings.model_fields["drain_s"].default)
+    return float(value)
+
+
+@pytest.mark.parametrize("each", [each for each in OBJECTS if KEDA not in each["apiVersion"]], ids=_name)
+def test_kubernetes_knows_every_field(each: dict[str, Any]) -> None:
+    kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+def test_a_wrong_field_would_be_found() -> None:
+    wrong = yaml.safe_load(yaml.safe_dump(_kind("Deployment")["medusaq-io"]))
+    wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 5
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_the_gpu_overlay_stays_valid_once_applied() -> None:
+    """Its patch, put into the worker as kustomize puts it: lists by name."""
+    worker = yaml.safe_load(yaml.safe_dump(_kind("Deployment")["medusaq-worker"]))
+    kubernetes_validate.validate(_patched(worker, GPU_WORKER), KUBERNETES, strict=True)
+    for each in GPU_OBJECTS:
+        assert each["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+
+
+def _patched(under: Any, over: Any) -> Any:
+    if isinstance(under, dict) and isinstance(over, dict):
+        return under | {key: _patched(under.get(key), value) for key, value in over.items()}
+    if isinstance(under, list) and isinstance(over, list):
+        named = {each["name"]: each for each in under}
+        patches = {each["name"]: _patched(named.get(each["name"]), each) for each in over}
+        return list((named | patches).values())
+    return over
+
+
+def test_the_scaler_is_one_that_keda_takes_and_scales_the_worker() -> None:
+    (scaler,) = (each for each in OBJECTS if KEDA in each["apiVersion"])
+    assert (scaler["apiVersion"], scaler["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaler["spec"]
+    jsonschema.validate(spec, SCALED_OBJECT)
+    behaviour = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    scaled_by_hand = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "worker"},
+        "spec": {"scaleTargetRef": spec["scaleTargetRef"], "maxReplicas": 1, "behavior": behaviour},
+    }
+    kubernetes_validate.validate(scaled_by_hand, KUBERNETES, strict=True)
+    target = _kind(spec["scaleTargetRef"]["kind"])[spec["scaleTargetRef"]["name"]]
+    assert "replicas" not in target["spec"], "applying it again would undo the scaler"
+    assert 1 <= spec["minReplicaCount"] < spec["maxReplicaCount"]
+    asked = [trigger["metadata"]["query"] for trigger in spec["triggers"]]
+    for query, priority in zip(asked, ("interactive", "bulk"), strict=True):
+        assert query == f'max(medusaq_queue_oldest_seconds{{priority="{priority}"}})'
+
+
+def test_every_file_is_listed_and_there() -> None:
+    text = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
+    optional = set(re.findall(r"^  # - (\S+)", text, re.MULTILINE))
+    assert optional == {"flower.yaml"}
+    listed = {*KUSTOMIZATION["resources"], *optional, "kustomization.yaml"}
+    assert listed == {path.name for path in FOLDER.glob("*.yaml")}
+    gpu = yaml.safe_load((GPU / "kustomization.yaml").read_text(encoding="utf-8"))
+    named = {*gpu["resources"], *(patch["path"] for patch in gpu["patches"]), "kustomization.yaml"}
+    assert named - {".."} == {path.name for path in GPU.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_pod_runs_a_command_of_an_image_that_is_built(name: str) -> None:
+    container = _container(OURS[name])
+    program, command = container["args"]
+    assert program in SCRIPTS
+    assert command == name
+    assert command in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert container["image"] == COMPOSE[name]["image"]
+    names = {each["name"]: each.get("newName", each["name"]) for each in KUSTOMIZATION["images"]}
+    target = names[container["image"]].removeprefix("medusaq-")
+    assert target == COMPOSE[name]["build"]["target"]
+    assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "container", [*map(_container, OURS.values()), _container(GPU_WORKER["spec"]["template"]["spec"])]
+)
+def test_every_variable_is_a_setting_that_is_taken(container: dict[str, Any]) -> None:
+    values = _variables(container) | _kind("ConfigMap")["medusaq"]["data"]
+    fields = {name.removeprefix(ENV_PREFIX).lower(): value for name, value in values.items()}
+    assert fields.keys() <= Settings.model_fields.keys()
+    Settings(_env_file=None, **fields)  # type: ignore[call-arg, arg-type]  # raises when refused
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_secrets_are_referenced_and_never_written_down(name: str) -> None:
+    container = _container(OURS[name])
+    secrets = {
+        each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each
+    }
+    assert secrets["MEDUSAQ_REDIS_URL"] == {"name": "medusaq-redis", "key": "url"}
+    assert not _kind("Secret")
+    said = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
+    for secret in secrets.values():
+        assert re.search(rf"{secret['name']}\b", said)
+        assert f"{secret['key']}=" in said
+
+
+@pytest.mark.parametrize(("name", "field"), [("gateway", "port"), ("flower", "flower_port")])
+def test_a_port_is_the_one_the_code_listens_on(name: str, field: str) -> None:
+    container = _container(OURS[name])
+    (port,) = container["ports"]
+    assert str(port["containerPort"]) == _variables(container)[f"{ENV_PREFIX}{field.upper()}"]
+    assert port["containerPort"] == Settings.model_fields[field].default
+    assert _variables(container)["MEDUSAQ_HOST"] == "0.0.0.0"
+
+
+def test_the_gateways_probes_ask_what_it_answers() -> None:
+    container = _container(OURS["gateway"])
+    paths = create_app(Settings(_env_file=None)).openapi()["paths"]  # type: ignore[call-arg]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in paths
+        assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+    annotations = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/path"] in paths
+    assert annotations["prometheus.io/port"] == str(container["ports"][0]["containerPort"])
+
+
+@pytest.mark.parametrize("name", ["worker", "io"])
+def test_a_worker_is_asked_by_its_health_check_and_never_killed_by_it(name: str) -> None:
+    container = _container(OURS[name])
+    assert container["readinessProbe"]["exec"]["command"] == ["python", "/opt/health.py", name]
+    assert f"def {name}()" in (ROOT / "docker" / "health.py").read_text(encoding="utf-8")
+    assert "livenessProbe" not in container, "the check needs Redis, and a worker outlives it"
+
+
+@pytest.mark.parametrize("name", ["worker", "io"])
+def test_a_worker_has_time_to_drain_before_it_is_killed(name: str) -> None:
+    assert OURS[name]["terminationGracePeriodSeconds"] >= _seconds_to_drain(OURS[name]) + EXIT_S
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_may_do_little_and_says_what_it_needs(name: str) -> None:
+    pod, container = PODS[name], _container(PODS[name])
+    assert pod["securityContext"]["runAsNonRoot"]
+    if name != "redis":
+        assert f"--uid {pod['securityContext']['runAsUser']} medusaq" in DOCKERFILE
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False, "a Service named medusaq would set MEDUSAQ_PORT"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+    assert "memory" in container["resources"]["limits"]
+    mounts = {each["name"] for each in container["volumeMounts"]}
+    claims = _kind("StatefulSet").get(name, {}).get("spec", {}).get("volumeClaimTemplates", [])
+    assert mounts == {each["name"] for each in [*pod.get("volumes", []), *(c["metadata"] for c in claims)]}
+
+
+@pytest.mark.parametrize(
+    "kind", ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet"]
+)
+def test_a_selector_finds_its_pods(kind: str) -> None:
+    labels = [
+        each["spec"]["template"]["metadata"]["labels"]
+        for each in OBJECTS
+        if each["kind"] in ("Deployment", "StatefulSet")
+    ]
+    for name, each in _kind(kind).items():
+        selector = each["spec"].get("selector", each["spec"].get("podSelector"))
+        wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+        assert any(wanted.items() <= found.items() for found in labels), name
+        for expression in selector.get("matchExpressions", ()):
+            values = {found.get(expression["key"]) for found in labels}
+            assert set(expression["values"]) <= values, name
+
+
+def test_redis_keeps_what_it_was_given() -> None:
+    arguments = _container(PODS["redis"])["args"]
+    options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+    said = COMPOSE["redis"]
+    assert _container(PODS["redis"])["image"] == said["image"]
+
+
+def test_those_that_share_files_mount_the_same_claim() -> None:
+    for name in ("gateway", "io"):
+        claims = [each.get("persistentVolumeClaim") for each in OURS[name]["volumes"]]
+        assert {"claimName": "medusaq-files"} in claims
+        assert {"name": "files", "mountPath": "/files"} in _container(OURS[name])["volumeMounts"]
+        assert _variables(_container(OURS[name]))["MEDUSAQ_FILES"] == "/files"
+    assert _kind("PersistentVolumeClaim")["medusaq-files"]["spec"]["accessModes"] == ["ReadWriteMany"]
