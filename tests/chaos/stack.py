@@ -65,7 +65,7 @@ class Stack:
         library = compiled(folder) if needs.clocks else None
         names = (REDIS, GATEWAY, IO, *(f"model{number}" for number in range(models))) if library else ()
         self.clocks = {name: Clock(folder / f"{name}.clock", library) for name in names if library}
-        self.redis = RedisServer(folder / "redis", self._env(REDIS))
+        self.redis = RedisServer(folder / "redis", env=self._env(REDIS))
         self.proxy = Proxy(self.redis.port)
         files = (self.disk.folder if self.disk else folder) / "files"
         values = {"files": str(files), "port": free_port(), **chosen}

@@ -94,7 +94,7 @@ class JobLife(Model[State]):
     """One bulk job, so that its owner's share is counted too."""
 
     def __init__(self, server: Server) -> None:
-        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER)
+        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER, 0, 1000, "", "")
         [(_, keys)] = server.run([({f"string {CLOCK}": "1000"}, "create", create)])
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
 
