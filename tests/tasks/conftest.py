@@ -1,4 +1,4 @@
-"""Fixtures for the tests of files: a keeper over a folder of the test's own."""
+"""Fixtures for the tests of files and batches, each over a folder of the test's own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ import pytest
 from tasks import file_records
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
-from tasks.files import make_store
+from tasks.files import FileStore, make_store
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.files import Kept
+from tests.tasks.client import Client
 
 
 @pytest.fixture
-def kept(store: JobStore, settings: Settings) -> Iterator[Kept]:
-    objects = make_store(settings.files)
-    yield Kept(FileKeeper(objects, FileRecords(store)), store)
-    objects.close()
+def files(settings: Settings) -> Iterator[FileStore]:
+    store = make_store(settings.files)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def kept(store: JobStore, files: FileStore) -> Kept:
+    return Kept(FileKeeper(files, FileRecords(store)), store)
+
+
+@pytest.fixture
+def client(store: JobStore, files: FileStore) -> Client:
+    return Client(store, files)
 
 
 @pytest.fixture
