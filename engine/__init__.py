@@ -3,8 +3,10 @@
 import os
 
 # Before llama.cpp loads its OpenMP: a thread that waits for the other spins this often, then sleeps. By
-# default it spins on, and when another process takes a core, it burns the time that process would need:
-# two engines on two cores took twice as long. An undisturbed engine loses nothing.
+# default it spins on for milliseconds, and when another process takes a core, it burns the time that process
+# would need: two engines on the same cores become several times slower, and the whole system on two cores a
+# little. The price is paid by a lone request to a small model, whose calls end too soon for a sleep to be
+# cheap; see docs/speculation.md. Who has set it already knows better.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from engine.config import EngineConfig

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import tempfile
@@ -26,6 +27,7 @@ START_LIMIT_S = 120.0  # loading a large model from a cold disk
 STOP_LIMIT_S = 10.0  # then it is killed
 REQUEST_LIMIT_S = 3600.0  # a request may wait for all the others on a slow machine
 READY_POLL_S = 0.1
+OPENMP_DEFAULT = {"GOMP_SPINCOUNT": "300000"}  # which our engine changes, and what it starts would inherit
 
 
 class ServerFailed(Exception):
@@ -64,7 +66,13 @@ def running(
         *options,
     ]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **OPENMP_DEFAULT},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, url, log)

@@ -64,9 +64,9 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
 
     run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "48")
     begun = Begun(cli.folder / "killed.jsonl", url)
-    wait_until(lambda: begun.done() >= 3 and len(listed(url, "running")) > 0, 240, report=run.text)
+    wait_until(lambda: begun.done() >= 3 and len(listed(url, "running")) > 0, 120, report=run.text)
     os.kill(cli.service("worker"), signal.SIGKILL)
-    wait_until(lambda: any(job["attempts"] == 2 for job in listed(url)), 240, report=run.text)
+    wait_until(lambda: any(job["attempts"] == 2 for job in listed(url)), 120, report=run.text)
     assert run.process.wait(300) == 0, run.text()
     assert listed(url) == [], "a batch's jobs leave Redis when their results are collected"
 

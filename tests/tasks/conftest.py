@@ -1,4 +1,4 @@
-"""Fixtures for the tests of files and of webhooks."""
+"""Fixtures for the tests of files, batches and webhooks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,34 @@ from tasks import file_records
 from tasks.deliveries import DeliveryStore
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
-from tasks.files import make_store
+from tasks.files import FileStore, make_store
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook_sender import WebhookSender
 from tests.files import Kept
 from tests.servers import RedisServer
+from tests.tasks.client import Client
 from tests.tasks.outbox import Start
 
 SCRATCH = 5  # all else is in database 0
 
 
 @pytest.fixture
-def kept(store: JobStore, settings: Settings) -> Iterator[Kept]:
-    objects = make_store(settings.files)
-    yield Kept(FileKeeper(objects, FileRecords(store)), store)
-    objects.close()
+def files(settings: Settings) -> Iterator[FileStore]:
+    store = make_store(settings.files)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def kept(store: JobStore, files: FileStore) -> Kept:
+    return Kept(FileKeeper(files, FileRecords(store)), store)
+
+
+@pytest.fixture
+def client(store: JobStore, files: FileStore) -> Client:
+    return Client(store, files)
 
 
 @pytest.fixture

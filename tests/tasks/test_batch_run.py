@@ -3,103 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.batch import Batch, BatchStatus, Ending, NewBatch
+from tasks.batch import BatchStatus, Ending, NewBatch
 from tasks.batch_files import remove_all
-from tasks.batches import BatchStore
-from tasks.file_keeper import FileKeeper
-from tasks.file_records import FileRecords, Purpose, object_name
-from tasks.files import FileStore, make_store
+from tasks.file_records import object_name
 from tasks.ingest import Ingest
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
 from tasks.publish import Publisher
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
-from tests.servers import RedisServer, fast_settings
+from tests.tasks.client import Client, answered_once, ids, line
 from tests.tasks.helpers import ended, submitted
 from tests.workers import Workers, wait_until
 
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture
-def settings(redis_server: RedisServer, tmp_path: Path) -> Settings:
-    return fast_settings(redis_server, files=str(tmp_path / "files"))
-
-
-@pytest.fixture
-def files(settings: Settings) -> Iterator[FileStore]:
-    store = make_store(settings.files)
-    yield store
-    store.close()
-
-
-class Client:
-    """What the gateway does for its callers."""
-
-    def __init__(self, store: JobStore, files: FileStore) -> None:
-        self.batches, self.files, self.records = BatchStore(store), files, FileRecords(store)
-        self.keeper = FileKeeper(files, self.records)
-
-    def upload(self, lines: list[Any]) -> str:
-        """lines: objects, or bytes as they stand."""
-        content = b"".join(
-            (line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines
-        )
-        return self.upload_bytes(content)
-
-    def upload_bytes(self, content: bytes) -> str:
-        with self.keeper.begin() as out:
-            out.write(content)
-            return out.finish("x.jsonl", Purpose.BATCH).id
-
-    def create(self, lines: list[Any], **fields: Any) -> Batch:
-        return self.batches.create(NewBatch(COMPLETIONS, self.upload(lines), **fields))
-
-    def end(self, batch: Batch, timeout_s: float = TIMEOUT_S) -> Batch:
-        wait_until(lambda: self.get(batch).ended, timeout_s, report=lambda: str(self.get(batch).to_json()))
-        return self.get(batch)
-
-    def get(self, batch: Batch) -> Batch:
-        return self.batches.get(batch.id)
-
-    def read(self, file_id: str | None) -> list[dict[str, Any]]:
-        if file_id is None:
-            return []
-        with self.files.open(object_name(file_id)) as content:
-            return [json.loads(line) for line in content]
-
-
-@pytest.fixture
-def client(store: JobStore, files: FileStore) -> Client:
-    return Client(store, files)
-
-
-def line(number: int, prompt: str = "hello", **body: Any) -> dict[str, Any]:
-    custom_id = f"id-{number}"
-    return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": {"prompt": prompt, **body}}
-
-
-def ids(entries: list[dict[str, Any]]) -> list[str]:
-    return [entry["custom_id"] for entry in entries]
-
-
-def answered_once(client: Client, batch: Batch, total: int) -> None:
-    """Output and error files hold each line once, in the order of the input."""
-    good, bad = client.read(batch.output_file_id), client.read(batch.error_file_id)
-    assert (len(good), len(bad)) == (batch.completed, batch.failed)
-    for entries in (good, bad):
-        numbers = [int(custom_id.removeprefix("id-")) for custom_id in ids(entries)]
-        assert numbers == sorted(set(numbers))
-    assert {*ids(good), *ids(bad)} == {f"id-{n}" for n in range(total)}
 
 
 def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, workers: Workers) -> None:
@@ -413,7 +336,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_alone(
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.05") for n in range(120)])
     wait_until(lambda: bool(client.get(batch).parts))
-    folder, aside = tmp_path / "files", tmp_path / "aside"
+    folder, aside = Path(settings.files), tmp_path / "aside"
     folder.rename(aside)
     folder.write_text("in the way")
     time.sleep(1.0)

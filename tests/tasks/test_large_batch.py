@@ -1,0 +1,50 @@
+"""50,000 lines by real workers: each answered once, in order, with its own answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks.batch import BatchStatus
+from tasks.settings import Settings
+from tests.tasks.client import Client, line
+from tests.workers import Workers
+
+LINES = 50_000
+BROKEN, WRONG, FAILING = 5_003, 5_009, 5_011  # every so many lines one of them
+TIMEOUT_S = 800.0
+
+
+def made(number: int) -> Any:
+    if number % BROKEN == 1:
+        return b"{"
+    if number % WRONG == 1:
+        return line(number, max_tokens=-1)
+    return line(number, f"say {number} fail=boom" if number % FAILING == 1 else f"say {number}")
+
+
+@pytest.mark.timeout(900)
+def test_fifty_thousand_lines_are_answered_in_order(
+    client: Client, settings: Settings, workers: Workers
+) -> None:
+    workers.io(settings)
+    workers.model(settings)
+    batch = client.end(client.create([made(n) for n in range(LINES)]), TIMEOUT_S)
+    assert batch.status is BatchStatus.COMPLETED
+    broken, wrong, failing = (set(range(1, LINES, step)) for step in (BROKEN, WRONG, FAILING))
+    wrong -= broken
+    failing -= broken | wrong
+    assert batch.codes == {
+        "invalid_json_line": len(broken),
+        "invalid_value": len(wrong),
+        "boom": len(failing),
+    }
+    answered = [n for n in range(LINES) if n not in broken | wrong | failing]
+    output = client.read(batch.output_file_id)
+    assert [entry["custom_id"] for entry in output] == [f"id-{n}" for n in answered]
+    texts = [entry["response"]["body"]["choices"][0]["text"] for entry in output]
+    assert texts == [f"say {n}" for n in answered]
+    errors = client.read(batch.error_file_id)
+    assert [entry["error"]["line"] for entry in errors] == [n + 1 for n in sorted(broken | wrong | failing)]
+    assert (batch.total, batch.completed, batch.failed) == (LINES, len(output), len(errors))
