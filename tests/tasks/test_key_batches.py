@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tasks.batch import Ending
 from tasks.batches import BatchStore
-from tasks.files import make_store
 from tasks.key import Limits
 from tasks.keys import KeyStore
 from tasks.settings import Settings
 from tasks.store import JobStore
-from tests.tasks.test_batch_run import Client, line
+from tests.tasks.client import Client, line
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture
-def client(store: JobStore, settings: Settings) -> Iterator[Client]:
-    files = make_store(settings.files)
-    yield Client(store, files)
-    files.close()
 
 
 def test_weights_are_shares_of_the_workers(
