@@ -100,7 +100,7 @@ def test_a_slow_reader_does_not_make_the_gateway_hold_the_file(
     host, port = gateway.url.removeprefix("http://").split(":")
     connections = [socket.create_connection((host, int(port))) for _ in range(10)]
     for connection in connections:
-        connection.sendall(f"GET /v1/files/{made.id}/content HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET /v1/files/{made.id}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
     time.sleep(0.5)
     assert memory.peak() - before < GROWTH

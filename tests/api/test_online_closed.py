@@ -34,8 +34,8 @@ def opened(gateway: GatewayProcess, body: dict[str, Any], path: str = "/v1/compl
     """A connection with this request on it."""
     connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=10)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-    connection.sendall(head.encode() + b"\r\n\r\n" + data)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n"
+    connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + data)
     return connection
 
 

@@ -27,6 +27,7 @@ from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
 
+HEAD = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM['Content-Type']}\r\n"
 LARGE = form(PURPOSE, ("file", b"x" * 200_000, "a"))
 
 
@@ -50,7 +51,7 @@ def test_an_upload_whose_socket_closes_half_way(
     half = LARGE[: len(LARGE) // 2]
     if not declared:
         half = b"%x\r\n%s\r\n" % (len(half), half)
-    head = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: {FORM['Content-Type']}\r\n{length}\r\n\r\n"
+    head = f"{HEAD}{length}\r\n\r\n"
     host, port = gateway.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + half)
@@ -63,9 +64,8 @@ def test_a_stopped_gateway_leaves_no_half_upload(redis_server: RedisServer, tmp_
     settings = fast_settings(redis_server, files=str(tmp_path / "files"))
     gateway = GatewayProcess(settings, tmp_path)
     host, port = gateway.url.removeprefix("http://").split(":")
-    head = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: {FORM['Content-Type']}\r\n"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"{head}Content-Length: 1000000\r\n\r\n".encode() + form(PURPOSE, FILE)[:-9])
+        connection.sendall(f"{HEAD}Content-Length: 1000000\r\n\r\n".encode() + form(PURPOSE, FILE)[:-9])
         wait_until(lambda: len(left_behind(settings)[1]) == 1)
         connection.shutdown(socket.SHUT_WR)
         wait_until(lambda: left_behind(settings) == ([], [], set()))

@@ -68,8 +68,10 @@ def kill_gateway_upload(run: Run) -> None:
     with run.under_load():
         for _ in range(run.size.strikes):
             content, wanted = _large(run)
-            with _half_sent(run, content):
+            with _half_sent(run, content) as connection:
                 run.strike(lambda: run.stack.kill(GATEWAY))
+                if _heard(connection):
+                    run.troubles.append("half an upload was answered, so the kill met none")
             run.load.order(run.client, run.client.upload(content), wanted)
     if any(file["filename"] == HALF for file in run.client.get("/v1/files?limit=100")["data"]):
         run.troubles.append("a broken-off upload became a file")
@@ -200,8 +202,15 @@ def _half_sent(run: Run, content: bytes) -> socket.socket:
     length = len(head) + len(content) + len(b"\r\n--B--\r\n")
     form = f"Content-Type: multipart/form-data; boundary=B\r\nContent-Length: {length}\r\n"
     connection = socket.create_connection((host, int(port)))
-    connection.sendall(f"POST /v1/files HTTP/1.1\r\nHost: x\r\n{form}\r\n".encode() + head)
+    connection.sendall(f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\n{form}\r\n".encode() + head)
     connection.sendall(content[: len(content) // 2])
     partial = Path(run.stack.settings.files, ".partial")
     run.wait(lambda: partial.is_dir() and any(partial.iterdir()), "the upload did not begin")
     return connection
+
+
+def _heard(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1000)
+    except ConnectionError:
+        return b""
