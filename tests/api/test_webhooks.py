@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -11,7 +11,10 @@ import openai
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
+from tasks.key import Limits
+from tasks.keys import KeyStore
 from tasks.settings import Settings
+from tasks.store import JobStore
 from tasks.webhook import new_secret
 from tests.api.conftest import GatewayProcess
 from tests.receivers import Receiver, receiving, status
@@ -21,8 +24,6 @@ from tests.workers import Workers, wait_until
 pytestmark = pytest.mark.stack
 
 URL = "https://example.com/hook"
-MINE = {"Authorization": "Bearer mine"}
-THEIRS = {"Authorization": "Bearer theirs"}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,43 @@ def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def http(model_worker: Workers, gateway_settings: Settings, gateway: GatewayProcess) -> httpx.Client:
+def new_key(gateway_settings: Settings) -> Callable[[], str]:
+    """Makes a key and gives its secret."""
+
+    def make() -> str:
+        store = JobStore(gateway_settings)
+        _, secret = KeyStore(store).create("test", Limits())
+        store.close()
+        return secret
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def key(new_key: Callable[[], str]) -> str:
+    """The secret of the key that most tests share."""
+    return new_key()
+
+
+@pytest.fixture(scope="module")
+def http(
+    model_worker: Workers, gateway_settings: Settings, gateway: GatewayProcess, key: str
+) -> Iterator[httpx.Client]:
+    """With the key."""
     model_worker.io(gateway_settings)
-    return gateway.http
+    with holding(key, gateway) as client:
+        yield client
+
+
+@pytest.fixture
+def theirs(gateway: GatewayProcess, new_key: Callable[[], str]) -> Iterator[httpx.Client]:
+    """With a key of the test's own."""
+    with holding(new_key(), gateway) as client:
+        yield client
+
+
+def holding(key: str, gateway: GatewayProcess) -> httpx.Client:
+    return httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {key}"}, timeout=20)
 
 
 @pytest.fixture
@@ -49,29 +84,26 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def submit(
-    http: httpx.Client, webhook: object, headers: dict[str, str] = MINE, **fields: Any
-) -> httpx.Response:
-    body = {"prompt": "hello", "webhook": webhook, **fields}
-    return http.post("/v1/jobs", json=body, headers=headers)
+def submit(http: httpx.Client, webhook: object, **fields: Any) -> httpx.Response:
+    return http.post("/v1/jobs", json={"prompt": "hello", "webhook": webhook, **fields})
 
 
-def deliveries(http: httpx.Client, headers: dict[str, str] = MINE, **params: Any) -> list[dict[str, Any]]:
-    response = http.get("/v1/webhooks/deliveries", params=params, headers=headers)
+def deliveries(http: httpx.Client, **params: Any) -> list[dict[str, Any]]:
+    response = http.get("/v1/webhooks/deliveries", params=params)
     assert response.status_code == 200, response.text
     data: list[dict[str, Any]] = response.json()["data"]
     return data
 
 
-def delivered(http: httpx.Client, headers: dict[str, str] = MINE, **params: Any) -> dict[str, Any]:
+def delivered(http: httpx.Client, **params: Any) -> dict[str, Any]:
     """The one delivery that fits, once it is pending no more."""
-    wait_until(lambda: [d["status"] for d in deliveries(http, headers, **params)] not in ([], ["pending"]))
-    [found] = deliveries(http, headers, **params)
+    wait_until(lambda: [d["status"] for d in deliveries(http, **params)] not in ([], ["pending"]))
+    [found] = deliveries(http, **params)
     return found
 
 
-def secret(http: httpx.Client, headers: dict[str, str] = MINE) -> str:
-    response = http.get("/v1/webhooks/secret", headers=headers)
+def secret(http: httpx.Client) -> str:
+    response = http.get("/v1/webhooks/secret")
     assert response.headers["cache-control"] == "no-store"
     return str(response.json()["current"])
 
@@ -88,7 +120,7 @@ def test_the_end_of_a_job_is_told(http: httpx.Client, receiver: Receiver) -> Non
     assert event["data"]["result"] == http.get(f"/v1/jobs/{job['id']}").json()["result"]
     found = delivered(http, job_id=job["id"])
     assert (found["status"], found["object_id"], found["url"]) == ("delivered", job["id"], receiver.url)
-    assert found == http.get(f"/v1/webhooks/deliveries/{found['id']}", headers=MINE).json()
+    assert found == http.get(f"/v1/webhooks/deliveries/{found['id']}").json()
     assert (found["id"], found["event"]) == (got.headers["webhook-id"], event)
     assert [a["status_code"] for a in found["attempts"]] == [200]
 
@@ -111,16 +143,16 @@ def test_online_requests_may_have_one(http: httpx.Client, receiver: Receiver) ->
         "messages": [{"role": "user", "content": "hi"}],
         "webhook": {"url": receiver.url},
     }
-    assert http.post("/v1/chat/completions", json=body, headers=MINE).status_code == 200
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
     assert json.loads(receiver.wait_for(1)[0].body)["type"] == "job.succeeded"
     body["webhook"] = {"url": "http://10.0.0.1/"}
-    refused = http.post("/v1/chat/completions", json=body, headers=MINE)
+    refused = http.post("/v1/chat/completions", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "webhook.url")
 
 
 @pytest.fixture
-def client(http: httpx.Client) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="mine", max_retries=0) as client:
+def client(http: httpx.Client, key: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{http.base_url}/v1", api_key=key, max_retries=0) as client:
         yield client
 
 
@@ -161,7 +193,7 @@ def test_the_end_of_a_batch_is_told_in_openai_s_form(
     assert "body.webhook: a batch has one for all its lines" in errors
     assert delivered(http, batch_id=batch.id)["type"] == "batch.completed"
 
-    again = http.post(f"/v1/batches/{batch.id}/retry", headers=MINE).json()
+    again = http.post(f"/v1/batches/{batch.id}/retry").json()
     assert again["webhook"] == record["webhook"]
     second = receiver.wait_for(2, 20)[1]
     assert json.loads(second.body)["data"]["id"] == again["id"]
@@ -223,20 +255,23 @@ def test_and_of_a_batch(http: httpx.Client, client: openai.OpenAI) -> None:
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-def test_each_key_has_its_own_deliveries_and_secret(http: httpx.Client, receiver: Receiver) -> None:
-    job_id = submit(http, {"url": receiver.url}, THEIRS).json()["id"]
-    theirs = delivered(http, THEIRS, job_id=job_id)
+def test_each_key_has_its_own_deliveries_and_secret(
+    http: httpx.Client, theirs: httpx.Client, gateway: GatewayProcess, receiver: Receiver
+) -> None:
+    job_id = submit(theirs, {"url": receiver.url}).json()["id"]
+    found = delivered(theirs, job_id=job_id)
     [got] = receiver.wait_for(1)
-    Verifier(secret(http, THEIRS)).verify(got.body, got.headers)
-    assert secret(http, THEIRS) != secret(http, MINE)
-    for headers in (MINE, {}):
-        assert deliveries(http, headers, job_id=job_id) == []
-        assert theirs["id"] not in [d["id"] for d in deliveries(http, headers, limit=100)]
-        for method, end in (("GET", ""), ("POST", "/replay")):
-            answer = http.request(method, f"/v1/webhooks/deliveries/{theirs['id']}{end}", headers=headers)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "delivery_not_found")
-        refused = http.get("/v1/webhooks/deliveries", params={"after": theirs["id"]}, headers=headers)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
+    Verifier(secret(theirs)).verify(got.body, got.headers)
+    assert secret(theirs) != secret(http)
+    assert deliveries(http, job_id=job_id) == []
+    assert found["id"] not in [d["id"] for d in deliveries(http, limit=100)]
+    for method, end in (("GET", ""), ("POST", "/replay")):
+        path = f"/v1/webhooks/deliveries/{found['id']}{end}"
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "delivery_not_found")
+        assert gateway.http.request(method, path).status_code == 401, "without any key"
+    refused = http.get("/v1/webhooks/deliveries", params={"after": found["id"]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
 
 
 def test_what_failed_is_found_and_replayed(http: httpx.Client, receiver: Receiver) -> None:
@@ -248,32 +283,31 @@ def test_what_failed_is_found_and_replayed(http: httpx.Client, receiver: Receive
     assert failed not in deliveries(http, status="delivered")
     assert deliveries(http, status="pending", job_id=job_id) == []
     receiver.answer = status(200)
-    replayed = http.post(f"/v1/webhooks/deliveries/{failed['id']}/replay", headers=MINE)
+    replayed = http.post(f"/v1/webhooks/deliveries/{failed['id']}/replay")
     assert (replayed.status_code, replayed.json()["status"]) == (200, "pending")
     again = delivered(http, job_id=job_id)
     assert (again["status"], len(again["attempts"])) == ("delivered", 3)
     assert {got.headers["webhook-id"] for got in receiver.got} == {failed["id"]}
 
 
-def test_lists_come_in_pages(http: httpx.Client, receiver: Receiver) -> None:
-    headers = {"Authorization": "Bearer pages"}
-    jobs = [submit(http, {"url": receiver.url}, headers).json()["id"] for _ in range(3)]
+def test_lists_come_in_pages(theirs: httpx.Client, receiver: Receiver) -> None:
+    jobs = [submit(theirs, {"url": receiver.url}).json()["id"] for _ in range(3)]
     for job_id in jobs:
-        delivered(http, headers, job_id=job_id)
-    first = http.get("/v1/webhooks/deliveries", params={"limit": 2}, headers=headers).json()
+        delivered(theirs, job_id=job_id)
+    first = theirs.get("/v1/webhooks/deliveries", params={"limit": 2}).json()
     assert (first["object"], first["has_more"], len(first["data"])) == ("list", True, 2)
     after = {"after": first["last_id"]}
-    rest = http.get("/v1/webhooks/deliveries", params=after, headers=headers).json()
+    rest = theirs.get("/v1/webhooks/deliveries", params=after).json()
     assert (rest["has_more"], len(rest["data"])) == (False, 1)
     assert {d["object_id"] for d in first["data"] + rest["data"]} == set(jobs)
     for params, param in (({"status": "sent"}, "status"), ({"limit": "0"}, "limit"), ({"x": "y"}, "x")):
-        refused = http.get("/v1/webhooks/deliveries", params=params, headers=headers)
+        refused = theirs.get("/v1/webhooks/deliveries", params=params)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
 def test_a_secret_is_changed_without_losing_a_message(http: httpx.Client, receiver: Receiver) -> None:
     before = secret(http)
-    rotated = http.post("/v1/webhooks/secret/rotate", headers=MINE).json()
+    rotated = http.post("/v1/webhooks/secret/rotate").json()
     assert rotated["previous"] == before != rotated["current"]
     assert secret(http) == rotated["current"]
     submit(http, {"url": receiver.url})
