@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
 from tasks.key import Admission, ApiKey, Limits, Rate, Standing
@@ -74,17 +75,21 @@ def digest(secret: str) -> str:
 
 
 def check_bind(settings: Settings) -> None:
-    """Raise SettingsError for an address beyond loopback while there are no API keys.
+    """Raise SettingsError for an address that check_keys refuses.
 
     With Redis away nobody knows: the gateway starts, and refuses each request until a key comes with it.
     """
+    with suppress(StoreUnavailable):
+        check_keys(settings)
+
+
+def check_keys(settings: Settings) -> None:
+    """Raise SettingsError for an address beyond loopback while there are no API keys; StoreUnavailable."""
     if settings.allow_open or is_loopback(settings.reached_at):
         return
     store = JobStore(settings)
     try:
         standing = KeyStore(store).standing()
-    except StoreUnavailable:
-        return
     finally:
         store.close()
     if standing is not Standing.UNKNOWN:

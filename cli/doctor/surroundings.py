@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cli.doctor.findings import Finding, fail, ok, warn
-from tasks.errors import SettingsError
+from tasks.errors import SettingsError, StoreUnavailable
 from tasks.settings import ENV_PREFIX, Settings, get_settings
 
 ENV_FILE = Path(".env")
@@ -30,14 +30,17 @@ def settings_or_findings() -> tuple[Settings, list[Finding]]:
 
 
 def bind(settings: Settings) -> Iterator[Finding]:
-    """Whether the gateway would start on this address."""
-    from tasks.keys import check_bind
+    """Whether the gateway would start on this address, and serve."""
+    from tasks.keys import check_keys
 
     try:
-        check_bind(settings)
+        check_keys(settings)
     except SettingsError as error:
         what, _, mend = str(error).partition("; ")
         yield fail("address", what, mend)
+    except StoreUnavailable:
+        what = f"{settings.reached_at} is reachable from other machines, and Redis does not say if keys exist"
+        yield warn("address", what, "look again while Redis runs: without keys the gateway would not start")
     else:
         yield ok("address", f"the gateway may listen on {settings.host}")
 

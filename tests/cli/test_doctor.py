@@ -124,7 +124,7 @@ def test_settings_that_are_refused_and_names_that_mean_nothing(cli: Cli) -> None
     assert len(said) == 3
 
 
-def test_settings_that_only_some_parts_refuse(cli: Cli) -> None:
+def test_settings_that_only_some_parts_refuse(cli: Cli, settings: Settings) -> None:
     found = examined(
         cli,
         MEDUSAQ_HEARTBEAT_MS="2000",
@@ -133,9 +133,21 @@ def test_settings_that_only_some_parts_refuse(cli: Cli) -> None:
         MEDUSAQ_BATCH_INVARIANT="1",
     )
     assert only(found, "settings", Grade.FAIL).what.startswith("MEDUSAQ_HEARTBEAT_MS")
-    found = examined(cli, MEDUSAQ_KV_TYPE="f32", MEDUSAQ_BATCH_INVARIANT="1", MEDUSAQ_HOST="0.0.0.0")
+    found = examined(
+        cli,
+        MEDUSAQ_KV_TYPE="f32",
+        MEDUSAQ_BATCH_INVARIANT="1",
+        MEDUSAQ_HOST="0.0.0.0",
+        MEDUSAQ_REDIS_URL=settings.redis_url,
+        MEDUSAQ_KEY_PREFIX=settings.key_prefix,
+    )
     assert "kv_type must be f16" in found["settings"][1].what
-    assert "reachable from other machines" in only(found, "address", Grade.FAIL).what
+    assert "there are no API keys" in only(found, "address", Grade.FAIL).what
+
+
+def test_an_address_of_which_nobody_knows_whether_there_are_keys(cli: Cli) -> None:
+    found = examined(cli, MEDUSAQ_HOST="0.0.0.0", MEDUSAQ_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert "Redis does not say" in only(found, "address", Grade.WARN).what
 
 
 def test_an_env_file_that_cannot_be_read(cli: Cli) -> None:
