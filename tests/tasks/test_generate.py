@@ -70,7 +70,7 @@ def claim(body: dict[str, Any]) -> Claim:
 
 
 def test_every_field_of_a_job_reaches_the_engine() -> None:
-    elsewhere = {"messages", "tools", "tool_choice", "response_format"}
+    elsewhere = {"messages", "tools", "tool_choice", "response_format", "webhook"}
     assert {*FIELDS, *elsewhere} == set(JobRequest.model_fields), "a new field belongs in here"
     assert to_request(claim(FIELDS), "r", Settings()) == Request(
         id="r",
