@@ -20,7 +20,7 @@ from api.error_handlers import respond
 from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
 from api.rates import rate_headers
 from tasks.errors import StoreUnavailable
-from tasks.key import NOBODY, Admission, Standing
+from tasks.key import NOBODY, Admission, KeyStanding
 from tasks.keys import SECRET_PREFIX, KeyStore
 from tasks.settings import Settings, is_loopback
 
@@ -90,11 +90,11 @@ class Access:
             _refuse_other_sites(asked)
         return Caller()
 
-    def _is_open(self, standing: Standing) -> bool:
+    def _is_open(self, standing: KeyStanding) -> bool:
         """Revoking the last key opens nothing by accident."""
-        if standing is Standing.NEVER:
+        if standing is KeyStanding.NEVER:
             return self._local or self._settings.allow_open
-        return standing is Standing.NONE and self._settings.allow_open
+        return standing is KeyStanding.NONE and self._settings.allow_open
 
 
 def _secret(headers: Headers) -> str:
@@ -103,9 +103,9 @@ def _secret(headers: Headers) -> str:
 
 
 def _admitted(found: Admission, secret: str) -> Caller:
-    if found.standing is Standing.OK:
+    if found.standing is KeyStanding.OK:
         return Caller(found.key_id, found.key_id)
-    if found.standing is Standing.LIMITED:
+    if found.standing is KeyStanding.LIMITED:
         assert found.requests is not None
         raise TooManyRequests(
             f"this API key may send {found.requests.limit} requests a minute", retry_after_s=found.retry_s

@@ -56,7 +56,7 @@ class ApiKey:
         )
 
 
-class Standing(StrEnum):
+class KeyStanding(StrEnum):
     """What Redis says of a key that came with a request."""
 
     NEVER = "never"  # no key was ever made here
@@ -79,7 +79,7 @@ class Rate:
 class Admission:
     """key_id: with OK and LIMITED. retry_s: until the next request may come."""
 
-    standing: Standing
+    standing: KeyStanding
     key_id: str = ""
     requests: Rate | None = None
     tokens: Rate | None = None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
-from tasks.key import Admission, ApiKey, Limits, Rate, Standing
+from tasks.key import Admission, ApiKey, KeyStanding, Limits, Rate
 from tasks.scripts import pairs
 from tasks.settings import Settings, is_loopback
 from tasks.store import JobStore
@@ -57,16 +57,16 @@ class KeyStore:
         if not self._scripts.run("key_revoke", key_id):
             raise KeyNotFound(key_id)
 
-    def standing(self) -> Standing:
+    def standing(self) -> KeyStanding:
         """NEVER, NONE, or UNKNOWN where keys stand."""
-        return Standing(self._scripts.run("key_admit", "")[0])
+        return KeyStanding(self._scripts.run("key_admit", "")[0])
 
     def admit(self, secret: str) -> Admission:
         """Count a request of whoever holds the secret, '' for nobody, unless it is one too many."""
         answer, *rest = self._scripts.run("key_admit", digest(secret) if secret else "")
         if not rest:
-            return Admission(Standing(answer))
-        return _admission(Standing(answer), rest)
+            return Admission(KeyStanding(answer))
+        return _admission(KeyStanding(answer), rest)
 
 
 def digest(secret: str) -> str:
@@ -92,7 +92,7 @@ def check_keys(settings: Settings) -> None:
         standing = KeyStore(store).standing()
     finally:
         store.close()
-    if standing is not Standing.UNKNOWN:
+    if standing is not KeyStanding.UNKNOWN:
         variable = "MEDUSAQ_PUBLISH_ADDRESS" if settings.publish_address else "MEDUSAQ_HOST"
         raise SettingsError(
             f"{variable}: {settings.reached_at} is reachable from other machines and there are no API keys; "
@@ -101,7 +101,7 @@ def check_keys(settings: Settings) -> None:
         )
 
 
-def _admission(standing: Standing, values: Sequence[str]) -> Admission:
+def _admission(standing: KeyStanding, values: Sequence[str]) -> Admission:
     key_id, requests, left, free_ms, next_ms, tokens, tokens_left, day_ms = values
     return Admission(
         standing,

@@ -10,7 +10,7 @@ from tasks.batch import Batch, NewBatch
 from tasks.batches import BatchStore, Line, Work
 from tasks.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.job import NewJob, Priority, Status
-from tasks.key import ApiKey, Limits, Standing
+from tasks.key import ApiKey, KeyStanding, Limits
 from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
 from tasks.store import JobStore
@@ -62,27 +62,27 @@ def test_a_secret_is_kept_nowhere(keys: KeyStore, store: JobStore) -> None:
 
 
 def test_the_life_of_a_key(keys: KeyStore) -> None:
-    assert keys.standing() is Standing.NEVER
-    assert keys.admit("mq_x").standing is Standing.NEVER
+    assert keys.standing() is KeyStanding.NEVER
+    assert keys.admit("mq_x").standing is KeyStanding.NEVER
     key, secret = keys.create("alice", Limits(tokens_per_day=5, weight=2.5))
     other, other_secret = keys.create("bob", Limits())
     assert secret != other_secret
     assert keys.list() == [key, other]
     assert key.limits == Limits(tokens_per_day=5, weight=2.5)
     found = keys.admit(secret)
-    assert (found.standing, found.key_id) == (Standing.OK, key.id)
-    assert keys.admit(secret + "x").standing is Standing.UNKNOWN
-    assert keys.admit("").standing is Standing.UNKNOWN
+    assert (found.standing, found.key_id) == (KeyStanding.OK, key.id)
+    assert keys.admit(secret + "x").standing is KeyStanding.UNKNOWN
+    assert keys.admit("").standing is KeyStanding.UNKNOWN
 
     keys.revoke(key.id)
-    assert keys.admit(secret).standing is Standing.UNKNOWN
+    assert keys.admit(secret).standing is KeyStanding.UNKNOWN
     first_at = keys.list()[0].revoked_at
     assert first_at is not None
     keys.revoke(key.id)
     assert keys.list()[0].revoked_at == first_at, "a second time changes nothing"
-    assert keys.admit(other_secret).standing is Standing.OK
+    assert keys.admit(other_secret).standing is KeyStanding.OK
     keys.revoke(other.id)
-    assert keys.standing() is Standing.NONE
+    assert keys.standing() is KeyStanding.NONE
     with pytest.raises(KeyNotFound):
         keys.revoke("key_x")
 
@@ -93,24 +93,28 @@ def test_requests_a_minute(keys: KeyStore, limit: int) -> None:
     _, free = keys.create("b", Limits())
     for left in range(limit - 1, -1, -1):
         found = keys.admit(secret)
-        assert (found.standing, found.key_id) == (Standing.OK, key.id)
+        assert (found.standing, found.key_id) == (KeyStanding.OK, key.id)
         assert found.requests is not None
         assert (found.requests.limit, found.requests.left) == (limit, left)
         assert 0 < found.requests.reset_s <= 60
     refused = keys.admit(secret)
-    assert refused.standing is Standing.LIMITED
+    assert refused.standing is KeyStanding.LIMITED
     assert 60 / limit - 5 < refused.retry_s <= 60 / limit
     assert keys.admit(free).requests is None
-    assert keys.admit(free).standing is Standing.OK
+    assert keys.admit(free).standing is KeyStanding.OK
 
 
 def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     """As if time had passed: the mark of when the bucket is full is moved back."""
     key, secret = keys.create("a", Limits(requests_per_minute=2))
     mark = f"{store.prefix}owner:{key.id}:rate"
-    assert [keys.admit(secret).standing for _ in range(3)] == [Standing.OK, Standing.OK, Standing.LIMITED]
+    assert [keys.admit(secret).standing for _ in range(3)] == [
+        KeyStanding.OK,
+        KeyStanding.OK,
+        KeyStanding.LIMITED,
+    ]
     store.redis.set(mark, f"{float(store.redis.get(mark)) - 30_000:.3f}")
-    assert [keys.admit(secret).standing for _ in range(2)] == [Standing.OK, Standing.LIMITED]
+    assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
 
 
 def test_tokens_a_day(keys: KeyStore, store: JobStore) -> None:
