@@ -190,6 +190,12 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
         assert "MEDUSAQ_FILES" not in SERVICES[name]["environment"]
 
 
+def test_who_takes_a_webhook_and_who_sends_it_agree_where_it_may_lead() -> None:
+    said = [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "ALLOW_PRIVATE")]
+    gateway, io = (SERVICES[name]["environment"] for name in ("gateway", "io"))
+    assert [gateway[name] for name in said] == [io[name] for name in said]
+
+
 def test_traces_can_be_asked_for_where_spans_are_made() -> None:
     for name in ("gateway", "worker"):
         service = SERVICES[name]
