@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import typer.main
 import yaml
+from flower.options import default_options
 
 from api.app import create_app
 from cli.main import app
@@ -26,6 +27,7 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
 GPU = FOLDER / "gpu"
 KEDA = "keda.sh/"
+FLOWER_PREFIX = "FLOWER_"  # of Flower's own options
 EXIT_S = 10  # to stop once the jobs are drained or handed back
 
 # What of KEDA is used here: its own schema is a part of its cluster-wide installation.
@@ -193,7 +195,9 @@ def test_a_pod_runs_a_command_of_an_image_that_is_built(name: str) -> None:
 )
 def test_every_variable_is_a_setting_that_is_taken(container: dict[str, Any]) -> None:
     values = _variables(container) | _kind("ConfigMap")["medusaq"]["data"]
-    fields = {name.removeprefix(ENV_PREFIX).lower(): value for name, value in values.items()}
+    theirs = {name for name in values if name.startswith(FLOWER_PREFIX)}
+    assert all(name.removeprefix(FLOWER_PREFIX).lower() in default_options for name in theirs)
+    fields = {name.removeprefix(ENV_PREFIX).lower(): values[name] for name in values.keys() - theirs}
     assert fields.keys() <= Settings.model_fields.keys()
     Settings(_env_file=None, **fields)  # type: ignore[call-arg, arg-type]  # raises when refused
 
@@ -298,3 +302,17 @@ def test_those_that_share_files_mount_the_same_claim() -> None:
         assert {"name": "files", "mountPath": "/files"} in _container(OURS[name])["volumeMounts"]
         assert _variables(_container(OURS[name]))["MEDUSAQ_FILES"] == "/files"
     assert _kind("PersistentVolumeClaim")["medusaq-files"]["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_flower_keeps_what_it_has_seen_where_it_may_write() -> None:
+    """As the only one: two would write over each other."""
+    pod, container = OURS["flower"], _container(OURS["flower"])
+    claims = {each["name"]: each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["volumes"]}
+    folders = {each["mountPath"]: claims[each["name"]] for each in container["volumeMounts"]}
+    variables = _variables(container)
+    assert variables["FLOWER_PERSISTENT"] == COMPOSE["flower"]["environment"]["FLOWER_PERSISTENT"]
+    claim = folders[str(Path(variables["FLOWER_DB"]).parent)]
+    assert claim in _kind("PersistentVolumeClaim")
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
+    spec = _kind("Deployment")["medusaq-flower"]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
