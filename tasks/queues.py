@@ -99,9 +99,9 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         **timeouts,
     }
-    found = SentinelUrl.of(settings.redis_url)
-    if found is None:
-        tls = tls_options(settings) or None
-        return {"broker_url": settings.redis_url, "broker_use_ssl": tls, "broker_transport_options": options}
-    finder = {"master_name": found.service, "sentinel_kwargs": found.finder_options(timeouts)}
-    return {"broker_url": found.broker_url(), "broker_transport_options": options | finder}
+    tls = tls_options(settings)
+    found, url = SentinelUrl.of(settings.redis_url), settings.redis_url
+    if found is not None:
+        options |= {"master_name": found.service, "sentinel_kwargs": found.finder_options(timeouts | tls)}
+        url = found.broker_url()
+    return {"broker_url": url, "broker_use_ssl": tls or None, "broker_transport_options": options}

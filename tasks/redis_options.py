@@ -8,11 +8,11 @@ from tasks.settings import Settings
 
 
 def tls_options(settings: Settings) -> dict[str, Any]:
-    """Keyword arguments of redis-py, and of Celery's broker_use_ssl; none where the URL is not rediss://.
+    """Keyword arguments of redis-py, and of Celery's broker_use_ssl; none unless the URL begins with rediss.
 
     JSON alone: workers report their settings.
     """
-    if not settings.redis_url.startswith("rediss://"):
+    if not settings.redis_url.startswith("rediss"):
         return {}
     given = {
         "ssl_ca_certs": settings.redis_ca,

@@ -1,6 +1,8 @@
 """The address of a Redis behind Sentinels, which know what server is the master now.
 
 redis+sentinel://[user:password@]host:port,host:port/SERVICE[/database][?sentinel_password=...]
+
+With rediss+sentinel:// the Sentinels and the servers are reached over TLS.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-SCHEME = "redis+sentinel"
+SCHEME, TLS_SCHEME = "redis+sentinel", "rediss+sentinel"
 DEFAULT_PORT = 26379
 
 
@@ -23,12 +25,13 @@ class SentinelUrl:
     username: str | None
     password: str | None
     sentinel_password: str | None
+    tls: bool = False
 
     @classmethod
     def of(cls, url: str) -> SentinelUrl | None:
         """None for a URL of another kind; raises ValueError for a bad one of this."""
         parts = urlsplit(url)
-        if parts.scheme != SCHEME:
+        if parts.scheme not in (SCHEME, TLS_SCHEME):
             return None
         login, _, hosts = parts.netloc.rpartition("@")
         username, _, password = login.partition(":")
@@ -44,16 +47,19 @@ class SentinelUrl:
             unquote(username) or None,
             unquote(password) or None,
             options.get("sentinel_password"),
+            parts.scheme == TLS_SCHEME,
         )
 
-    def finder_options(self, timeouts: dict[str, Any]) -> dict[str, Any]:
-        """Of the connections to the Sentinels themselves."""
-        own = {name: value for name, value in timeouts.items() if name.startswith("socket_")}
+    def finder_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Of the connections to the Sentinels themselves: of those given the time-outs and what TLS needs."""
+        own = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_"))}
+        if self.tls:
+            own["ssl"] = True
         return own if self.sentinel_password is None else {**own, "password": self.sentinel_password}
 
     def client_options(self) -> dict[str, Any]:
         """Of the connections to the master."""
-        return {"db": self.database, "username": self.username, "password": self.password}
+        return {"db": self.database, "username": self.username, "password": self.password, "ssl": self.tls}
 
     def broker_url(self) -> str:
         """As Celery takes it: each Sentinel with everything, since it goes on with any of them."""

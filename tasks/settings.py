@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
 from tasks.errors import SettingsError
-from tasks.sentinel import SCHEME, SentinelUrl
+from tasks.sentinel import SentinelUrl
 from tasks.webhook import secret_key
 
 ENV_PREFIX = "MEDUSAQ_"
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     # where things are
     files: Annotated[str, AfterValidator(_file_store)] = ".medusaq/files"  # a folder or s3://bucket/prefix
     redis_url: Annotated[str, AfterValidator(_redis)] = Field(
-        "redis://127.0.0.1:6379/0", pattern=rf"^(rediss?|{re.escape(SCHEME)})://"
+        "redis://127.0.0.1:6379/0", pattern=r"^rediss?(\+sentinel)?://"
     )
     redis_ca: FilePath | None = None  # certificates that vouch for Redis; None is those of the system
     redis_cert: FilePath | None = None  # ours, for a Redis that asks for one

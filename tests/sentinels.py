@@ -41,8 +41,7 @@ class Sentinels:
         with redis.Redis(port=self.replica.port) as client:
             client.replicaof("127.0.0.1", self.master.port)
             wait_until(lambda: client.info("replication")["master_link_status"] == "up")
-        for port in self._ports:
-            self._start_sentinel(port)
+        self._processes = [start_sentinel(self._folder, port, self.master.port) for port in self._ports]
         wait_until(self._complete, FAILOVER_LIMIT_S, report=self._logs)
 
     def replicated(self) -> bool:
@@ -71,21 +70,6 @@ class Sentinels:
         self.replica.stop()
         self.master.stop()
 
-    def _start_sentinel(self, port: int) -> None:
-        folder = self._folder / f"sentinel-{port}"
-        folder.mkdir()
-        config = folder / "sentinel.conf"
-        config.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-            f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} {QUORUM}\n"
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
-            f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n",
-            encoding="utf-8",
-        )
-        with (folder / "log").open("wb") as log:
-            command = [str(get_binary_path()), str(config), "--sentinel"]
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-
     def _complete(self) -> bool:
         """Every Sentinel knows the others and the replica: only then can they agree on it."""
         try:
@@ -106,3 +90,20 @@ class Sentinels:
 
     def _logs(self) -> str:
         return "\n".join(log.read_text(errors="replace") for log in self._folder.glob("sentinel-*/log"))
+
+
+def start_sentinel(folder: Path, port: int, master: int) -> subprocess.Popen[bytes]:
+    """A process that listens on this port. master: its port, which clients are given."""
+    folder = folder / f"sentinel-{port}"
+    folder.mkdir()
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+        f"sentinel monitor {SERVICE} 127.0.0.1 {master} {QUORUM}\n"
+        f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+        f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n",
+        encoding="utf-8",
+    )
+    with (folder / "log").open("wb") as log:
+        command = [str(get_binary_path()), str(config), "--sentinel"]
+        return subprocess.Popen(command, stdout=log, stderr=log)

@@ -6,29 +6,22 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import trustme
 
 READ_BYTES = 64 * 1024
+HANDSHAKE = b"\x16"  # the first byte of every TLS connection
 T = TypeVar("T")
 
 
-class TlsProxy:
-    """Listens on 127.0.0.1 with a certificate for these names, and hands on what comes to `port`.
+class _Forwarder:
+    """Listens on 127.0.0.1, and hands on what comes to the port that is chosen by its first bytes."""
 
-    client_ca: whoever connects must bring a certificate that it vouches for.
-    """
-
-    def __init__(self, port: int, ca: trustme.CA, *names: str, client_ca: trustme.CA | None = None) -> None:
-        self._target = port
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert(*names).configure_cert(context)
-        if client_ca is not None:
-            client_ca.configure_trust(context)
-            context.verify_mode = ssl.CERT_REQUIRED
+    def __init__(self, choose: Callable[[bytes], int], context: ssl.SSLContext | None) -> None:
+        self._choose = choose
         self._serving: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -55,15 +48,41 @@ class TlsProxy:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
-        inner, outer = await asyncio.open_connection("127.0.0.1", self._target)
         try:
-            await asyncio.gather(_pump(reader, outer), _pump(inner, writer))
-        except asyncio.CancelledError:
+            first = await reader.read(READ_BYTES)
+            inner, outer = await asyncio.open_connection("127.0.0.1", self._choose(first))
+            outer.write(first)
+            try:
+                await asyncio.gather(_pump(reader, outer), _pump(inner, writer))
+            finally:
+                outer.close()
+        except (asyncio.CancelledError, OSError):
             pass
         finally:
-            outer.close()
             writer.transport.abort()
             self._serving.discard(task)
+
+
+class TlsProxy(_Forwarder):
+    """Has a certificate for these names, and hands on what comes to `port`.
+
+    client_ca: whoever connects must bring a certificate that it vouches for.
+    """
+
+    def __init__(self, port: int, ca: trustme.CA, *names: str, client_ca: trustme.CA | None = None) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        ca.issue_cert(*names).configure_cert(context)
+        if client_ca is not None:
+            client_ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        super().__init__(lambda _: port, context)
+
+
+class EitherWay(_Forwarder):
+    """One port for both: who speaks TLS is led to tls_port, who does not to `port`."""
+
+    def __init__(self, port: int, tls_port: int) -> None:
+        super().__init__(lambda first: tls_port if first.startswith(HANDSHAKE) else port, None)
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

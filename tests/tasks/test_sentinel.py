@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
+import trustme
 
 from tasks.errors import StoreUnavailable
 from tasks.job import Job, NewJob, Status
@@ -16,8 +19,9 @@ from tasks.settings import Settings, redacted
 from tasks.store import JobStore, Unsent
 from tests.api.conftest import GatewayProcess
 from tests.flower import flower
-from tests.sentinels import Sentinels
-from tests.servers import fast_settings, free_port
+from tests.sentinels import SERVICE, Sentinels, start_sentinel
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.tls import EitherWay, TlsProxy, ca_file
 from tests.workers import Workers, wait_until
 
 JOBS = 40
@@ -46,6 +50,7 @@ def test_an_address_says_everything() -> None:
 def test_an_address_without_login() -> None:
     found = SentinelUrl.of("redis+sentinel://one/main")
     assert found == SentinelUrl((("one", 26379),), "main", 0, None, None, None)
+    assert SentinelUrl.of("rediss+sentinel://one/main") == replace(found, tls=True)
     assert found.broker_url() == "sentinel://one:26379/0"
     assert SentinelUrl.of("redis://one/0") is None
 
@@ -99,6 +104,74 @@ def test_a_failover_loses_nothing_that_was_replicated(
         wait_until(lambda: sentinels.role(sentinels.master) == "slave", AFTER_LIMIT_S)
         last = _submit(store, publisher, "after its return")
         assert _wait(store, last).status is Status.SUCCEEDED
+
+
+@pytest.fixture
+def tls_url(own_redis: RedisServer, ca: trustme.CA, tmp_path: Path) -> Iterator[str]:
+    """Of a Sentinel that is reached over TLS and names a server that is.
+
+    It asks the server without, since the one at hand is built so: both ways lead in at the address it names.
+    """
+    port = free_port()
+    with ExitStack() as tools:
+        server = TlsProxy(own_redis.port, ca, "127.0.0.1")
+        tools.callback(server.stop)
+        named = EitherWay(own_redis.port, server.port)
+        tools.callback(named.stop)
+        process = start_sentinel(tmp_path, port, named.port)
+        tools.callback(process.wait, 10)
+        tools.callback(process.terminate)
+        finder = TlsProxy(port, ca, "localhost")
+        tools.callback(finder.stop)
+        yield f"rediss+sentinel://localhost:{finder.port}/{SERVICE}"
+
+
+@pytest.fixture(scope="module")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.mark.stack
+def test_everything_is_reached_over_tls(
+    own_redis: RedisServer, tls_url: str, ca: trustme.CA, workers: Workers, tmp_path: Path
+) -> None:
+    settings = fast_settings(
+        own_redis, redis_url=tls_url, redis_ca=ca_file(ca, tmp_path), flower_port=free_port()
+    )
+    store = JobStore(settings)
+    wait_until(lambda: _reached(store))
+    workers.model(settings)
+    workers.io(settings)
+    gateway = GatewayProcess(settings, tmp_path)
+    with ExitStack() as tools:
+        tools.callback(store.close)
+        tools.callback(gateway.stop)
+        shown = tools.enter_context(flower(settings))
+        ended: set[str] = set()
+
+        def heard_of() -> bool:
+            """Flower may begin to listen after the first."""
+            answer = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Prefer": "wait=20"}).json()
+            assert answer["status"] == "succeeded"
+            ended.add(answer["id"])
+            return not ended.isdisjoint(shown())
+
+        wait_until(heard_of, AFTER_LIMIT_S)
+
+
+@pytest.mark.stack
+def test_a_certificate_that_nobody_here_knows(own_redis: RedisServer, tls_url: str) -> None:
+    store = JobStore(fast_settings(own_redis, redis_url=tls_url))
+    with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        store.get("job_x")
+    store.close()
+
+
+def _reached(store: JobStore) -> bool:
+    try:
+        return bool(store.redis.ping())
+    except redis.RedisError:  # the Sentinel is not up yet
+        return False
 
 
 def _submit(store: JobStore, publisher: Publisher, prompt: str) -> str:
