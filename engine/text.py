@@ -30,6 +30,9 @@ class TextStream:
     def push(self, piece: bytes) -> bool:
         """Add one token's bytes; True when a stop string is complete."""
         new = self._decoder.decode(piece)
+        pending = self._decoder.getstate()[0]
+        if pending[:1] == b"\xed" and pending[1:] >= b"\xa0":  # a surrogate, which Python waits for in vain
+            new += self._decoder.decode(b"", final=True)
         self.parts.append(new)
         if not new or not self._stop:
             return False

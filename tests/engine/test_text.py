@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.text import TextReader, TextStream
@@ -144,6 +144,9 @@ def test_the_text_so_far_is_there_after_every_token() -> None:
     assert seen == ["a", "a", "a€", "a€b ST", "a€b "]
 
 
+@example(raw=b"\xed\xa0", cuts=[], stop=[])
+@example(raw=b"a\xed\xbf\xbfb", cuts=[1, 2, 3, 4], stop=[])
+@example(raw=b"\xed\x9f\xbf", cuts=[1, 2], stop=[])
 @given(
     raw=st.one_of(
         st.text(alphabet="ab€😀é\n", max_size=24).map(str.encode),
