@@ -17,6 +17,7 @@ import redis
 LUA = Path(__file__).parents[2] / "tasks" / "lua"
 PREFIX = "x:"
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
+SHARED = ("common", "outbox")  # put before every script, as tasks/scripts.py does
 TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
 WRAPPED = """
 local function script(KEYS, ARGV)
@@ -60,14 +61,15 @@ class Server:
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
-        common = _replaced((LUA / "common.lua").read_text(encoding="utf-8"), *TIME)
+        shared = "".join((LUA / f"{name}.lua").read_text(encoding="utf-8") for name in SHARED)
+        shared = _replaced(shared, *TIME)
         self._shas: dict[str, str] = {}
         for path in LUA.glob("*.lua"):
             text = path.read_text(encoding="utf-8")
             if path.stem in (mutations or {}):
                 text = _replaced(text, *(mutations or {})[path.stem])
-            if path.stem != "common":
-                self._shas[path.stem] = str(client.script_load(WRAPPED % (common + text)))
+            if path.stem not in SHARED:
+                self._shas[path.stem] = str(client.script_load(WRAPPED % (shared + text)))
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it."""
@@ -144,10 +146,10 @@ def explore(server: Server, model: Model[S], most: int) -> Explored:
         for index, step in todo:
             before = states[index]
             answer, keys = next(answers) if step.script else (None, model.keys(before))
-            after = step.then(answer, keys)
             found.transitions += 1
             found.names.add(step.name)
             try:
+                after = step.then(answer, keys)
                 model.check(before, step, answer, after)
             except AssertionError as error:
                 raise Broken(f"{error}, after {' > '.join((*ways[index], step.name))}") from None
