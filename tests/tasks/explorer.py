@@ -132,19 +132,16 @@ def explore(server: Server, model: Model[S], most: int) -> Explored:
     """Every state there is; raises Broken, also where there are more than `most` states."""
     first = model.start()
     seen: dict[Hashable, int] = {model.essence(first): 0}
-    states, ways = [first], [()]  # type: tuple[list[S], list[tuple[str, ...]]]
+    ended, ways = [model.ended(first)], [()]  # type: tuple[list[bool], list[tuple[str, ...]]]
     own: list[list[int]] = [[]]
     found = Explored()
-    frontier = [0]
+    frontier = {0: first}
     while frontier:
-        todo = [(index, step) for index in frontier for step in model.steps(states[index])]
-        calls = [
-            (model.keys(states[index]), step.script, step.arguments) for index, step in todo if step.script
-        ]
+        todo = [(index, before, step) for index, before in frontier.items() for step in model.steps(before)]
+        calls = [(model.keys(before), step.script, step.arguments) for _, before, step in todo if step.script]
         answers = iter(server.run(calls))
-        frontier = []
-        for index, step in todo:
-            before = states[index]
+        frontier = {}
+        for index, before, step in todo:
             answer, keys = next(answers) if step.script else (None, model.keys(before))
             found.transitions += 1
             found.names.add(step.name)
@@ -155,36 +152,35 @@ def explore(server: Server, model: Model[S], most: int) -> Explored:
                 raise Broken(f"{error}, after {' > '.join((*ways[index], step.name))}") from None
             essence = model.essence(after)
             if essence not in seen:
-                seen[essence] = len(states)
-                states.append(after)
+                seen[essence] = len(ended)
+                frontier[len(ended)] = after
+                ended.append(model.ended(after))
                 ways.append((*ways[index], step.name))
                 own.append([])
-                frontier.append(seen[essence])
             if step.own:
                 own[index].append(seen[essence])
-        if len(states) > most:
+        if len(ended) > most:
             raise Broken(f"more than {most} states")
-    found.states = len(states)
-    found.ended = sum(map(model.ended, states))
-    _check_ways_out(model, states, ways, own)
+    found.states, found.ended = len(ended), sum(ended)
+    _check_ways_out(ended, ways, own)
     return found
 
 
 def _check_ways_out(
-    model: Model[S], states: Sequence[S], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
+    ended: Sequence[bool], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
 ) -> None:
     into: dict[int, list[int]] = {}
     for index, targets in enumerate(own):
         for target in targets:
             into.setdefault(target, []).append(index)
-    escapes = {index for index, state in enumerate(states) if model.ended(state)}
+    escapes = {index for index, over in enumerate(ended) if over}
     todo = list(escapes)
     while todo:
         for index in into.get(todo.pop(), ()):
             if index not in escapes:
                 escapes.add(index)
                 todo.append(index)
-    for index in range(len(states)):
+    for index in range(len(ended)):
         if index not in escapes:
             raise Broken(f"stuck for ever, after {' > '.join(ways[index])}")
 
