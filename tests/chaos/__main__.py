@@ -26,7 +26,7 @@ from tests.chaos.stack import Stack
 
 BEGIN, END = "<!-- chaos -->", "<!-- /chaos -->"
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
-OFTEN = {"kill-worker": 5, "kill-worker-fast": 5, "rolling": 3}  # strikes, for each of the other cases
+OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases
 HEAD = ("case", "strikes", "submitted", "webhooks", "lost", "doubled", "recovery p50", "max")
 
 
@@ -69,7 +69,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=CASES, default=ORDER, metavar="CASE")
     parser.add_argument("--strikes", type=int, default=1, help="how often each fault is put in")
-    parser.add_argument("--minutes", type=float, default=4.0, help="of the soak")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of the soak")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the soak's faults")
     parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
     options = parser.parse_args()
