@@ -32,6 +32,8 @@ class RabbitServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port, self._node_port = free_port(), free_port()
+        # Erlang's register of nodes is a process that outlives them: this one is ours to end.
+        self._epmd = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_RELAXED_COMMAND_CHECK": "1"}
         self._node = f"medusaq-{uuid.uuid4().hex[:8]}@localhost"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,6 +45,7 @@ class RabbitServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "enabled_plugins").write_text("[].\n", encoding="utf-8")
         env = os.environ | {
+            **self._epmd,
             "HOME": str(self._folder),
             "RABBITMQ_NODENAME": self._node,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -59,6 +62,11 @@ class RabbitServer:
                 [str(SCRIPT)], env=env, stdout=log, stderr=log, start_new_session=True
             )
         wait_until(self._answers, START_LIMIT_S, self._alive, (self._folder / "server.log").read_text)
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        subprocess.run(["epmd", "-kill"], env=os.environ | self._epmd, capture_output=True)
 
     def kill(self) -> None:
         if self._process is None:

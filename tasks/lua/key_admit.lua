@@ -13,6 +13,7 @@ local answer, requests, left, free_in, next_in = 'ok', tonumber(limits[1] or '')
 if requests then -- a bucket of so many that fills evenly, kept as the time at which it is full
   local each, key = MINUTE_MS / requests, P .. 'owner:' .. id .. ':rate'
   local full_at = math.max(NOW, tonumber(redis.call('GET', key) or '0'))
+  if full_at > NOW + MINUTE_MS + 1 then full_at = NOW end -- noted before the clock was set back
   if full_at + each - NOW > MINUTE_MS + 0.001 then
     answer, next_in = 'limited', full_at + each - NOW - MINUTE_MS
   else

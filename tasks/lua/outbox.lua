@@ -36,6 +36,19 @@ local function schedule_hook(id, to, at)
   if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end
 end
 
+-- The clock was set back by so much: what was to be done at a time of the old one does not wait longer for it.
+local function hooks_earlier(ms)
+  for _, to in ipairs(redis.call('ZRANGE', P .. 'hook_due', 0, -1)) do
+    local queue = P .. 'hook_queue:' .. to
+    for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+      local at = redis.call('ZINCRBY', queue, int(-ms), id)
+      local key = P .. 'hook:' .. id
+      if redis.call('HGET', key, 'next_at') ~= '' then redis.call('HSET', key, 'next_at', int(tonumber(at))) end
+    end
+    next_for(to)
+  end
+end
+
 -- Puts the end of a job or a batch into the outbox, if its webhook wants to hear of it. parts: names and JSON of what
 -- is told of it, the most important first; what does not fit is left out.
 function announce(object_id, owner, webhook, status, parts)

@@ -45,6 +45,7 @@ end
 -- renewed: their holders get one lease's time to say that they live.
 local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
 redis.call('SET', P .. 'reconciled_at', int(NOW))
+if last > NOW then hooks_earlier(last - NOW) end
 if NOW - last > gap then redis.call('SET', P .. 'grace_until', int(NOW + lease), 'PX', int(lease)) end
 
 if redis.call('EXISTS', P .. 'grace_until') == 0 then

@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx
 
-from tasks.batch import ENDED
+from tasks.batch import ENDED, BatchStatus
 from tasks.job import Status
+from tests.chaos.hooks import Hooks
 
 ENDPOINT = "/v1/jobs"
 PAUSE_S = 0.1  # before a request is repeated
@@ -59,6 +60,7 @@ class Accepted:
     jobs: dict[str, Expected] = field(default_factory=dict)
     batches: list[Order] = field(default_factory=list)
     judged: set[str] = field(default_factory=set)  # ids of jobs
+    asked: dict[str, str] = field(default_factory=dict)  # job or batch with a webhook -> the event of its end
 
 
 class Client:
@@ -105,10 +107,13 @@ class Client:
 
 
 class Load:
-    """Single jobs and batches, in the background and on demand. delay_s: what the engine takes for each."""
+    """Single jobs and batches with webhooks, in the background and on demand.
 
-    def __init__(self, url: str, delay_s: float, patience_s: float = 120.0) -> None:
-        self.url, self.delay_s, self._patience_s = url, delay_s, patience_s
+    delay_s: what the engine takes for each.
+    """
+
+    def __init__(self, url: str, delay_s: float, hooks: Hooks, patience_s: float = 120.0) -> None:
+        self.url, self.delay_s, self.hooks, self._patience_s = url, delay_s, hooks, patience_s
         self.accepted = Accepted()
         self.run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -126,9 +131,11 @@ class Load:
 
     def submit(self, client: Client, prompt: str, expected: Expected, **fields: object) -> str:
         """A job of this prompt is accepted; its id."""
-        body = {"prompt": prompt, "metadata": {"run": self.run}, **fields}
+        told = {"webhook": {"url": self.hooks.url}}
+        body = {"prompt": prompt, "metadata": {"run": self.run}, **told, **fields}
         job_id = str(client.post("/v1/jobs", body)["id"])
         self.accepted.jobs[job_id] = expected
+        self.accepted.asked[job_id] = f"job.{expected.status}"
         return job_id
 
     def batch(self, client: Client, lines: int, extra: Iterable[tuple[str, Expected]] = ()) -> Order:
@@ -146,9 +153,11 @@ class Load:
         return self.order(client, client.upload(content), wanted)
 
     def order(self, client: Client, file_id: str, wanted: dict[str, Expected]) -> Order:
-        made = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-        order = Order(str(client.post("/v1/batches", made)["id"]), wanted)
+        asked = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+        told = {"webhook": {"url": self.hooks.url}}
+        order = Order(str(client.post("/v1/batches", asked | told)["id"]), wanted)
         self.accepted.batches.append(order)
+        self.accepted.asked[order.id] = f"batch.{BatchStatus.COMPLETED}"
         return order
 
     # In the background

@@ -112,7 +112,7 @@ def poison(run: Run) -> None:
     """The cause is gone when it has used up its attempts."""
     dies, lost = "die=1", Expected(code="worker_lost")
     with run.under_load():
-        for in_batch in itertools.islice(itertools.cycle((True, False)), run.size.strikes):
+        for in_batch in (True, False) * run.size.strikes:
 
             def until_given_up(in_batch: bool = in_batch) -> None:
                 if in_batch:

@@ -11,9 +11,11 @@ from typing import Any
 import redis
 
 from tasks.job import TERMINAL
+from tests.chaos.hooks import Hooks
 from tests.chaos.load import Client, Load
 from tests.chaos.stack import Stack
 from tests.chaos.verdict import Ends, Tally, verdict
+from tests.receivers import receiving
 
 LOOK_S = 0.02
 RECOVERY_LIMIT_S = 180.0  # nothing takes so long but what has been lost
@@ -168,12 +170,13 @@ class Run:
 @contextmanager
 def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
     """What cases work with on this stack."""
-    load = Load(stack.url, size.delay_s)
-    ends = Ends(stack)
-    run = Run(stack, load, size, load.client(), ends, seed)
-    try:
-        yield run
-    finally:
-        load.end()
-        ends.close()
-        run.client.close()
+    with receiving() as receiver:
+        load = Load(stack.url, size.delay_s, Hooks(receiver))
+        ends = Ends(stack)
+        run = Run(stack, load, size, load.client(), ends, seed)
+        try:
+            yield run
+        finally:
+            load.end()
+            ends.close()
+            run.client.close()

@@ -24,7 +24,9 @@ SAMPLE_S = 1.0
 SHORT_OUTAGE_S = (1.0, 15.0)  # at least and at most
 GROWTH = 1.5  # of the median of the last third over that of the first, beyond which memory is not flat
 SLACK_MB = 8.0  # what a small process may vary by
-KEPT_S = 240  # results: longer than any recovery, shorter than a third of the default time
+KEPT_S = 240  # results: longer than any recovery
+STEP_S = 3600.0  # of a clock, at most;
+REDIS_STEP_S = KEPT_S / 4  # of that of Redis, which must not make results too old before they are looked at
 MB = 1024 * 1024
 
 
@@ -96,7 +98,8 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
     if stack.disk is not None:
         found.append(("disk full", no_room))
     for name in (REDIS, GATEWAY, IO) if stack.clocks else ():
-        found.append((f"clock of {name}", partial(stack.clocks[name].set, chance.uniform(-3600, 3600))))
+        most_s = REDIS_STEP_S if name == REDIS else STEP_S
+        found.append((f"clock of {name}", partial(stack.clocks[name].set, chance.uniform(-most_s, most_s))))
     return found
 
 

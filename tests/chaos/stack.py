@@ -68,7 +68,8 @@ class Stack:
         self.redis = RedisServer(folder / "redis", env=self._env(REDIS))
         self.proxy = Proxy(self.redis.port)
         files = (self.disk.folder if self.disk else folder) / "files"
-        values = {"files": str(files), "port": free_port(), **chosen}
+        # The receiver of webhooks is on this machine.
+        values = {"files": str(files), "port": free_port(), "webhook_allow_private": True, **chosen}
         direct = Settings(_env_file=None, redis_url=self.redis.url, **values)  # type: ignore[arg-type]
         through = {"redis_url": f"redis://127.0.0.1:{self.proxy.port}/0"} if needs.proxied else {}
         self.settings = direct.model_copy(update={"engine_factory": SCRIPTED, **through})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -114,12 +114,13 @@ def disk_full(run: Run) -> None:
 
 @case("clock-peers", "clocks of io worker, gateway and a model worker set by an hour", Needs(clocks=True))
 def clock_peers(run: Run) -> None:
-    """Behind and ahead, each followed by kill -9 of a worker, whose jobs must be missed as soon as ever."""
+    """Apart, then the other way; each time a worker is killed, whose jobs must be missed as soon as ever."""
     _need_clocks(run)
     with run.under_load():
-        for name in (IO, GATEWAY, "model0")[: run.size.strikes]:
-            for offset_s in (-HOUR_S, HOUR_S):
-                run.strike(partial(_step_and_kill, run, name, offset_s))
+        for offset_s in (-HOUR_S, HOUR_S) * run.size.strikes:
+            offsets = {IO: offset_s, GATEWAY: -offset_s, "model0": offset_s}
+            run.strike(partial(_step_and_kill, run, offsets))
+        for name in offsets:
             run.stack.clocks[name].set(0)
 
 
@@ -129,11 +130,12 @@ def clock_redis(run: Run) -> None:
     _need_clocks(run)
     with run.under_load():
         for offset_s in (HOUR_S, 0.0) * run.size.strikes:
-            run.strike(partial(_step_and_kill, run, REDIS, offset_s))
+            run.strike(partial(_step_and_kill, run, {REDIS: offset_s}))
 
 
-def _step_and_kill(run: Run, name: str, offset_s: float) -> None:
-    run.stack.clocks[name].set(offset_s)
+def _step_and_kill(run: Run, offsets_s: Mapping[str, float]) -> None:
+    for name, offset_s in offsets_s.items():
+        run.stack.clocks[name].set(offset_s)
     run.stack.kill("model1")
 
 

@@ -22,13 +22,15 @@ SMALL = Size(
 )
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
+# What a killed sender held is given to another after twice this time.
+FAST_WEBHOOKS: dict[str, object] = {"webhook_timeout_s": 2.0, "webhook_retries_s": [1.0] * 20}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     needs = Needs(proxied=True, disk=True, clocks=True)
     with (
-        Stack(tmp_path_factory.mktemp("chaos"), needs, **FAST) as stack,
+        Stack(tmp_path_factory.mktemp("chaos"), needs, **FAST, **FAST_WEBHOOKS) as stack,
         running(stack, SMALL) as run,
         run.under_load(),
     ):

@@ -66,12 +66,12 @@ def test_what_the_files_of_a_batch_say(
 def test_the_table_replaces_the_earlier_one(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    cells = row(CASES["sigterm"], Outcome(3, [1.0, 2.0, 4.5], Tally(1234), []))
+    cells = row(CASES["sigterm"], Outcome(3, [1.0, 2.0, 4.5], Tally(1234, 56), []))
     made = table([cells])
     for _ in range(2):
         write(page, made)
         assert page.read_text() == f"before\n{BEGIN}\n{made}\n{END}\nafter\n"
-    assert cells[1:] == ("3", "1,234", "0", "0", "2.0 s", "4.5 s")
+    assert cells[1:] == ("3", "1,234", "56", "0", "0", "2.0 s", "4.5 s")
     (tmp_path / "other.md").write_text("no place")
     with pytest.raises(ValueError, match="unpack"):
         write(tmp_path / "other.md", made)

@@ -1,7 +1,7 @@
 """Whether everything that was accepted has ended, once, and as it had to.
 
-Each kind of promise is a function that waits for its ends and gives a Tally; PROMISES lists them. One more
-kind, as deliveries that a receiver counts, is one more function.
+Each kind of promise is a function that waits for its ends and gives a Tally; PROMISES lists those that can be
+looked at on the way. Webhooks are looked at once, in the end: one that comes again late counts too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ EMPTY = ("status:queued", "status:running", "pending:interactive", "pending:bulk
 class Tally:
     """How many promises were looked at, how many not kept, how many kept twice, and what else is wrong.
 
-    pending: what may still come, a line for each.
+    submitted: jobs and lines of batches. pending: what may still come, a line for each.
     """
 
     submitted: int = 0
+    webhooks: int = 0
     lost: int = 0
     doubled: int = 0
     troubles: list[str] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.submitted + other.submitted,
+            self.webhooks + other.webhooks,
             self.lost + other.lost,
             self.doubled + other.doubled,
             self.troubles + other.troubles,
@@ -120,6 +122,21 @@ def batches(load: Load, client: Client, until: float) -> Tally:
     return total
 
 
+def webhooks(load: Load, client: Client, until: float) -> Tally:
+    """Each job and batch that has ended and asked for it is told of, signed, and under one webhook-id."""
+    waiting = "/v1/webhooks/deliveries?status=pending&limit=1"
+    while client.get(waiting)["data"] and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    ended = load.accepted.judged | {order.id for order in load.accepted.batches if order.judged}
+    asked = load.accepted.asked.keys() & ended
+    missing, twice = sorted(asked - load.hooks.told.keys()), load.hooks.twice()
+    troubles = [f"no webhook came of {object_id}" for object_id in missing]
+    troubles += [f"{object_id} was told of under several ids" for object_id in twice]
+    troubles += [f"{one['id']} is pending for ever" for one in client.get(waiting)["data"]]
+    troubles += load.hooks.wrong(load.accepted.asked, client.get("/v1/webhooks/secret")["current"])
+    return Tally(webhooks=len(asked), lost=len(missing), doubled=len(twice), troubles=troubles)
+
+
 PROMISES: tuple[Callable[[Load, Client, float], Tally], ...] = (jobs, batches, repeats)
 
 
@@ -134,6 +151,7 @@ def verdict(stack: Stack, load: Load, ends: Ends, limit_s: float) -> Tally:
     client = load.client()
     try:
         total = sum((promise(load, client, until) for promise in PROMISES), Tally(troubles=load.troubles))
+        total += webhooks(load, client, until)
     finally:
         client.close()
     total.submitted += len(total.pending)

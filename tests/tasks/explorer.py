@@ -17,6 +17,7 @@ import redis
 LUA = Path(__file__).parents[2] / "tasks" / "lua"
 PREFIX = "x:"
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
+SHARED = ("common", "outbox")  # put before every script, as tasks/scripts.py does
 TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
 WRAPPED = """
 local function script(KEYS, ARGV)
@@ -60,14 +61,15 @@ class Server:
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
-        common = _replaced((LUA / "common.lua").read_text(encoding="utf-8"), *TIME)
+        shared = "".join((LUA / f"{name}.lua").read_text(encoding="utf-8") for name in SHARED)
+        shared = _replaced(shared, *TIME)
         self._shas: dict[str, str] = {}
         for path in LUA.glob("*.lua"):
             text = path.read_text(encoding="utf-8")
             if path.stem in (mutations or {}):
                 text = _replaced(text, *(mutations or {})[path.stem])
-            if path.stem != "common":
-                self._shas[path.stem] = str(client.script_load(WRAPPED % (common + text)))
+            if path.stem not in SHARED:
+                self._shas[path.stem] = str(client.script_load(WRAPPED % (shared + text)))
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it."""
@@ -130,59 +132,55 @@ def explore(server: Server, model: Model[S], most: int) -> Explored:
     """Every state there is; raises Broken, also where there are more than `most` states."""
     first = model.start()
     seen: dict[Hashable, int] = {model.essence(first): 0}
-    states, ways = [first], [()]  # type: tuple[list[S], list[tuple[str, ...]]]
+    ended, ways = [model.ended(first)], [()]  # type: tuple[list[bool], list[tuple[str, ...]]]
     own: list[list[int]] = [[]]
     found = Explored()
-    frontier = [0]
+    frontier = {0: first}
     while frontier:
-        todo = [(index, step) for index in frontier for step in model.steps(states[index])]
-        calls = [
-            (model.keys(states[index]), step.script, step.arguments) for index, step in todo if step.script
-        ]
+        todo = [(index, before, step) for index, before in frontier.items() for step in model.steps(before)]
+        calls = [(model.keys(before), step.script, step.arguments) for _, before, step in todo if step.script]
         answers = iter(server.run(calls))
-        frontier = []
-        for index, step in todo:
-            before = states[index]
+        frontier = {}
+        for index, before, step in todo:
             answer, keys = next(answers) if step.script else (None, model.keys(before))
-            after = step.then(answer, keys)
             found.transitions += 1
             found.names.add(step.name)
             try:
+                after = step.then(answer, keys)
                 model.check(before, step, answer, after)
             except AssertionError as error:
                 raise Broken(f"{error}, after {' > '.join((*ways[index], step.name))}") from None
             essence = model.essence(after)
             if essence not in seen:
-                seen[essence] = len(states)
-                states.append(after)
+                seen[essence] = len(ended)
+                frontier[len(ended)] = after
+                ended.append(model.ended(after))
                 ways.append((*ways[index], step.name))
                 own.append([])
-                frontier.append(seen[essence])
             if step.own:
                 own[index].append(seen[essence])
-        if len(states) > most:
+        if len(ended) > most:
             raise Broken(f"more than {most} states")
-    found.states = len(states)
-    found.ended = sum(map(model.ended, states))
-    _check_ways_out(model, states, ways, own)
+    found.states, found.ended = len(ended), sum(ended)
+    _check_ways_out(ended, ways, own)
     return found
 
 
 def _check_ways_out(
-    model: Model[S], states: Sequence[S], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
+    ended: Sequence[bool], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
 ) -> None:
     into: dict[int, list[int]] = {}
     for index, targets in enumerate(own):
         for target in targets:
             into.setdefault(target, []).append(index)
-    escapes = {index for index, state in enumerate(states) if model.ended(state)}
+    escapes = {index for index, over in enumerate(ended) if over}
     todo = list(escapes)
     while todo:
         for index in into.get(todo.pop(), ()):
             if index not in escapes:
                 escapes.add(index)
                 todo.append(index)
-    for index in range(len(states)):
+    for index in range(len(ended)):
         if index not in escapes:
             raise Broken(f"stuck for ever, after {' > '.join(ways[index])}")
 

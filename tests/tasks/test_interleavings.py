@@ -6,6 +6,7 @@ is found. The same scripts that production runs, on a real server; only the cloc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,8 @@ import redis
 
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 
-JOB, OWNER, LIST = "j", "o", "queue"
+JOB, OWNER, LIST = "job_1", "key_o", "queue"
+SET_ASIDE, TOOK = 10, 7  # tokens of its owner: while it lives, and in the end if it ran
 LEASE = RESEND = 1  # ticks of the clock, a second each
 OLD = 2  # ticks; a time longer ago than this is like any other
 CAP = 2  # attempts
@@ -25,6 +27,7 @@ TTL = 10**9  # ms; no record is dropped here
 NEVER = 10**9  # ms
 RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200, "bulk", PREFIX + LIST)
 TERMINAL = ("succeeded", "failed", "cancelled", "expired")
+HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" for status in TERMINAL]})
 WORKERS = ("a", "b")
 HOLDING = ("waiting", "running")
 MOST_STATES = 50_000
@@ -91,10 +94,10 @@ class State:
 
 
 class JobLife(Model[State]):
-    """One bulk job, so that its owner's share is counted too."""
+    """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too."""
 
     def __init__(self, server: Server) -> None:
-        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER, 0, 1000, "", "")
+        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER, SET_ASIDE, 1000, HOOK, "")
         [(_, keys)] = server.run([({f"string {CLOCK}": "1000"}, "create", create)])
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
 
@@ -133,7 +136,7 @@ class JobLife(Model[State]):
             Step("reconcile", reconciled(sent=True), "reconcile", RECONCILE),
             Step("reconcile, message lost", reconciled(sent=False), "reconcile", RECONCILE, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "cancel", (JOB, TTL), own=False),
+            Step("cancel", lambda _, keys: replace(state, keys=keys), "cancel", (JOB, TTL, ""), own=False),
         ]
 
     def _late(self, state: State) -> list[Step[State]]:
@@ -160,7 +163,7 @@ class JobLife(Model[State]):
         elif worker.stage in HOLDING:
             steps += self._of_running(state, index)
         else:
-            again = (JOB, worker.fence, "failed", "", "{}", "", TTL)
+            again = (JOB, worker.fence, "failed", "", "{}", "", TTL, TOOK)
             steps.append(
                 Step(
                     f"{name} writes again",
@@ -177,7 +180,7 @@ class JobLife(Model[State]):
         worker, name = state.workers[index], WORKERS[index]
         claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
         status = "cancelled" if worker.told_to_stop else "succeeded"
-        end = (JOB, worker.fence, status, "{}", "", "", TTL)
+        end = (JOB, worker.fence, status, "{}", "", "", TTL, TOOK)
 
         def beaten(answer: Any, keys: Keys) -> State:
             after = replace(state, keys=keys)
@@ -292,11 +295,19 @@ class JobLife(Model[State]):
             "zset pending:bulk": job["status"] == "queued",
             "zset expiry": not live,
             "hash outstanding": live,
+            "hash live": live,
+            f"hash hook:evt_{JOB.removeprefix('job_')}": not live,
         }
         for name, there in lists.items():
             assert (name in keys) == there, f"{job['status']}, and {name} is {keys.get(name)}"
         if live:
-            assert keys["hash outstanding"] == {OWNER: "1"}, "its owner's share is miscounted"
+            assert keys["hash outstanding"] == keys["hash live"] == {OWNER: "1"}, (
+                "its owner's share is miscounted"
+            )
+        else:
+            assert keys["string hook_seq"] == "1", "its webhook was put into the outbox twice"
+        spent = SET_ASIDE if live else TOOK if after.winner else 0
+        assert keys[f"string owner:{OWNER}:tokens:0"] == str(spent), "its owner's tokens are miscounted"
 
     def _check_token(self, before: State, step: Step[State], answer: Any) -> None:
         worker, job = before.workers[WORKERS.index(step.name[0])], before.job

@@ -117,6 +117,15 @@ def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
 
 
+def test_a_clock_set_back_keeps_nobody_waiting(keys: KeyStore, store: JobStore) -> None:
+    """A mark an hour ahead was made before."""
+    key, secret = keys.create("a", Limits(requests_per_minute=2))
+    mark = f"{store.prefix}owner:{key.id}:rate"
+    keys.admit(secret)
+    store.redis.set(mark, f"{float(store.redis.get(mark)) + 3_600_000:.3f}")
+    assert [keys.admit(secret).standing for _ in range(3)] == [Standing.OK, Standing.OK, Standing.LIMITED]
+
+
 def test_tokens_a_day(keys: KeyStore, store: JobStore) -> None:
     key, secret = keys.create("a", Limits(tokens_per_day=100))
     store.create(job(60, key.id))

@@ -29,7 +29,7 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
         server.start()
         yield server
     finally:
-        server.kill()
+        server.close()
 
 
 @pytest.fixture

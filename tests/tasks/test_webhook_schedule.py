@@ -60,6 +60,29 @@ def test_what_the_receiver_asks_for_is_heeded_within_bounds() -> None:
     assert delay_s(1e9) == LONGEST_WAIT_S
 
 
+def test_a_clock_set_back_delays_nothing(store: JobStore, outbox: DeliveryStore) -> None:
+    """What lies an hour ahead was noted before: one is being sent, one is to be tried again, one is new."""
+    for _ in range(2):
+        end(store)
+    sending, failed = take(outbox)
+    assert outbox.done(failed, BAD, DeliveryStatus.PENDING, 300)
+    end(store)
+    [queue] = store.redis.scan_iter(f"{store.prefix}hook_queue:*")
+    before = dict(store.redis.zrange(queue, 0, -1, withscores=True))
+    hour_ms = 3600 * 1000
+    for key in (queue, f"{store.prefix}hook_due"):
+        for member in store.redis.zrange(key, 0, -1):
+            store.redis.zincrby(key, hour_ms, member)
+    store.redis.set(f"{store.prefix}reconciled_at", round(time.time() * 1000) + hour_ms)
+    assert take(outbox) == []
+    store.reconcile()
+    after = dict(store.redis.zrange(queue, 0, -1, withscores=True))
+    assert after == {one: pytest.approx(at, abs=5000) for one, at in before.items()}
+    assert outbox.get(failed.id, "me").next_attempt_at == pytest.approx(time.time() + 300, abs=10)
+    make_due(store)
+    assert {due.id for due in take(outbox)} == {sending.id, failed.id} | before.keys()
+
+
 def test_a_receiver_that_is_down_for_days_loses_nothing(store: JobStore, outbox: DeliveryStore) -> None:
     """The times in Redis are moved, not the clock: there is no other memory of when to try again."""
     jobs = {end(store) for _ in range(20)}

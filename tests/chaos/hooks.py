@@ -1,0 +1,54 @@
+"""A receiver of the load's webhooks, which keeps what it is told of each job and batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from standardwebhooks.webhooks import Webhook as Signer
+
+from tests.receivers import Received, Receiver
+
+
+class Hooks:
+    """told: of a job or batch, by its id, all that came."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.url = receiver.url
+        self.told: dict[str, list[Received]] = {}
+        receiver.answer = self._keep
+
+    def _keep(self, message: Received) -> tuple[int, dict[str, str]]:
+        self.told.setdefault(json.loads(message.body)["data"]["id"], []).append(message)
+        return 200, {}
+
+    def wrong(self, asked: Mapping[str, str], secret: str) -> list[str]:
+        """What should not have come so. asked: of what has a webhook the event of its end."""
+        signer = Signer(secret)
+        troubles = []
+        for object_id, messages in list(self.told.items()):
+            if not all(_signed(message, signer) for message in messages):
+                troubles.append(f"a webhook of {object_id} has another signature")
+            if len({message.body for message in messages}) > 1:
+                troubles.append(f"the webhook of {object_id} came again with another body")
+            event = json.loads(messages[0].body)["type"]
+            if event != asked.get(object_id):
+                troubles.append(f"{object_id}: told of {event}, not of {asked.get(object_id)}")
+        return troubles
+
+    def twice(self) -> list[str]:
+        """Ids of which it was told under more than one webhook-id."""
+        return [
+            object_id
+            for object_id, messages in list(self.told.items())
+            if len({message.headers["webhook-id"] for message in messages}) > 1
+        ]
+
+
+def _signed(message: Received, signer: Signer) -> bool:
+    """Not by `verify`, which holds the time against a clock: some cases set that of Redis."""
+    headers = message.headers
+    at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), tz=UTC)
+    expected = signer.sign(headers["webhook-id"], at, message.body.decode())
+    return expected in headers["webhook-signature"].split()
