@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 from celery.worker.consumer import Consumer
 
+REFUSED_S = 1.0  # between attempts to go on with a broker that answers, and refuses
 PIPE_READ = 4096  # bytes; every waiting wake-up in one read
 
 
@@ -46,3 +48,8 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, PIPE_READ)
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        super().on_connection_error_after_connected(exc)
+        if isinstance(exc, self.channel_errors):
+            time.sleep(REFUSED_S)  # a new connection comes at once, and so would the next refusal
+

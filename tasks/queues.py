@@ -53,6 +53,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_timeout=settings.redis_timeout_s,
         task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
         task_default_queue=QUEUES[Priority.INTERACTIVE],
+        broker_channel_error_retry=True,  # Redis refuses writes for a while: no replica, a full disk
         task_create_missing_queues=False,
         task_serializer="json",
         accept_content=["json"],
