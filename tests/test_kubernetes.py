@@ -19,14 +19,14 @@ from cli.main import app
 from tasks.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "deploy" / "kubernetes"
+KUBERNETES_FOLDER = ROOT / "deploy" / "kubernetes"
+FOLDER, GPU = KUBERNETES_FOLDER / "base", KUBERNETES_FOLDER / "gpu"
 KUBERNETES = "1.33"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
-GPU = FOLDER / "gpu"
-KEDA = "keda.sh/"
+KEDA, OPERATOR = "keda.sh/", "monitoring.coreos.com/"
 FLOWER_PREFIX = "FLOWER_"  # of Flower's own options
 EXIT_S = 10  # to stop once the jobs are drained or handed back
 
@@ -173,7 +173,16 @@ def test_every_file_is_listed_and_there() -> None:
     assert listed == {path.name for path in FOLDER.glob("*.yaml")}
     gpu = yaml.safe_load((GPU / "kustomization.yaml").read_text(encoding="utf-8"))
     named = {*gpu["resources"], *(patch["path"] for patch in gpu["patches"]), "kustomization.yaml"}
-    assert named - {".."} == {path.name for path in GPU.glob("*.yaml")}
+    assert named - {"../base"} == {path.name for path in GPU.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("folder", [FOLDER, GPU], ids=lambda folder: folder.name)
+def test_no_folder_is_built_from_one_that_it_lies_in(folder: Path) -> None:
+    """kustomize takes that for a cycle."""
+    built = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    found = [(folder / each).resolve() for each in built]
+    assert all(each.exists() for each in found)
+    assert not {folder.resolve(), *folder.resolve().parents}.intersection(found)
 
 
 @pytest.mark.parametrize("name", OURS)
