@@ -75,6 +75,39 @@ SCALED_OBJECT = {
     },
 }
 
+# What of the Prometheus operator is used here, as its API reference has it.
+POD_MONITOR = {
+    "type": "object",
+    "required": ["selector", "podMetricsEndpoints"],
+    "additionalProperties": False,
+    "properties": {
+        "jobLabel": {"type": "string"},
+        "selector": {"type": "object", "additionalProperties": False, "properties": {"matchLabels": TEXTS}},
+        "podMetricsEndpoints": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["port", "authorization"],
+                "additionalProperties": False,
+                "properties": {
+                    "port": {"type": "string"},
+                    "path": {"type": "string", "pattern": "^/"},
+                    "interval": {"type": "string", "pattern": "^[0-9]+s$"},
+                    "authorization": {
+                        "type": "object",
+                        "required": ["type", "credentials"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "type": {"const": "Bearer"},
+                            "credentials": {**TEXTS, "required": ["name", "key"]},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     paths = [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
@@ -97,6 +130,10 @@ def _name(each: dict[str, Any]) -> str:
 
 
 def _kind(kind: str) -> dict[str, dict[str, Any]]:
+def _is_extension(each: dict[str, Any]) -> bool:
+    return str(each["apiVersion"]).startswith((KEDA, OPERATOR))
+
+
     return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind}
 
 
@@ -114,7 +151,7 @@ def _seconds_to_drain(pod: dict[str, Any]) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("each", [each for each in OBJECTS if KEDA not in each["apiVersion"]], ids=_name)
+@pytest.mark.parametrize("each", [each for each in OBJECTS if not _is_extension(each)], ids=_name)
 def test_kubernetes_knows_every_field(each: dict[str, Any]) -> None:
     kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
@@ -240,9 +277,21 @@ def test_the_gateways_probes_ask_what_it_answers() -> None:
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] in paths
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
-    annotations = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] in paths
-    assert annotations["prometheus.io/port"] == str(container["ports"][0]["containerPort"])
+
+
+def test_prometheus_asks_the_gateways_with_a_key_and_knows_them_by_the_name_of_the_alerts() -> None:
+    spec = _kind("PodMonitor")["medusaq"]["spec"]
+    jsonschema.validate(spec, POD_MONITOR)
+    template = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["port"] in [port["name"] for port in _container(template["spec"])["ports"]]
+    assert endpoint["path"] in create_app(Settings(_env_file=None)).openapi()["paths"]  # type: ignore[call-arg]
+    (labels,) = KUSTOMIZATION["labels"]
+    assert labels["includeTemplates"]
+    assert (labels["pairs"] | template["metadata"]["labels"])[spec["jobLabel"]] == "medusaq"
+    secret = endpoint["authorization"]["credentials"]
+    said = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
+    assert f"secret generic {secret['name']} --from-literal={secret['key']}=" in said
 
 
 @pytest.mark.parametrize("name", ["worker", "io"])
@@ -279,7 +328,7 @@ def test_a_pod_may_do_little_and_says_what_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet"]
+    "kind", ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet", "PodMonitor"]
 )
 def test_a_selector_finds_its_pods(kind: str) -> None:
     labels = [
