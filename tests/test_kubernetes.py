@@ -16,6 +16,7 @@ from flower.options import default_options
 
 from api.app import create_app
 from cli.main import app
+from tasks.sentinel import DEFAULT_PORT
 from tasks.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +75,6 @@ SCALED_OBJECT = {
         },
     },
 }
-
 # What of the Prometheus operator is used here, as its API reference has it.
 POD_MONITOR = {
     "type": "object",
@@ -109,6 +109,7 @@ POD_MONITOR = {
     },
 }
 
+
 def _read(folder: Path) -> list[dict[str, Any]]:
     paths = [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
     return [each for path in paths for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
@@ -129,11 +130,11 @@ def _name(each: dict[str, Any]) -> str:
     return f"{each['kind']}-{each['metadata']['name']}"
 
 
-def _kind(kind: str) -> dict[str, dict[str, Any]]:
 def _is_extension(each: dict[str, Any]) -> bool:
     return str(each["apiVersion"]).startswith((KEDA, OPERATOR))
 
 
+def _kind(kind: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind}
 
 
@@ -343,6 +344,22 @@ def test_a_selector_finds_its_pods(kind: str) -> None:
         for expression in selector.get("matchExpressions", ()):
             values = {found.get(expression["key"]) for found in labels}
             assert set(expression["values"]) <= values, name
+
+
+def test_what_may_be_reached_elsewhere_stands_ready() -> None:
+    """Each comment, taken out, is a rule that Kubernetes takes, for the port that the code goes to."""
+    text = (FOLDER / "network-policy.yaml").read_text(encoding="utf-8")
+    taken_out = re.sub(r"^    # (- |  )", r"    \1", text, flags=re.MULTILINE)
+    policies = {each["metadata"]["name"]: each for each in yaml.safe_load_all(taken_out)}
+    for each in policies.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    assert _ports(policies["medusaq-to-redis"]) == {6379, DEFAULT_PORT, 5672, 4318}
+    assert _ports(policies["medusaq-to-redis"]) - _ports(_kind("NetworkPolicy")["medusaq-to-redis"])
+    assert _ports(policies["medusaq-to-world"]) > {80, 443}
+
+
+def _ports(policy: dict[str, Any]) -> set[int]:
+    return {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
 
 
 def test_redis_keeps_what_it_was_given() -> None:
