@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from cli.doctor import engine, machine, redis_server, stack, surroundings
+from cli.doctor import broker, engine, machine, redis_server, stack, surroundings
 from cli.doctor.findings import Finding, Grade, guarded, ok, warn
 from cli.stack import running_stack
 from tasks.settings import Settings
@@ -30,6 +30,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))
     if _brings_its_own(settings):
+    yield from guarded("broker", partial(broker.reachable, settings))
         yield from _embedded()
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))
