@@ -24,6 +24,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from found
     yield from guarded("variables", surroundings.variables)
     yield from guarded("address", partial(surroundings.bind, settings))
+    yield from guarded("address of flower", partial(surroundings.bind_flower, settings))
     if engine.installed():
         yield from _of_engine(settings)
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))

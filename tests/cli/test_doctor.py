@@ -144,6 +144,9 @@ def test_settings_that_only_some_parts_refuse(cli: Cli, settings: Settings) -> N
     )
     assert "kv_type must be f16" in found["settings"][1].what
     assert "there are no API keys" in only(found, "address", Grade.FAIL).what
+    flower = only(found, "address of flower", Grade.WARN)
+    assert "would let anyone see every prompt" in flower.what
+    assert "FLOWER_BASIC_AUTH" in flower.mend
 
 
 def test_an_address_of_which_nobody_knows_whether_there_are_keys(cli: Cli) -> None:
