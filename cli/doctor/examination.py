@@ -30,8 +30,8 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))
-    if _brings_its_own(settings):
     yield from guarded("broker", partial(broker.reachable, settings))
+    if _brings_its_own(settings):
         yield from _embedded()
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))

@@ -207,9 +207,6 @@ def test_no_redis(cli: Cli) -> None:
     assert "model workers" not in away
 
 
-def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
-    client.config_set("requirepass", "secret")
-    assert "password" in only(of_redis(own_redis), "redis", Grade.FAIL).mend
 def test_a_broker_that_is_away_beside_a_redis_that_is_well(cli: Cli, own_redis: RedisServer) -> None:
     away = f"amqp://me:secret@127.0.0.1:{free_port()}//"
     found = examined(cli, MEDUSAQ_BROKER_URL=away, MEDUSAQ_REDIS_URL=own_redis.url)
@@ -240,6 +237,9 @@ def test_a_broker_that_is_well_and_one_that_knows_nobody_of_this_name(
         rabbit.kill()
 
 
+def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
+    client.config_set("requirepass", "secret")
+    assert "password" in only(of_redis(own_redis), "redis", Grade.FAIL).mend
 
 
 def test_a_redis_that_hangs(own_redis: RedisServer) -> None:
@@ -393,6 +393,15 @@ def test_a_build_that_cannot_be_loaded(cli: Cli) -> None:
     (broken / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
     ended = [*_built_with(path)]
     assert "illegal instruction" in ended[0].what
+
+
+def test_a_build_that_never_loads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = cli.folder / "broken" / "llama_cpp"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("import signal; signal.pause()\n")
+    monkeypatch.setattr(engine, "BUILD_TIMEOUT_S", 0.5)
+    [found] = _built_with(f"{broken.parent}{os.pathsep}{ROOT}")
+    assert (found.check, found.grade) == ("llama.cpp", Grade.FAIL), "loading it here would hang as well"
 
 
 def _built_with(path: str) -> Iterator[Finding]:
