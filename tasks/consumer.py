@@ -49,10 +49,18 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self.wake()
         return result
 
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        super().on_connection_error_before_connected(exc)
+        self._rest_if_refused(exc)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         super().on_connection_error_after_connected(exc)
+        self._rest_if_refused(exc)
+
+    def _rest_if_refused(self, exc: Exception) -> None:
+        """A new connection comes at once, and so would the next refusal."""
         if isinstance(exc, self.channel_errors):
-            time.sleep(REFUSED_S)  # a new connection comes at once, and so would the next refusal
+            time.sleep(REFUSED_S)
 
     def on_send_event_buffered(self) -> None:
         super().on_send_event_buffered()
