@@ -163,10 +163,10 @@ def test_a_gateway_that_asks_for_a_key_is_asked_with_one_by_the_prometheus_that_
 
 
 def _as_prometheus(key: str) -> tuple[str, dict[str, str]]:
-    """What it asks with this in the file that compose mounts for it."""
+    """What it asks with this in the file that compose mounts for it; of nothing no blank is sent."""
     [scrape] = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
     service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]
     read = scrape["authorization"]["credentials_file"]
     assert f"${{PROMETHEUS_KEY_FILE:-/dev/null}}:{read}:ro" in service["volumes"]
     kind = scrape["authorization"].get("type", "Bearer")
-    return scrape.get("metrics_path", "/metrics"), {"Authorization": f"{kind} {key}"}
+    return scrape.get("metrics_path", "/metrics"), {"Authorization": f"{kind} {key}".strip()}
