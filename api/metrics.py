@@ -71,10 +71,12 @@ def _queues(now: Standing) -> Iterator[Metric]:
     for status, count in now.ended.items():
         ended.add_metric((status,), count)
     yield ended
-    yield _gauges("medusaq_queue_jobs", "Jobs that wait for a worker", "priority", now.waiting)
+    yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
     yield _gauge("medusaq_queue_held_jobs", "Bulk jobs held back for their owner's share", now.held)
+    unsent = "Lines of batches that are to be sent to workers and were not yet"
+    yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)
     yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)
     yield _gauge("medusaq_batches_active", "Batches that have not ended", now.batches)
     yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))

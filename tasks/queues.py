@@ -8,6 +8,8 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 from kombu.utils.scheduling import priority_cycle
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tasks.job import Priority
 from tasks.redis_options import tls_options
@@ -51,6 +53,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
         broker_connection_timeout=settings.redis_timeout_s,
+        broker_channel_error_retry=True,  # Redis refuses writes for a while: no replica, a full disk
         task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
         task_default_queue=QUEUES[Priority.INTERACTIVE],
         task_create_missing_queues=False,
@@ -102,6 +105,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
     tls = tls_options(settings)
     found, url = SentinelUrl.of(settings.redis_url), settings.redis_url
     if found is not None:
-        options |= {"master_name": found.service, "sentinel_kwargs": found.finder_options(timeouts | tls)}
+        asking = found.finder_options(timeouts | tls) | {"retry": Retry(NoBackoff(), 0)}  # the next is asked
+        options |= {"master_name": found.service, "sentinel_kwargs": asking}
         url = found.broker_url()
     return {"broker_url": url, "broker_use_ssl": tls or None, "broker_transport_options": options}

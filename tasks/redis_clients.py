@@ -10,6 +10,9 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tasks.sentinel import SentinelUrl
 
@@ -19,7 +22,8 @@ def make_client(url: str, **options: Any) -> redis.Redis:
     found = SentinelUrl.of(url)
     if found is None:
         return redis.Redis.from_url(url, **options)
-    finder = redis.sentinel.Sentinel(found.hosts, sentinel_kwargs=found.finder_options(options))
+    asking = found.finder_options(options) | {"retry": Retry(NoBackoff(), 0)}  # the next one is asked instead
+    finder = redis.sentinel.Sentinel(found.hosts, sentinel_kwargs=asking)
     client: redis.Redis = finder.master_for(found.service, **found.client_options(), **options)
     return client
 
@@ -32,7 +36,8 @@ async def async_client(url: str, **options: Any) -> AsyncIterator[redis.asyncio.
         async with redis.asyncio.Redis.from_url(url, **options) as client:
             yield client
         return
-    finder = redis.asyncio.sentinel.Sentinel(list(found.hosts), sentinel_kwargs=found.finder_options(options))
+    asking = found.finder_options(options) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    finder = redis.asyncio.sentinel.Sentinel(list(found.hosts), sentinel_kwargs=asking)
     try:
         async with finder.master_for(found.service, **found.client_options(), **options) as client:
             yield client

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from tasks.hidden_password import HiddenPassword
+
 SCHEME, TLS_SCHEME = "redis+sentinel", "rediss+sentinel"
 DEFAULT_PORT = 26379
 
@@ -55,7 +57,8 @@ class SentinelUrl:
         own = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_"))}
         if self.tls:
             own["ssl"] = True
-        return own if self.sentinel_password is None else {**own, "password": self.sentinel_password}
+        secret = self.sentinel_password
+        return own if secret is None else {**own, "credential_provider": HiddenPassword(secret)}
 
     def client_options(self) -> dict[str, Any]:
         """Of the connections to the master."""

@@ -12,6 +12,7 @@ batches come from no request: each is a trace of its own.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from tasks.store import Claim
 from tasks.tracing import Answered, Tracing
 
 SERVER_ERROR = 500
+CLOSE_S = 2.0  # for what is left: a collector that takes it and never answers must not hold up the end
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -57,7 +59,8 @@ class Traced(Tracing):
             context=_propagator.extract(headers),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "url.path": path},
-            record_exception=False,
+            record_exception=False,  # its text may have what the caller sent
+            set_status_on_exception=False,
         ) as span:
 
             def answered(route: str, status: int) -> None:
@@ -66,7 +69,11 @@ class Traced(Tracing):
                 if status >= SERVER_ERROR:
                     span.set_status(StatusCode.ERROR)
 
-            yield answered
+            try:
+                yield answered
+            except Exception:
+                span.set_status(StatusCode.ERROR)
+                raise
 
     def traceparent(self) -> str:
         carrier: dict[str, str] = {}
@@ -102,7 +109,9 @@ class Traced(Tracing):
         job.end(_ns(ended))
 
     def close(self) -> None:
-        self._provider.shutdown()
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
 def _of_claim(claim: Claim) -> dict[str, str | int]:

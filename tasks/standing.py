@@ -14,7 +14,8 @@ class Standing:
     """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
 
     oldest_s: since the creation of the oldest job that waits, 0 for none. held: bulk jobs among those that
-    wait which were not sent yet, outstanding: those that were and have not ended. led: an io worker works.
+    wait which were not sent yet, outstanding: those that were and have not ended. lines: of batches, among
+    those that wait, which are no jobs yet; they wait since their batch was made. led: an io worker works.
     webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
     """
 
@@ -23,6 +24,7 @@ class Standing:
     waiting: Mapping[str, int]
     oldest_s: Mapping[str, float]
     held: int
+    lines: int
     outstanding: int
     batches: int
     led: bool
@@ -38,6 +40,7 @@ def standing(store: JobStore) -> Standing:
         waiting=found["waiting"],
         oldest_s={priority: ms / 1000 for priority, ms in found["oldest_ms"].items()},
         held=found["held"],
+        lines=found["lines"],
         outstanding=found["outstanding"],
         batches=found["batches"],
         led=bool(found["led"]),

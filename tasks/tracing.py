@@ -85,7 +85,10 @@ def begin(service: str) -> Tracing:
         return UNTRACED
     try:
         from tasks.spans import Traced
+
+        return Traced(service)
     except ImportError as error:
         log.warning("no traces are sent: %s is missing: pip install 'medusaq[tracing]'", error.name)
-        return UNTRACED
-    return Traced(service)
+    except Exception as error:  # OpenTelemetry's own checks raise whatever they meet
+        log.warning("no traces are sent: OTEL_* is refused: %s", str(error).partition("\n")[0])
+    return UNTRACED

@@ -42,7 +42,8 @@ def free_port() -> int:
 class RedisServer:
     """An append-only server with its files in one folder; start() after stop() or kill() keeps the data.
 
-    With a user and a password it knows nobody else, and lets them have keys below prefixes of tests alone.
+    With a user and a password it knows nobody else, and lets them have keys below prefixes of tests alone. A
+    password alone is that of everybody, and of its master.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class RedisServer:
         self.user, self.password = user, password
         self._env = {**os.environ, **(env or {})}
         self.port = free_port()
-        who = "" if user is None else f"{user}:{password}@"
+        who = "" if password is None else f"{user or ''}:{password}@"
         self.url = f"redis://{who}127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -74,6 +75,8 @@ class RedisServer:
             users = f"user default off\nuser {self.user} on >{self.password} ~t* &* +@all -@admin\n"
             (self.folder / "users.acl").write_text(users)
             options["aclfile"] = str(self.folder / "users.acl")
+        elif self.password is not None:
+            options |= {"requirepass": self.password, "masterauth": self.password}
         command = [str(get_binary_path())]
         for name, value in options.items():
             command += [f"--{name}", value]

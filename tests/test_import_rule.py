@@ -6,9 +6,13 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 OURS = ("api", "cli", "engine", "tasks", "training")
@@ -115,3 +119,25 @@ import engine.context, llama_cpp
 """
     env = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, timeout=60, check=True)
+
+
+# Parts of what is asked for: their maker says which of their versions go with it.
+PARTS = {
+    **dict.fromkeys(("anyio", "pydantic", "pydantic_core", "starlette"), "fastapi"),
+    **dict.fromkeys(("billiard", "kombu"), "celery"),
+    **dict.fromkeys(("aiohttp", "botocore"), "s3fs"),
+}
+TYPES_ALONE = "_typeshed"
+
+
+def test_what_is_imported_is_asked_for_by_name() -> None:
+    """Whoever else brings it along may stop to."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in extras.keys() - {"dev"} for line in extras[name])]
+    asked = {canonicalize_name(Requirement(line).name) for line in lines}
+    packages = packages_distributions()
+    found = {module for folder in OURS for path in sources(folder) for module in imports_of(path)}
+    for module in found - sys.stdlib_module_names - {*OURS, "", TYPES_ALONE}:
+        named = {canonicalize_name(name) for name in packages.get(module, [module])} | {PARTS.get(module)}
+        assert named & asked, module

@@ -16,17 +16,18 @@ from flower.options import default_options
 
 from api.app import create_app
 from cli.main import app
+from tasks.sentinel import DEFAULT_PORT
 from tasks.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "deploy" / "kubernetes"
+KUBERNETES_FOLDER = ROOT / "deploy" / "kubernetes"
+FOLDER, GPU = KUBERNETES_FOLDER / "base", KUBERNETES_FOLDER / "gpu"
 KUBERNETES = "1.33"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
-GPU = FOLDER / "gpu"
-KEDA = "keda.sh/"
+KEDA, OPERATOR = "keda.sh/", "monitoring.coreos.com/"
 FLOWER_PREFIX = "FLOWER_"  # of Flower's own options
 EXIT_S = 10  # to stop once the jobs are drained or handed back
 
@@ -74,6 +75,39 @@ SCALED_OBJECT = {
         },
     },
 }
+# What of the Prometheus operator is used here, as its API reference has it.
+POD_MONITOR = {
+    "type": "object",
+    "required": ["selector", "podMetricsEndpoints"],
+    "additionalProperties": False,
+    "properties": {
+        "jobLabel": {"type": "string"},
+        "selector": {"type": "object", "additionalProperties": False, "properties": {"matchLabels": TEXTS}},
+        "podMetricsEndpoints": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["port", "authorization"],
+                "additionalProperties": False,
+                "properties": {
+                    "port": {"type": "string"},
+                    "path": {"type": "string", "pattern": "^/"},
+                    "interval": {"type": "string", "pattern": "^[0-9]+s$"},
+                    "authorization": {
+                        "type": "object",
+                        "required": ["type", "credentials"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "type": {"const": "Bearer"},
+                            "credentials": {**TEXTS, "required": ["name", "key"]},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
@@ -96,6 +130,10 @@ def _name(each: dict[str, Any]) -> str:
     return f"{each['kind']}-{each['metadata']['name']}"
 
 
+def _is_extension(each: dict[str, Any]) -> bool:
+    return str(each["apiVersion"]).startswith((KEDA, OPERATOR))
+
+
 def _kind(kind: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind}
 
@@ -114,7 +152,7 @@ def _seconds_to_drain(pod: dict[str, Any]) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("each", [each for each in OBJECTS if KEDA not in each["apiVersion"]], ids=_name)
+@pytest.mark.parametrize("each", [each for each in OBJECTS if not _is_extension(each)], ids=_name)
 def test_kubernetes_knows_every_field(each: dict[str, Any]) -> None:
     kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
@@ -173,7 +211,16 @@ def test_every_file_is_listed_and_there() -> None:
     assert listed == {path.name for path in FOLDER.glob("*.yaml")}
     gpu = yaml.safe_load((GPU / "kustomization.yaml").read_text(encoding="utf-8"))
     named = {*gpu["resources"], *(patch["path"] for patch in gpu["patches"]), "kustomization.yaml"}
-    assert named - {".."} == {path.name for path in GPU.glob("*.yaml")}
+    assert named - {"../base"} == {path.name for path in GPU.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("folder", [FOLDER, GPU], ids=lambda folder: folder.name)
+def test_no_folder_is_built_from_one_that_it_lies_in(folder: Path) -> None:
+    """kustomize takes that for a cycle."""
+    built = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    found = [(folder / each).resolve() for each in built]
+    assert all(each.exists() for each in found)
+    assert not {folder.resolve(), *folder.resolve().parents}.intersection(found)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -231,9 +278,21 @@ def test_the_gateways_probes_ask_what_it_answers() -> None:
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] in paths
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
-    annotations = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] in paths
-    assert annotations["prometheus.io/port"] == str(container["ports"][0]["containerPort"])
+
+
+def test_prometheus_asks_the_gateways_with_a_key_and_knows_them_by_the_name_of_the_alerts() -> None:
+    spec = _kind("PodMonitor")["medusaq"]["spec"]
+    jsonschema.validate(spec, POD_MONITOR)
+    template = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["port"] in [port["name"] for port in _container(template["spec"])["ports"]]
+    assert endpoint["path"] in create_app(Settings(_env_file=None)).openapi()["paths"]  # type: ignore[call-arg]
+    (labels,) = KUSTOMIZATION["labels"]
+    assert labels["includeTemplates"]
+    assert (labels["pairs"] | template["metadata"]["labels"])[spec["jobLabel"]] == "medusaq"
+    secret = endpoint["authorization"]["credentials"]
+    said = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
+    assert f"secret generic {secret['name']} --from-literal={secret['key']}=" in said
 
 
 @pytest.mark.parametrize("name", ["worker", "io"])
@@ -270,7 +329,7 @@ def test_a_pod_may_do_little_and_says_what_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet"]
+    "kind", ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet", "PodMonitor"]
 )
 def test_a_selector_finds_its_pods(kind: str) -> None:
     labels = [
@@ -285,6 +344,22 @@ def test_a_selector_finds_its_pods(kind: str) -> None:
         for expression in selector.get("matchExpressions", ()):
             values = {found.get(expression["key"]) for found in labels}
             assert set(expression["values"]) <= values, name
+
+
+def test_what_may_be_reached_elsewhere_stands_ready() -> None:
+    """Each comment, taken out, is a rule that Kubernetes takes, for the port that the code goes to."""
+    text = (FOLDER / "network-policy.yaml").read_text(encoding="utf-8")
+    taken_out = re.sub(r"^    # (- |  )", r"    \1", text, flags=re.MULTILINE)
+    policies = {each["metadata"]["name"]: each for each in yaml.safe_load_all(taken_out)}
+    for each in policies.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    assert _ports(policies["medusaq-to-redis"]) == {6379, DEFAULT_PORT, 5672, 4318}
+    assert _ports(policies["medusaq-to-redis"]) - _ports(_kind("NetworkPolicy")["medusaq-to-redis"])
+    assert _ports(policies["medusaq-to-world"]) > {80, 443}
+
+
+def _ports(policy: dict[str, Any]) -> set[int]:
+    return {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
 
 
 def test_redis_keeps_what_it_was_given() -> None:

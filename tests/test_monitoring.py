@@ -26,6 +26,7 @@ ALERTS: list[dict[str, Any]] = [
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 SELECTED = re.compile(r"\b(medusaq_\w+)(?:\{([^}]*)\})?")
+ONCE = re.compile(r"\bmax(?: by \(([^)]*)\))?\s*\((?:(?:rate|increase)\()?(medusaq_\w+)")
 MATCHER = re.compile(r'(\w+)=(~?)"([^"]*)"')
 
 
@@ -67,6 +68,10 @@ def test_every_metric_and_label_value_is_one_that_a_running_stack_shows(cli: Cli
 
     wait_until(lambda: not missing(), 30, report=lambda: str(missing()))
     assert up.process.poll() is None
+    for expr in expressions():
+        for kept, name in ONCE.findall(expr):
+            labels = {label for each in names[name] for label in each}
+            assert set(kept.split(", ") if kept else ()) == labels, f"{name} loses labels: {expr}"
     documented = {name for name in names if not name.endswith(("_bucket", "_sum", "_count"))}
     text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
     unnamed = {name for name in documented if f"`{name}`" not in text}
@@ -78,7 +83,8 @@ def _selects(selector: str, labels: dict[str, str]) -> bool:
     for label, is_pattern, wanted in MATCHER.findall(selector):
         if label == "status" and wanted.startswith("5"):
             wanted, is_pattern = r"\d+", "~"
-        if not (re.fullmatch(wanted, labels.get(label, "")) if is_pattern else labels.get(label) == wanted):
+        has = labels.get(label, "")
+        if not (re.fullmatch(wanted, has) if is_pattern else has == wanted):
             return False
     return True
 
@@ -88,6 +94,26 @@ def test_expressions_are_whole() -> None:
         for opening, closing in ("()", "[]", "{}"):
             assert expr.count(opening) == expr.count(closing), expr
         assert SELECTED.search(expr) or "up{" in expr
+
+
+def test_whatever_tells_gateways_apart_counts_no_worker_twice() -> None:
+    """On Kubernetes the pod does, besides the instance: what is kept is named, not what is left out."""
+    assert not [expr for expr in expressions() if "without" in expr]
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
+def test_the_value_of_an_alert_is_what_was_compared(rule: dict[str, Any]) -> None:
+    """Of `a and b` it would be that of a, whatever b compares."""
+    assert not re.search(r"\b(and|unless)\b", rule["expr"])
+
+
+def test_gateways_are_told_apart_where_they_show_themselves() -> None:
+    """Their own figures have no worker, which those of workers have."""
+    for expr in expressions():
+        for name, selector in SELECTED.findall(expr):
+            if name.startswith(("medusaq_redis_seconds", "medusaq_redis_failures")):
+                assert selector in ('worker!=""', 'worker=""'), expr
+                assert selector != 'worker=""' or "by (instance" in expr
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))

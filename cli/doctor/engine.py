@@ -47,7 +47,11 @@ def cache() -> Path:
 def build() -> Iterator[Finding]:
     """In a process of its own: a build for another processor kills the one that loads it."""
     asked = [sys.executable, "-P", "-c", ASK_BUILD]
-    ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    try:
+        ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        yield fail("llama.cpp", f"does not load within {BUILD_TIMEOUT_S} s", REBUILD)
+        return
     if ended.returncode == -signal.SIGILL:
         yield fail("llama.cpp", "built for a processor that this one is not: illegal instruction", REBUILD)
     elif ended.returncode:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cli.doctor.findings import Finding, fail, ok, warn
+from cli.errors import CliError
 from tasks.errors import SettingsError, StoreUnavailable
 from tasks.settings import ENV_PREFIX, Settings, get_settings
 
@@ -43,6 +45,21 @@ def bind(settings: Settings) -> Iterator[Finding]:
         yield warn("address", what, "look again while Redis runs: without keys the gateway would not start")
     else:
         yield ok("address", f"the gateway may listen on {settings.host}")
+
+
+def bind_flower(settings: Settings) -> Iterator[Finding]:
+    """Whether Flower would start on this address, where it is installed."""
+    if importlib.util.find_spec("flower") is None:
+        return
+    from cli.services import check_flower_guarded
+
+    try:
+        check_flower_guarded(settings)
+    except CliError as error:
+        what, _, mend = str(error).partition("; ")
+        yield warn("address of flower", what, mend)
+    else:
+        yield ok("address of flower", f"Flower may listen on {settings.host}")
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:

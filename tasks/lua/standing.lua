@@ -1,18 +1,20 @@
 -- No ARGV. Returns as JSON how the queues stand: only counts, and for each priority how long (ms) its oldest job waits.
-local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, outstanding = outstanding(),
+local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, lines = 0, outstanding = outstanding(),
   batches = redis.call('ZCARD', P .. 'batches:active'), led = redis.call('EXISTS', P .. 'leader') }
 for _, status in ipairs({ 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'expired' }) do
   answer.jobs[status] = redis.call('ZCARD', P .. 'status:' .. status)
   if TERMINAL[status] then answer.ended[status] = tonumber(redis.call('HGET', P .. 'ended', status) or '0') end
 end
-for _, count in ipairs(redis.call('HVALS', P .. 'held')) do answer.held = answer.held + tonumber(count) end
 
--- The first to be sent, and the first to be created of all that are queued: held jobs have not been sent.
+local function since(priority, created_at)
+  local ms = NOW - tonumber(created_at)
+  if ms > (answer.oldest_ms[priority] or 0) then answer.oldest_ms[priority] = ms end
+end
+
+-- The first to be sent, the first to be created of all that are queued, and of each owner's held ones.
 local function waits(id)
   local job = redis.call('HMGET', P .. 'job:' .. id, 'priority', 'created_at')
-  if not job[1] then return end
-  local ms = NOW - tonumber(job[2])
-  if ms > (answer.oldest_ms[job[1]] or 0) then answer.oldest_ms[job[1]] = ms end
+  if job[1] then since(job[1], job[2]) end
 end
 for _, priority in ipairs({ 'interactive', 'bulk' }) do
   answer.waiting[priority] = redis.call('ZCARD', P .. 'pending:' .. priority)
@@ -20,7 +22,23 @@ for _, priority in ipairs({ 'interactive', 'bulk' }) do
   for _, id in ipairs(redis.call('ZRANGE', P .. 'pending:' .. priority, 0, 0)) do waits(id) end
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'status:queued', 0, 0)) do waits(id) end
+local held = redis.call('HGETALL', P .. 'held')
+for i = 1, #held, 2 do
+  answer.held = answer.held + tonumber(held[i + 1])
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. held[i], 0, 0)) do waits(id) end
+end
+
+-- Lines that are to be sent and are not jobs yet. Those of a key that has spent its tokens wait for no worker.
+for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
+  local key = P .. 'batch:' .. id
+  local batch = redis.call('HMGET', key, 'total', 'completed', 'failed', 'ending', 'owner', 'created_at')
+  local lines = batch[1] and batch[1] - batch[2] - batch[3] - redis.call('SCARD', key .. ':live') or 0
+  if lines > 0 and batch[4] == '' and not is_spent(batch[5]) then
+    answer.lines = answer.lines + lines
+    since('bulk', batch[6])
+  end
+end
 local due = tonumber(redis.call('ZRANGE', P .. 'hook_due', 0, 0, 'WITHSCORES')[2] or NOW)
 answer.webhooks_due_ms = math.max(0, NOW - due)
-answer.waiting.bulk = answer.waiting.bulk + answer.held
+answer.waiting.bulk = answer.waiting.bulk + answer.held + answer.lines
 return cjson.encode(answer)

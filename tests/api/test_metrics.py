@@ -6,17 +6,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.figure_board import FigureBoard
 from tasks.figures import Figures
 from tasks.job import Priority, Status
+from tasks.key import Limits
+from tasks.keys import KeyStore
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, queued
-from tests.workers import Workers, wait_until
+from tests.workers import ROOT, Workers, wait_until
 
 pytestmark = pytest.mark.stack
 Labels = frozenset[tuple[str, str]]
@@ -137,3 +140,33 @@ def test_without_redis_the_gateway_speaks_of_itself(own_redis: RedisServer, tmp_
         assert ("medusaq_workers", frozenset({("service", "io")})) not in found
     finally:
         process.stop()
+
+
+def test_a_gateway_that_asks_for_a_key_is_asked_with_one_by_the_prometheus_that_is_shipped(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    settings = fast_settings(redis_server, publish_address="10.0.0.1")  # others can reach it
+    store = JobStore(settings)
+    _, secret = KeyStore(store).create("prometheus", Limits())
+    store.close()
+    for keyed, key, status in (
+        (settings, secret, 200),
+        (settings, "", 401),
+        (fast_settings(redis_server), "", 200),
+    ):
+        gateway = GatewayProcess(keyed, tmp_path)
+        try:
+            path, headers = _as_prometheus(key)
+            assert gateway.http.get(path, headers=headers).status_code == status
+        finally:
+            gateway.stop()
+
+
+def _as_prometheus(key: str) -> tuple[str, dict[str, str]]:
+    """What it asks with this in the file that compose mounts for it; of nothing no blank is sent."""
+    [scrape] = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]
+    read = scrape["authorization"]["credentials_file"]
+    assert f"${{PROMETHEUS_KEY_FILE:-/dev/null}}:{read}:ro" in service["volumes"]
+    kind = scrape["authorization"].get("type", "Bearer")
+    return scrape.get("metrics_path", "/metrics"), {"Authorization": f"{kind} {key}".strip()}

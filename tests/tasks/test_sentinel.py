@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import redis
 import trustme
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.backoff import NoBackoff
 
-from tasks.errors import StoreUnavailable
-from tasks.job import Job, NewJob, Status
+from cli.doctor.redis_server import reachable
+from tasks.errors import PublishFailed, StoreUnavailable
+from tasks.job import Job, NewJob, Priority, Status
 from tasks.publish import Publisher
+from tasks.queues import make_app
+from tasks.redis_clients import async_client, make_client
 from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings, redacted
 from tasks.store import JobStore, Unsent
 from tests.api.conftest import GatewayProcess
 from tests.flower import flower
-from tests.sentinels import SERVICE, Sentinels, start_sentinel
+from tests.sentinels import PASSWORD, SENTINEL_PASSWORD, SERVICE, Sentinels, start_sentinel
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tls import EitherWay, TlsProxy, ca_file
 from tests.workers import Workers, wait_until
 
 JOBS = 40
 AFTER_LIMIT_S = 60.0
+SECRETS = (PASSWORD, SENTINEL_PASSWORD)
 
 
 @pytest.fixture
@@ -43,7 +54,9 @@ def test_an_address_says_everything() -> None:
     found = SentinelUrl.of(url)
     assert found == SentinelUrl((("one", 1), ("two", 26379)), "main", 3, "me", "p@ss", "other")
     assert found.broker_url() == "sentinel://me:p%40ss@one:1/3;sentinel://me:p%40ss@two:26379/3"
-    assert found.finder_options({"socket_timeout": 1, "db": 3}) == {"socket_timeout": 1, "password": "other"}
+    options = found.finder_options({"socket_timeout": 1, "db": 3})
+    assert options.pop("credential_provider").get_credentials() == ("other",)
+    assert options == {"socket_timeout": 1}
     assert redacted(url) == "redis+sentinel://me:***@one:1,two/main/3"
 
 
@@ -87,6 +100,7 @@ def test_a_failover_loses_nothing_that_was_replicated(
     tools.callback(gateway.stop)
     with tools:
         shown = tools.enter_context(flower(settings))
+        _tells_no_secret(settings)
         before = [_submit(store, publisher, f"delay=0.2 before {n}") for n in range(JOBS)]
         assert sentinels.replicated()
         sentinels.fail_over()
@@ -104,6 +118,76 @@ def test_a_failover_loses_nothing_that_was_replicated(
         wait_until(lambda: sentinels.role(sentinels.master) == "slave", AFTER_LIMIT_S)
         last = _submit(store, publisher, "after its return")
         assert _wait(store, last).status is Status.SUCCEEDED
+        _tells_no_secret(settings)
+        logs = "".join(worker.text() for worker in workers.all)
+        assert "Connected to sentinel://" in logs
+        assert not [secret for secret in SECRETS if secret in logs]
+
+
+def _tells_no_secret(settings: Settings) -> None:
+    """Neither do workers to Flower, nor Flower to whoever looks."""
+    app = make_app(settings)
+    told = {name: getattr(app.control.inspect(timeout=5), name)() for name in ("stats", "conf", "report")}
+    app.close()
+    assert len(told["stats"]) == 2
+    assert {each["broker"]["transport"] for each in told["stats"].values()} == {"sentinel"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{settings.flower_port}") as flower_pages:
+        names = list(flower_pages.get("/api/workers", params={"refresh": "1"}).json())
+        for page in ("/workers", "/broker", "/api/workers", *(f"/worker/{name}" for name in names)):
+            told[page] = flower_pages.get(page).raise_for_status().text
+    assert len(names) == 2
+    for where, text in told.items():
+        assert not [secret for secret in SECRETS if secret in str(text)], where
+
+
+@pytest.fixture
+def unreachable() -> str:
+    """The address of two Sentinels of which none answers."""
+    hosts = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    return f"redis+sentinel://:{PASSWORD}@{hosts}/{SERVICE}?sentinel_password={SENTINEL_PASSWORD}"
+
+
+def test_no_error_says_a_password(redis_server: RedisServer, unreachable: str) -> None:
+    settings = fast_settings(redis_server, redis_url=unreachable)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    with pytest.raises(StoreUnavailable, match="No master found") as of_store:
+        store.get("job_x")
+    with pytest.raises(PublishFailed, match="No master found") as of_publisher:
+        publisher.publish("job_x", Priority.BULK, "x")
+    with pytest.raises(MasterNotFoundError) as of_listener:
+        asyncio.run(_ping(unreachable))
+    store.close()
+    publisher.close()
+    told = "".join(
+        "".join(traceback.format_exception(error.value)) for error in (of_store, of_publisher, of_listener)
+    )
+    told += str(list(reachable(settings)))
+    assert not [secret for secret in SECRETS if secret in told]
+
+
+async def _ping(url: str) -> None:
+    async with async_client(url, retry=AsyncRetry(NoBackoff(), 0)) as client:
+        await client.ping()
+
+
+def test_a_sentinel_that_is_away_is_not_asked_again_after_a_pause(
+    redis_server: RedisServer, unreachable: str
+) -> None:
+    """The next one is asked instead: whoever submits a job waits for it."""
+    settings = fast_settings(redis_server, redis_url=unreachable)
+    client = make_client(unreachable)
+    retries = [each.get_retry() for each in client.connection_pool.sentinel_manager.sentinels]
+    client.close()
+    app = make_app(settings)
+    retries.append(app.conf.broker_transport_options["sentinel_kwargs"]["retry"])
+    app.close()
+    retries += asyncio.run(_retries(unreachable))
+    assert [retry.get_retries() for retry in retries] == [0] * 5
+
+
+async def _retries(url: str) -> list[Any]:
+    async with async_client(url) as client:
+        return [each.get_retry() for each in client.connection_pool.sentinel_manager.sentinels]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A receiver of OpenTelemetry traces over OTLP/HTTP, for tests."""
+"""A collector of OpenTelemetry traces over OTLP/HTTP, for tests."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Span:
     failed: bool
 
 
-class Receiver:
+class Collector:
     """Use as a context. spans and bodies: all that came so far."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.bodies = b""
-        receiver = self
+        collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.path == "/v1/traces"
-                receiver._take(body)
+                collector._take(body)
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -52,7 +52,7 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever)
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Collector:
         self._thread.start()
         return self
 
