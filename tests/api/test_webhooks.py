@@ -228,6 +228,7 @@ def test_a_cancelled_batch_is_told_where_that_was_asked_for(
         ({"url": "http://0x7f.2/"}, "webhook.url", "no public address"),
         ({"url": "http://[::1]/"}, "webhook.url", "no public address"),
         ({"url": "http://169.254.169.254/latest/"}, "webhook.url", "no public address"),
+        ({"url": "http://" + "a" * 64 + ".com/"}, "webhook.url", "is no name of a host"),
         ({"url": URL, "events": []}, "webhook.events", "at least 1"),
         ({"url": URL, "events": ["job.done"]}, "webhook.events.0", "job.succeeded"),
         ({"url": URL, "events": ["batch.completed"]}, "webhook.events.0", "job.succeeded"),
