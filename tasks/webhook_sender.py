@@ -192,6 +192,11 @@ class WebhookSender:
             error = str(refused)
         except FAILURES as failure:
             error = str(failure) or type(failure).__name__
+        except StoreUnavailable:
+            raise
+        except Exception:  # ours: unnoted, it would be sent again and again, however often it arrived
+            log.exception("%s: attempt %d", due.id, due.number)
+            error = "an internal error, which the log of the io worker describes"
         return Attempt(time.monotonic() - began, status_code, error, retry_after_s)
 
     async def _noted(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float) -> bool:
