@@ -18,7 +18,7 @@ from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, new_secret
 
 ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
-EXTRA_TRIES = 3  # beyond the schedule, of deliveries whose senders were lost on the way
+MOST_LOST = 50  # senders that a delivery may lose in a row, each waited for longer: half a day in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Delivery:
 class Due:
     """A delivery that its taker must attempt now.
 
-    number counts all its attempts, tries those since it was put in or replayed.
+    number counts all its attempts; tries those since it was put in or replayed of which something came, and this.
     """
 
     id: str
@@ -177,9 +177,8 @@ class DeliveryStore:
         busy: how many the caller is sending to each receiver; it is given at most so many of one.
         """
         sending = [value for pair in busy.items() for value in pair]
-        tries = len(self._settings.webhook_retries_s) + 1 + EXTRA_TRIES
         wait, now, *flat = self._run(
-            "hook_take", round(self.lease_s * 1000), most, most_each, tries, *self._bounds(), *sending
+            "hook_take", round(self.lease_s * 1000), most, most_each, MOST_LOST, *self._bounds(), *sending
         )
         due = [
             Due(name, int(number), int(tries), owner, url, receiver, body.encode(), int(now) / 1000)

@@ -4,6 +4,12 @@
 local hook = load_hook(ARGV[1])
 if not hook or hook.sending == '' or hook.fence ~= ARGV[2] then return 0 end
 note_attempt(hook, ARGV[5])
+if hook.again ~= '' and ARGV[3] ~= 'delivered' then -- as the replay wanted it, all tries before it
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '', 'again', '')
+  schedule_hook(hook.id, hook.to, NOW)
+  return 1
+end
+redis.call('HSET', P .. 'hook:' .. hook.id, 'tries', int(hook.tries + 1), 'lost', 0, 'again', '')
 if ARGV[3] == 'pending' then
   redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '')
   schedule_hook(hook.id, hook.to, NOW + tonumber(ARGV[4]))

@@ -1,9 +1,10 @@
--- ARGV: lease ms, most deliveries, most to one receiver at once, most tries, result ttl ms, most kept of a status,
---       then receivers that the caller is sending to and how many deliveries each.
+-- ARGV: lease ms, most deliveries, most to one receiver at once, most senders that one may lose in a row, result ttl
+--       ms, most kept of a status, then receivers that the caller is sending to and how many deliveries each.
 -- Takes deliveries that are due; whoever holds one must say what came of it within the lease. Drops old records.
--- Returns ms until the next one is due or -1, ms of now, then of each: id, fence, tries, owner, url, receiver, body.
+-- Returns ms until the next one is due or -1, ms of now, then of each: id, fence, which of its tries this is, owner,
+-- url, receiver, body.
 local lease, most, each = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local most_tries, ttl, kept = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local most_lost, ttl, kept = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local DROP = 200 -- in one script
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'hook_expiry', '-inf', int(NOW), 'LIMIT', 0, DROP)) do
@@ -17,19 +18,22 @@ end
 
 -- Whether it may be sent.
 local function begin(hook)
+  local lost = tonumber(hook.lost) or 0
   if hook.sending ~= '' then
+    lost = lost + 1
     nothing_came(hook, tonumber(hook.fence), 'the sender was lost before it could note an answer')
   end
   if redis.call('EXISTS', gone_key(hook.owner, hook.url)) == 1 then
     nothing_came(hook, cjson.null, 'not sent: the address answered 410 before')
     end_hook(hook, 'disabled', ttl, kept)
-  elseif tonumber(hook.tries) >= most_tries then
+  elseif lost >= most_lost then
     end_hook(hook, 'failed', ttl, kept)
   else
-    hook.fence, hook.tries = int(hook.fence + 1), int(hook.tries + 1)
-    redis.call('HSET', P .. 'hook:' .. hook.id, 'fence', hook.fence, 'tries', hook.tries, 'sending', '1',
+    hook.fence = int(hook.fence + 1)
+    redis.call('HSET', P .. 'hook:' .. hook.id, 'fence', hook.fence, 'lost', int(lost), 'sending', '1', 'again', '',
       'next_at', '')
-    redis.call('ZADD', P .. 'hook_queue:' .. hook.to, int(NOW + lease), hook.id)
+    -- The more senders it has lost, the longer it waits for the next: they may be lost because of it.
+    redis.call('ZADD', P .. 'hook_queue:' .. hook.to, int(NOW + lease * (lost + 1)), hook.id)
     return true
   end
 end
@@ -49,7 +53,7 @@ for _, to in ipairs(redis.call('ZRANGEBYSCORE', P .. 'hook_due', '-inf', int(NOW
       local hook = load_hook(id)
       if begin(hook) then
         taken = taken + 1
-        for _, value in ipairs({ id, hook.fence, hook.tries, hook.owner, hook.url, to,
+        for _, value in ipairs({ id, hook.fence, int(hook.tries + 1), hook.owner, hook.url, to,
           redis.call('HGET', P .. 'hook:' .. id, 'body') }) do table.insert(answer, value) end
       else
         ended = ended + 1

@@ -1,6 +1,8 @@
 -- Put behind common.lua before every script: what is told to webhooks. Nothing here is touched by work without one.
 --
--- hook:ID hash          a delivery: one event for one address; hook:ID:attempts what came of each attempt, as JSON
+-- hook:ID hash          a delivery: one event for one address; hook:ID:attempts what came of each attempt, as JSON.
+--                       tries: attempts of which something came; lost: those since of which nothing did; sending:
+--                       somebody has it; again: it was replayed meanwhile
 -- hooks:OWNER, hooks:OWNER:STATUS   indexes: id -> sequence number
 -- hook_queue:TO         pending deliveries to one host and port: id -> when to send it, or, while somebody does,
 --                       when it is given to another
@@ -56,18 +58,18 @@ function announce(object_id, owner, webhook, status, parts)
   local seq = redis.call('INCR', P .. 'hook_seq')
   redis.call('HSET', P .. 'hook:' .. id, 'id', id, 'seq', seq, 'owner', owner, 'status', 'pending', 'type', event,
     'object_id', object_id, 'url', hook.url, 'to', hook.to, 'created_at', int(NOW), 'body', body, 'fence', 0,
-    'tries', 0, 'sending', '')
+    'tries', 0, 'lost', 0, 'sending', '', 'again', '')
   redis.call('ZADD', P .. 'hooks:' .. owner, seq, id)
   redis.call('ZADD', P .. 'hooks:' .. owner .. ':pending', seq, id)
   schedule_hook(id, hook.to, NOW)
 end
 
 local function load_hook(id)
-  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'sending' }
+  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'lost', 'sending', 'again' }
   local values = redis.call('HMGET', P .. 'hook:' .. id, unpack(names))
   if not values[1] then return nil end
   local hook = {}
-  for i, name in ipairs(names) do hook[name] = values[i] end
+  for i, name in ipairs(names) do hook[name] = values[i] or '' end
   return hook
 end
 

@@ -12,6 +12,7 @@ from tasks.errors import DeliveryNotFound, SecretFixed
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook, new_secret
+from tasks.webhook_sender import outcome
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.outbox import ALL, BAD, EACH, GOOD, MOST, URL, end, keys, make_due, only, take
 
@@ -50,16 +51,29 @@ def test_what_a_lost_sender_held_is_given_to_another(store: JobStore, outbox: De
 
 
 def test_a_delivery_that_kills_its_senders_is_given_up(
-    store: JobStore, outbox: DeliveryStore, settings: Settings
+    store: JobStore, outbox: DeliveryStore
 ) -> None:
     end(store)
-    most = len(settings.webhook_retries_s) + 1 + deliveries_module.EXTRA_TRIES
-    for _ in range(most):
+    for _ in range(deliveries_module.MOST_LOST):
         assert len(take(outbox)) == 1
         make_due(store)
     assert take(outbox) == []
     assert only(outbox).status is DeliveryStatus.FAILED
-    assert len(only(outbox).attempts) == most
+    assert len(only(outbox).attempts) == deliveries_module.MOST_LOST
+
+
+def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore, settings: Settings) -> None:
+    end(store)
+    for _ in range(2):
+        for lost in range(len(settings.webhook_retries_s) + 2):
+            waits_s = outbox.lease_s * (lost + 1)
+            [due], wait_s = outbox.take(MOST, EACH, {})
+            assert wait_s == pytest.approx(waits_s, abs=1), "longer each time"
+            make_due(store)
+        [due] = take(outbox)
+        assert outcome(BAD, due.tries, settings.webhook_retries_s)[0] is DeliveryStatus.PENDING
+        assert outbox.done(due, BAD, DeliveryStatus.PENDING)
+    assert due.tries == 2
 
 
 def test_the_lease_is_longer_than_an_attempt(
@@ -127,8 +141,6 @@ def test_an_address_that_is_gone_is_left_alone_until_it_is_replayed(
 def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
     [due] = take(outbox)
-    assert outbox.replay(due.id, "me").next_attempt_at is None
-    assert take(outbox) == [], "it is being sent"
     assert outbox.done(due, BAD, DeliveryStatus.PENDING, delay_s=3600)
     assert take(outbox) == []
     outbox.replay(due.id, "me")
@@ -144,6 +156,36 @@ def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
     for owner, delivery_id in (("other", due.id), ("me", "evt_x")):
         with pytest.raises(DeliveryNotFound):
             outbox.replay(delivery_id, owner)
+
+
+@pytest.mark.parametrize(
+    "status", [DeliveryStatus.PENDING, DeliveryStatus.FAILED, DeliveryStatus.DISABLED]
+)
+def test_a_replay_while_it_is_sent_counts_when_that_has_failed(
+    store: JobStore, outbox: DeliveryStore, status: DeliveryStatus
+) -> None:
+    end(store)
+    [due] = take(outbox)
+    assert outbox.done(due, BAD, DeliveryStatus.PENDING)
+    [due] = take(outbox)
+    assert outbox.replay(due.id, "me").next_attempt_at is None
+    assert take(outbox) == [], "it is being sent"
+    assert outbox.done(due, BAD, status, delay_s=3600)
+    [again] = take(outbox)
+    assert (again.id, again.number, again.tries) == (due.id, 3, 1)
+    assert outbox.done(again, BAD, DeliveryStatus.PENDING, delay_s=3600)
+    assert take(outbox) == [], "once"
+
+
+def test_a_replay_while_it_is_sent_needs_no_more_than_that_success(
+    store: JobStore, outbox: DeliveryStore
+) -> None:
+    end(store)
+    [due] = take(outbox)
+    outbox.replay(due.id, "me")
+    assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+    assert take(outbox) == []
+    assert only(outbox).status is DeliveryStatus.DELIVERED
 
 
 def test_lists_are_the_owner_s_newest_first_in_pages(store: JobStore, outbox: DeliveryStore) -> None:
