@@ -8,7 +8,7 @@ local most_lost, ttl, kept = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV
 local DROP = 200 -- in one script
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'hook_expiry', '-inf', int(NOW), 'LIMIT', 0, DROP)) do
-  forget_hook(load_hook(id))
+  forget_hook(id, P .. 'hook_expiry')
 end
 
 local function nothing_came(hook, number, why)
@@ -51,7 +51,10 @@ for _, to in ipairs(redis.call('ZRANGEBYSCORE', P .. 'hook_due', '-inf', int(NOW
     local queue = P .. 'hook_queue:' .. to
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, '-inf', int(NOW), 'LIMIT', 0, room)) do
       local hook = load_hook(id)
-      if begin(hook) then
+      if not hook then
+        redis.call('ZREM', queue, id)
+        ended = ended + 1
+      elseif begin(hook) then
         taken = taken + 1
         for _, value in ipairs({ id, hook.fence, int(hook.tries + 1), hook.owner, hook.url, to,
           redis.call('HGET', P .. 'hook:' .. id, 'body') }) do table.insert(answer, value) end

@@ -78,7 +78,13 @@ local function note_attempt(hook, attempt)
   redis.call('LTRIM', P .. 'hook:' .. hook.id .. ':attempts', -MOST_ATTEMPTS_KEPT, -1)
 end
 
-local function forget_hook(hook)
+-- From an index of ids; what is there without a record is only taken out of it.
+local function forget_hook(id, index)
+  local hook = load_hook(id)
+  if not hook then
+    redis.call('ZREM', index, id)
+    return
+  end
   redis.call('DEL', P .. 'hook:' .. hook.id, P .. 'hook:' .. hook.id .. ':attempts')
   redis.call('ZREM', P .. 'hooks:' .. hook.owner, hook.id)
   redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
@@ -101,6 +107,6 @@ local function end_hook(hook, status, ttl_ms, most)
   local index = P .. 'hooks:' .. hook.owner .. ':' .. status
   local over = redis.call('ZCARD', index) - most
   if over > 0 then
-    for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(load_hook(id)) end
+    for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(id, index) end
   end
 end

@@ -102,6 +102,26 @@ def test_one_receiver_leaves_room_for_others(store: JobStore, outbox: DeliverySt
     assert len(take(outbox, most=1)) == 1
 
 
+def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:
+    settings = fast_settings(redis_server, webhook_log=1)
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    indexes = ("hook_queue:example.com:443", "hook_expiry", "hooks:me:delivered")
+    for index in indexes:
+        store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 1})
+    try:
+        sent = [end(store) for _ in range(3)]
+        first = take(outbox, most=1)
+        [one, two, three] = first + take(outbox)
+        for due in (one, two, three):
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        assert only(outbox).object_id == sent[-1]
+        for index in indexes:
+            assert store.redis.zscore(f"{store.prefix}{index}", "evt_gone") is None, index
+    finally:
+        store.close()
+
+
 def test_senders_are_woken(store: JobStore, outbox: DeliveryStore) -> None:
     with store.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
         pubsub.subscribe(f"{store.prefix}hooks")
