@@ -171,15 +171,22 @@ class DeliveryStore:
     def signing_keys(self, owner: str) -> list[str]:
         return list(self._settings.webhook_keys) or self.secrets(owner).all
 
-    def take(self, most: int, most_each: int, busy: Mapping[str, int]) -> tuple[list[Due], float | None]:
+    def take(
+        self,
+        most: int,
+        most_to_one: int,
+        receivers: Mapping[str, int],
+        most_of_one: int | None = None,
+        owners: Mapping[str, int] | None = None,
+    ) -> tuple[list[Due], float | None]:
         """Deliveries to attempt within lease_s, and the seconds until the next is due, where that is known.
 
-        busy: how many the caller is sending to each receiver; it is given at most so many of one.
+        receivers, owners: how many the caller is sending to each, and of each. It is given no more than makes
+        most_to_one and most_of_one.
         """
-        sending = [value for pair in busy.items() for value in pair]
-        wait, now, *flat = self._run(
-            "hook_take", round(self.lease_s * 1000), most, most_each, MOST_LOST, *self._bounds(), *sending
-        )
+        sending = json.dumps(dict(receivers)), json.dumps(dict(owners or {}))
+        bounds = most, most_to_one, most_of_one or most, MOST_LOST, *self._bounds()
+        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, *sending)
         due = [
             Due(name, int(number), int(tries), owner, url, receiver, body.encode(), int(now) / 1000)
             for name, number, tries, owner, url, receiver, body in zip(

@@ -11,5 +11,5 @@ end
 redis.call('ZREM', P .. 'hook_expiry', hook.id)
 redis.call('HSET', P .. 'hook:' .. hook.id, 'ended_at', '')
 move_hook(hook, 'pending')
-schedule_hook(hook.id, hook.to, NOW)
+schedule_hook(hook, NOW)
 return 1

@@ -4,9 +4,10 @@
 --                       tries: attempts of which something came; lost: those since of which nothing did; sending:
 --                       somebody has it; again: it was replayed meanwhile
 -- hooks:OWNER, hooks:OWNER:STATUS   indexes: id -> sequence number
--- hook_queue:TO         pending deliveries to one host and port: id -> when to send it, or, while somebody does,
---                       when it is given to another
--- hook_due              hosts and ports that have some -> the earliest of these times
+-- hook_queue:OWNER:TO   an owner's pending deliveries to one host and port: id -> when to send it, or, while somebody
+--                       does, when it is given to another
+-- hook_due:OWNER        hosts and ports for which an owner has some -> the earliest of these times
+-- hook_owners           owners that have some -> the earliest of these times
 -- hook_expiry           ended deliveries: id -> when the record is dropped
 -- hook_gone:OWNER:HASH  an address that answered 410: nothing more is sent there
 -- hook_secrets          owner -> the keys of its signatures, as JSON
@@ -20,22 +21,35 @@ local function gone_key(owner, url)
   return P .. 'hook_gone:' .. owner .. ':' .. redis.sha1hex(url)
 end
 
--- Returns when something is to be done next for this receiver, if ever.
-local function next_for(to)
-  local first = redis.call('ZRANGE', P .. 'hook_queue:' .. to, 0, 0, 'WITHSCORES')
-  if first[1] then
-    redis.call('ZADD', P .. 'hook_due', first[2], to)
-  else
-    redis.call('ZREM', P .. 'hook_due', to)
-  end
-  return tonumber(first[2])
+local function hook_queue(owner, to)
+  return P .. 'hook_queue:' .. owner .. ':' .. to
 end
 
-local function schedule_hook(id, to, at)
-  redis.call('HSET', P .. 'hook:' .. id, 'next_at', int(at))
-  redis.call('ZADD', P .. 'hook_queue:' .. to, int(at), id)
-  local first = next_for(to)
-  if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end
+-- Note in an index what is first in the queue behind a member of it.
+local function note_first(index, member, queue)
+  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if first[1] then
+    redis.call('ZADD', index, first[2], member)
+  else
+    redis.call('ZREM', index, member)
+  end
+end
+
+-- After any change of such a queue.
+local function note_next(owner, to)
+  note_first(P .. 'hook_due:' .. owner, to, hook_queue(owner, to))
+  note_first(P .. 'hook_owners', owner, P .. 'hook_due:' .. owner)
+end
+
+local function wake_senders() -- if anything is due, which may have waited for room
+  if redis.call('ZCOUNT', P .. 'hook_owners', '-inf', int(NOW)) > 0 then redis.call('PUBLISH', P .. 'hooks', '') end
+end
+
+local function schedule_hook(hook, at)
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'next_at', int(at))
+  redis.call('ZADD', hook_queue(hook.owner, hook.to), int(at), hook.id)
+  note_next(hook.owner, hook.to)
+  wake_senders()
 end
 
 -- Puts the end of a job or a batch into the outbox, if its webhook wants to hear of it. parts: names and JSON of what
@@ -61,7 +75,7 @@ function announce(object_id, owner, webhook, status, parts)
     'tries', 0, 'lost', 0, 'sending', '', 'again', '')
   redis.call('ZADD', P .. 'hooks:' .. owner, seq, id)
   redis.call('ZADD', P .. 'hooks:' .. owner .. ':pending', seq, id)
-  schedule_hook(id, hook.to, NOW)
+  schedule_hook({ id = id, owner = owner, to = hook.to }, NOW)
 end
 
 local function load_hook(id)
@@ -102,7 +116,8 @@ end
 local function end_hook(hook, status, ttl_ms, most)
   move_hook(hook, status)
   redis.call('HSET', P .. 'hook:' .. hook.id, 'ended_at', int(NOW), 'next_at', '', 'sending', '')
-  redis.call('ZREM', P .. 'hook_queue:' .. hook.to, hook.id)
+  redis.call('ZREM', hook_queue(hook.owner, hook.to), hook.id)
+  note_next(hook.owner, hook.to)
   redis.call('ZADD', P .. 'hook_expiry', int(NOW + ttl_ms), hook.id)
   local index = P .. 'hooks:' .. hook.owner .. ':' .. status
   local over = redis.call('ZCARD', index) - most

@@ -20,7 +20,7 @@ for _, priority in ipairs({ 'interactive', 'bulk' }) do
   for _, id in ipairs(redis.call('ZRANGE', P .. 'pending:' .. priority, 0, 0)) do waits(id) end
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'status:queued', 0, 0)) do waits(id) end
-local due = tonumber(redis.call('ZRANGE', P .. 'hook_due', 0, 0, 'WITHSCORES')[2] or NOW)
+local due = tonumber(redis.call('ZRANGE', P .. 'hook_owners', 0, 0, 'WITHSCORES')[2] or NOW)
 answer.webhooks_due_ms = math.max(0, NOW - due)
 answer.waiting.bulk = answer.waiting.bulk + answer.held
 return cjson.encode(answer)

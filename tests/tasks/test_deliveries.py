@@ -102,13 +102,39 @@ def test_one_receiver_leaves_room_for_others(store: JobStore, outbox: DeliverySt
     assert len(take(outbox, most=1)) == 1
 
 
+def test_one_owner_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
+    """However many receivers it has: names of hosts cost nothing."""
+    for n in range(MOST):
+        end(store, Webhook(f"http://h{n}.example/", ALL.events), owner="greedy")
+    end(store)
+    end(store, owner="other")
+    due, _ = outbox.take(5, EACH, {}, 3)
+    assert [one.owner for one in due] == ["greedy"] * 3 + ["me", "other"]
+    owners = {"greedy": 3, "me": 1, "other": 1}
+    assert outbox.take(5, EACH, {}, 3, owners)[0] == []
+    end(store)
+    due, _ = outbox.take(5, EACH, {"h0.example:80": 1}, 3, owners)
+    assert [one.owner for one in due] == ["me"]
+    due, _ = outbox.take(5, EACH, {}, 3, {"greedy": 1})
+    assert [one.owner for one in due] == ["greedy"] * 2
+
+
+def test_a_receiver_of_several_owners_gets_no_more_for_that(store: JobStore, outbox: DeliveryStore) -> None:
+    for owner in ("me", "other"):
+        for _ in range(3):
+            end(store, owner=owner)
+    assert len(outbox.take(MOST, 4, {})[0]) == 4
+    assert outbox.take(MOST, 4, {"example.com:443": 4})[0] == []
+    assert len(outbox.take(MOST, 4, {"example.com:443": 2})[0]) == 2
+
+
 def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:
     settings = fast_settings(redis_server, webhook_log=1)
     store = JobStore(settings)
     outbox = DeliveryStore(store, settings)
-    indexes = ("hook_queue:example.com:443", "hook_expiry", "hooks:me:delivered")
+    indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered")
     for index in indexes:
-        store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 1})
+        store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 0})
     try:
         sent = [end(store) for _ in range(3)]
         first = take(outbox, most=1)

@@ -84,4 +84,4 @@ def test_a_receiver_that_is_down_for_days_loses_nothing(store: JobStore, outbox:
         assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
     assert {json.loads(due.body)["data"]["id"] for due in taken} == jobs
     assert len(seen) == len(jobs), "the message stays the same to the byte"
-    assert store.redis.zcard(f"{store.prefix}hook_due") == 0
+    assert not store.redis.exists(f"{store.prefix}hook_due:me", f"{store.prefix}hook_owners")
