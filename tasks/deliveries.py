@@ -117,7 +117,7 @@ class DeliveryStore:
         self._ttl_ms = jobs.ttl_ms
         self._settings = settings
         self.prefix = jobs.prefix
-        self.lease_s = 2 * settings.webhook_timeout_s
+        self.lease_s = settings.webhook_lease_s
 
     # For those who ask
 

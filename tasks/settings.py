@@ -141,6 +141,11 @@ class Settings(BaseSettings):
         return self.slots + self.worker_lookahead
 
     @property
+    def webhook_lease_s(self) -> float:
+        """How long a sender has a delivery to itself: longer than an attempt."""
+        return 2 * self.webhook_timeout_s
+
+    @property
     def webhook_keys(self) -> tuple[str, ...]:
         """Secrets that sign for every owner, the current one first."""
         return tuple(self.webhook_secrets.get_secret_value().split())

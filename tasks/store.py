@@ -299,6 +299,7 @@ class JobStore:
             s.lease_ms,
             gap_ms,
             RECONCILE_LIMIT,
+            round(s.webhook_lease_s * 1000),
             *itertools.chain(*queues),
         )
         requeued, lost, expired, resent, dropped, full, *unsent = answer

@@ -1,9 +1,9 @@
--- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
+-- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit, lease ms of webhooks,
 --       then of each queue its priority, and its Celery list or, where another broker has it, its length.
 -- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
 -- then id, priority and preview of each job whose message must be sent.
 local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local lease, gap, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lease, gap, limit, hook_lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
 local send = {}
 
@@ -29,10 +29,31 @@ local function not_longer(key, ms)
   if redis.call('PTTL', P .. key) > ms then redis.call('PEXPIRE', P .. key, int(ms)) end
 end
 
+-- Of webhooks all are looked through, so only when the clock was set back. One that waits for its next try waits on:
+-- how long it should is not known here.
+local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
+local function hooks_not_beyond(owner, to)
+  local queue = hook_queue(owner, to)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, '(' .. int(NOW), '+inf')) do
+    local hook = load_hook(id)
+    if hook and hook.sending ~= '' then
+      redis.call('ZADD', queue, 'LT', int(NOW + hook_lease * ((tonumber(hook.lost) or 0) + 1)), id)
+    elseif hook and hook.tries == '0' then
+      schedule_hook(hook, NOW)
+    end
+  end
+  note_next(owner, to)
+end
+if NOW < last then
+  for _, owner in ipairs(redis.call('ZRANGE', P .. 'hook_owners', 0, -1)) do
+    for _, to in ipairs(redis.call('ZRANGE', P .. 'hook_due:' .. owner, 0, -1)) do hooks_not_beyond(owner, to) end
+  end
+end
+
 not_beyond('leases', NOW + lease)
 not_longer('grace_until', lease)
 not_longer('leader', LEAD_MS)
-for i = 7, #ARGV, 2 do
+for i = 8, #ARGV, 2 do
   for _, id in ipairs(not_beyond('pending:' .. ARGV[i], NOW)) do
     redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
   end
@@ -43,7 +64,6 @@ end
 
 -- After a gap (Redis was down, or nobody looked) the leases are old because they could not be
 -- renewed: their holders get one lease's time to say that they live.
-local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
 redis.call('SET', P .. 'reconciled_at', int(NOW))
 if NOW - last > gap then redis.call('SET', P .. 'grace_until', int(NOW + lease), 'PX', int(lease)) end
 
@@ -72,7 +92,7 @@ for _, id in ipairs(due('deadlines', NOW)) do
 end
 
 -- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
-for i = 7, #ARGV, 2 do
+for i = 8, #ARGV, 2 do
   local priority, list = ARGV[i], ARGV[i + 1]
   local waiting = tonumber(list) or redis.call('LLEN', list)
   local newest = NOW

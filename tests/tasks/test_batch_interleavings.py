@@ -20,7 +20,7 @@ BATCH, OWNER = "b", "o"
 JOBS = ("j1", "j2")  # of the lines 1 and 2
 LEADERS = ("x", "y")
 CAP = 9
-RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", PREFIX + LIST)
+RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, MS, "bulk", PREFIX + LIST)
 CODE = "c"
 
 

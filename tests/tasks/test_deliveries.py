@@ -148,6 +148,31 @@ def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> N
         store.close()
 
 
+def test_a_clock_set_back_delays_nothing_that_is_due(store: JobStore, outbox: DeliveryStore) -> None:
+    """What lies a day ahead was noted before."""
+    for _ in range(2):
+        end(store)
+    waiting, lost = take(outbox)
+    assert outbox.done(waiting, BAD, DeliveryStatus.PENDING, delay_s=3600)
+    end(store)
+    [fresh] = take(outbox)
+    store.redis.hset(f"{store.prefix}hook:{fresh.id}", "sending", "")
+    ahead = round((time.time() + 24 * 3600) * 1000)
+    queue = f"{store.prefix}hook_queue:me:example.com:443"
+    store.redis.zadd(queue, {fresh.id: ahead, lost.id: ahead})
+    store.redis.zadd(f"{store.prefix}hook_due:me", {"example.com:443": ahead})
+    store.redis.zadd(f"{store.prefix}hook_owners", {"me": ahead})
+    waits_until = store.redis.zscore(queue, waiting.id)
+    store.reconcile()
+    assert store.redis.zscore(queue, fresh.id) == ahead, "the clock was not set back"
+    store.redis.set(f"{store.prefix}reconciled_at", ahead)
+    store.reconcile()
+    assert [due.id for due in take(outbox)] == [fresh.id]
+    lease_ends = store.redis.zscore(queue, lost.id) / 1000
+    assert lease_ends == pytest.approx(time.time() + outbox.lease_s, abs=2)
+    assert store.redis.zscore(queue, waiting.id) == waits_until
+
+
 def test_senders_are_woken(store: JobStore, outbox: DeliveryStore) -> None:
     with store.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
         pubsub.subscribe(f"{store.prefix}hooks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     ]
     store.redis.set(mark, f"{float(store.redis.get(mark)) - 30_000:.3f}")
     assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
+
+
+def test_a_clock_set_back_locks_nobody_out(keys: KeyStore, store: JobStore) -> None:
+    """The mark of when the bucket is full lies a day ahead, where the clock was."""
+    key, secret = keys.create("a", Limits(requests_per_minute=2))
+    keys.admit(secret)
+    mark = f"{store.prefix}owner:{key.id}:rate"
+    store.redis.set(mark, f"{float(store.redis.get(mark)) + DAY_S * 1000:.3f}")
+    refused = keys.admit(secret)
+    assert refused.standing is KeyStanding.LIMITED
+    assert refused.retry_s <= 30
+    assert refused.requests is not None
+    assert refused.requests.left == 0
+    assert float(store.redis.get(mark)) / 1000 <= time.time() + 60, "it is forgotten"
+    assert store.redis.pttl(mark) <= 60_000
 
 
 def test_tokens_a_day(keys: KeyStore, store: JobStore) -> None:
