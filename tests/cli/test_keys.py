@@ -60,8 +60,9 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
 def test_the_redis_of_the_settings_comes_first(cli: Cli, gateway: str, served: object) -> None:
     cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
     cli.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--json").stdout)
-    assert (made["name"], made["limits"]["weight"]) == ("bob", 2.0)
+    made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
+    limits = made["limits"]
+    assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
     wait_until(lambda: needs_key(gateway), 3)
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
 

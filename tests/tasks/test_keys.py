@@ -237,6 +237,30 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     made(batches, key)
 
 
+def test_batches_at_the_same_time(keys: KeyStore, batches: BatchStore) -> None:
+    key, _ = keys.create("a", Limits(max_batches=2))
+    other, _ = keys.create("b", Limits(max_batches=2))
+    first, second = made(batches, key), made(batches, key)
+    lead(batches)
+    again = NewBatch(
+        endpoint=CHAT, input_file_id="file_x", owner=key.id, idempotency_key="k", body_hash="h"
+    )
+    with pytest.raises(LimitReached, match="2 batches of this API key have not ended"):
+        batches.create(again)
+    made(batches, other)
+    batches.finish("me", first.id, "completed")
+    batches.finish("me", first.id, "completed")
+    assert batches.create(again).id == again.id
+    assert batches.create(again).id == again.id
+    assert next(found.batches for found in keys.list() if found.id == key.id) == 2
+    with pytest.raises(LimitReached):
+        made(batches, key)
+    batches.fail("me", second.id, "empty_file", "m")
+    made(batches, key)
+    free, _ = keys.create("c", Limits(max_batches=None))
+    assert len({made(batches, free).id for _ in range(3)}) == 3
+
+
 def test_owners_without_keys_have_no_budget(batches: BatchStore) -> None:
     batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", owner="anonymous"))
     work = lead(batches)
