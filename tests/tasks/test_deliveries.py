@@ -50,9 +50,7 @@ def test_what_a_lost_sender_held_is_given_to_another(store: JobStore, outbox: De
     assert (good["number"], good["status_code"]) == (2, 200)
 
 
-def test_a_delivery_that_kills_its_senders_is_given_up(
-    store: JobStore, outbox: DeliveryStore
-) -> None:
+def test_a_delivery_that_kills_its_senders_is_given_up(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
     for _ in range(deliveries_module.MOST_LOST):
         assert len(take(outbox)) == 1
@@ -229,9 +227,7 @@ def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
             outbox.replay(delivery_id, owner)
 
 
-@pytest.mark.parametrize(
-    "status", [DeliveryStatus.PENDING, DeliveryStatus.FAILED, DeliveryStatus.DISABLED]
-)
+@pytest.mark.parametrize("status", [DeliveryStatus.PENDING, DeliveryStatus.FAILED, DeliveryStatus.DISABLED])
 def test_a_replay_while_it_is_sent_counts_when_that_has_failed(
     store: JobStore, outbox: DeliveryStore, status: DeliveryStatus
 ) -> None:

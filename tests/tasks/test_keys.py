@@ -242,9 +242,7 @@ def test_batches_at_the_same_time(keys: KeyStore, batches: BatchStore) -> None:
     other, _ = keys.create("b", Limits(max_batches=2))
     first, second = made(batches, key), made(batches, key)
     lead(batches)
-    again = NewBatch(
-        endpoint=CHAT, input_file_id="file_x", owner=key.id, idempotency_key="k", body_hash="h"
-    )
+    again = NewBatch(endpoint=CHAT, input_file_id="file_x", owner=key.id, idempotency_key="k", body_hash="h")
     with pytest.raises(LimitReached, match="2 batches of this API key have not ended"):
         batches.create(again)
     made(batches, other)
