@@ -301,7 +301,16 @@ def test_lists_come_in_pages(theirs: httpx.Client, receiver: Receiver) -> None:
     rest = theirs.get("/v1/webhooks/deliveries", params=after).json()
     assert (rest["has_more"], len(rest["data"])) == (False, 1)
     assert {d["object_id"] for d in first["data"] + rest["data"]} == set(jobs)
-    for params, param in (({"status": "sent"}, "status"), ({"limit": "0"}, "limit"), ({"x": "y"}, "x")):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"status": "sent"}, "status"),
+        ({"limit": "0"}, "limit"),
+        ({"x": "y"}, "x"),
+        ({"job_id": ""}, "job_id"),
+        ({"batch_id": ""}, "batch_id"),
+        ({"job_id": jobs[0], "batch_id": "batch_x"}, "job_id"),
+        ({"job_id": jobs[:2]}, "job_id"),
+    ]
+    for params, param in wrong:
         refused = theirs.get("/v1/webhooks/deliveries", params=params)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
