@@ -73,7 +73,7 @@ async def get_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 @router.post("/secret/rotate")
 async def rotate_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """A new secret; the one before it signs too for a day."""
+    """A new secret; the one before it signs too for a day, and until then there is no newer one: 409."""
     rotated = await run_in_threadpool(lambda: gateway.deliveries.secrets(owner_of(request), rotate=True))
     return _shown(rotated)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.scripts import answering
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -158,12 +158,17 @@ class DeliveryStore:
         return self.get(delivery_id, owner)
 
     def secrets(self, owner: str, *, rotate: bool = False) -> Secrets:
-        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all."""
+        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all.
+
+        rotate: make a new one; raises SecretChanging while the one before the current one is valid.
+        """
         if self._settings.webhook_keys:
             raise SecretFixed
         current, previous, until = self._run(
             "hook_secret", owner, new_secret(), ROTATION_MS if rotate else ""
         )
+        if not current:
+            raise SecretChanging
         return Secrets(current, previous or None, int(until) / 1000 if previous and until else None)
 
     # For the one who sends

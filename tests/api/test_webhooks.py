@@ -324,6 +324,10 @@ def test_a_secret_is_changed_without_losing_a_message(http: httpx.Client, receiv
     [got] = receiver.wait_for(1)
     for one in (before, rotated["current"]):
         Verifier(one).verify(got.body, got.headers)
+    too_soon = http.post("/v1/webhooks/secret/rotate")
+    assert (too_soon.status_code, too_soon.json()["error"]["code"]) == (409, "secret_changing")
+    assert too_soon.headers["x-should-retry"] == "false"
+    assert http.get("/v1/webhooks/secret").json() == rotated
 
 
 def test_secrets_of_the_settings_are_not_shown(

@@ -8,7 +8,7 @@ import pytest
 
 from tasks import deliveries as deliveries_module
 from tasks.deliveries import Attempt, DeliveryStore
-from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook, new_secret
@@ -309,11 +309,15 @@ def test_each_owner_has_secrets_that_rotate(outbox: DeliveryStore, monkeypatch: 
     assert rotated.all == [rotated.current, mine.current]
     assert rotated.previous_until == pytest.approx(time.time() + 24 * 3600, abs=5)
     assert outbox.signing_keys("me") == rotated.all
-    again = outbox.secrets("me", rotate=True)
-    assert again.all == [again.current, rotated.current], "two at most"
+    with pytest.raises(SecretChanging):
+        outbox.secrets("me", rotate=True)
+    assert outbox.secrets("me") == rotated, "receivers may know only the one before it"
     monkeypatch.setattr(deliveries_module, "ROTATION_MS", 0)
-    at_once = outbox.secrets("me", rotate=True)
-    assert outbox.secrets("me").all == [at_once.current], "the one before it has had its time"
+    first = outbox.secrets("late", rotate=True)
+    assert first.all == [first.current]
+    for _ in range(2):
+        at_once = outbox.secrets("late", rotate=True)
+        assert outbox.secrets("late").all == [at_once.current], "the one before it has had its time"
 
 
 def test_secrets_of_the_settings_are_everybody_s_and_shown_to_nobody(redis_server: RedisServer) -> None:
