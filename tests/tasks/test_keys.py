@@ -12,7 +12,7 @@ from tasks.batches import BatchStore, Line, Work
 from tasks.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.job import NewJob, Priority, Status
 from tasks.key import ApiKey, KeyStanding, Limits
-from tasks.keys import KeyStore
+from tasks.keys import KeyStore, digest
 from tasks.openai_format import CHAT
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
@@ -86,6 +86,17 @@ def test_the_life_of_a_key(keys: KeyStore) -> None:
     assert keys.standing() is KeyStanding.NONE
     with pytest.raises(KeyNotFound):
         keys.revoke("key_x")
+
+
+def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore) -> None:
+    made, secret = keys.create("a", Limits())
+    record = store.redis.hgetall(f"{store.prefix}key:{made.id}")
+    fields = [value for name in record for value in (name, record[name]) if name not in ("id", "digest")]
+    keys.revoke(made.id)
+    store.scripts.run("key_create", made.id, digest(secret), *fields)
+    [listed] = keys.list()
+    assert listed.revoked_at is not None, "it is not brought back"
+    assert keys.admit(secret).standing is KeyStanding.NONE
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
