@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
+from tasks.job import seconds
 from tasks.scripts import answering
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -45,8 +46,8 @@ class Delivery:
             object_id=fields["object_id"],
             url=fields["url"],
             created_at=float(fields["created_at"]) / 1000,
-            next_attempt_at=_seconds(fields.get("next_at")),
-            ended_at=_seconds(fields.get("ended_at")),
+            next_attempt_at=seconds(fields.get("next_at")),
+            ended_at=seconds(fields.get("ended_at")),
             attempts=[json.loads(attempt) for attempt in attempts],
             event=json.loads(fields["body"]),
         )
@@ -72,7 +73,7 @@ class Delivery:
 class Due:
     """A delivery that its taker must attempt now.
 
-    number counts all its attempts; tries those since it was put in or replayed of which something came, and this.
+    number counts all its attempts; tries those since it was put in or replayed, but for lost ones, and this.
     """
 
     id: str
@@ -228,7 +229,3 @@ class DeliveryStore:
             if record.get("owner") == owner
         ]
         return [d for d in found if object_id in (None, d.object_id)]
-
-
-def _seconds(ms: str | None) -> float | None:
-    return float(ms) / 1000 if ms else None
