@@ -53,6 +53,7 @@ class Access:
         self._app = app
         self._settings = settings
         self._local = is_loopback(settings.reached_at)
+        self._loopback = is_loopback(settings.host)  # not so in a container that is published on loopback
         self._open_until = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,8 +63,9 @@ class Access:
         headers: dict[str, str] = {}
         try:
             caller = Caller()
-            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._local)):
-                caller = await self._caller(scope["app"].state.gateway.keys, Headers(scope=scope), headers)
+            asked = Headers(scope=scope)
+            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._is_scraped(asked))):
+                caller = await self._caller(scope["app"].state.gateway.keys, asked, headers)
         except Exception as error:
             if type(error) not in TABLE:
                 raise
@@ -71,6 +73,10 @@ class Access:
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, _with(headers, send) if headers else send)
+
+    def _is_scraped(self, asked: Headers) -> bool:
+        """Whether figures are asked for on this machine, by no page in its browser and through no proxy."""
+        return self._local and not (self._loopback and _from_elsewhere(asked))
 
     async def _caller(self, keys: KeyStore, asked: Headers, answered: dict[str, str]) -> Caller:
         """Raises ApiError and StoreUnavailable. answered: gets the headers of the answer."""
@@ -86,8 +92,8 @@ class Access:
                 answered |= rate_headers(found)
                 return _admitted(found, secret)
             self._open_until = time.monotonic() + OPEN_AGE_S
-        if not self._settings.allow_open:
-            _refuse_other_sites(asked)
+        if not self._settings.allow_open and (how := _from_elsewhere(asked)):
+            raise ForeignPage(how)
         return Caller()
 
     def _is_open(self, standing: KeyStanding) -> bool:
@@ -115,21 +121,23 @@ def _admitted(found: Admission, secret: str) -> Caller:
     raise NoKey("an API key is needed: send it as Authorization: Bearer mq_...")
 
 
-def _refuse_other_sites(headers: Headers) -> None:
-    """An open gateway trusts this machine, which runs a browser, which runs whatever page is looked at.
+def _from_elsewhere(headers: Headers) -> str:
+    """What shows that somebody from outside asks, through this machine; '' where nothing does.
 
-    A name that a page's owner lets point to this machine (DNS rebinding) shows in Host, a request that a page
-    sends elsewhere in Origin.
+    An open gateway trusts this machine, which runs a browser, which runs whatever page is looked at. A name
+    that a page's owner lets point to this machine (DNS rebinding) shows in Host, a request that a page sends
+    elsewhere in Origin.
     """
     host = headers.get("host", "")
     if not is_loopback(_hostname(host)):
-        raise ForeignPage(
+        return (
             f"Host {host!r} is no name of this machine; without API keys others are refused, but for a proxy "
             "in front with MEDUSAQ_ALLOW_OPEN=1"
         )
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
-        raise ForeignPage(f"a page of {origin!r} sent this; without API keys that is refused")
+        return f"a page of {origin!r} sent this; without API keys that is refused"
+    return ""
 
 
 def _hostname(host: str) -> str:

@@ -42,6 +42,7 @@ from tasks.errors import (
     JobNotFound,
     LimitReached,
     ObjectMissing,
+    SecretChanging,
     SecretFixed,
     StoreUnavailable,
 )
@@ -174,6 +175,7 @@ TABLE: dict[type[Exception], Row] = {
     BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
     DeliveryNotFound: Row(404, INVALID, "delivery_not_found"),
     SecretFixed: Row(409, INVALID, "secret_fixed", again=False),
+    SecretChanging: Row(409, INVALID, "secret_changing", again=False),
     JobNotFinished: Row(409, INVALID, "job_not_finished"),
     IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key", again=False),
     StoreUnavailable: Row(503, SERVER, "store_unavailable"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from fastapi.responses import JSONResponse
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.inputs import owner_of, page_query
-from api.schemas import ErrorBody, page
+from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
 from tasks.deliveries import Secrets
 from tasks.errors import DeliveryNotFound
 from tasks.webhook import DeliveryStatus
@@ -21,14 +22,25 @@ _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=_ERRORS)
 
 
-@router.get("/deliveries")
+_OF = "Deliveries of this one, all of them; only one job or batch can be asked for."
+_LIST = {
+    "parameters": [
+        *PAGE_PARAMETERS,
+        query("status", {"type": "string", "enum": list(DeliveryStatus)}),
+        query("job_id", {"type": "string", "minLength": 1}, _OF),
+        query("batch_id", {"type": "string", "minLength": 1}, _OF),
+    ]
+}
+
+
+@router.get("/deliveries", openapi_extra=_LIST)
 async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Deliveries, newest first; ?status=, ?limit=1..100, ?after=ID; or of one ?job_id= or ?batch_id=."""
     limit, after, filters = page_query(request, "status|job_id|batch_id")
-    asked = dict(filters)
     store, owner = gateway.deliveries, owner_of(request)
-    status = _status(asked["status"]) if "status" in asked else None
-    object_id = asked.get("job_id") or asked.get("batch_id")
+    statuses = [value for name, value in filters if name == "status"]
+    status = _status(statuses[-1]) if statuses else None
+    object_id = _object_id([pair for pair in filters if pair[0] != "status"])
     if object_id is not None:
         found = await run_in_threadpool(store.of_object, object_id, owner)
         return page([one.to_json() for one in found if status in (None, one.status)], has_more=False)
@@ -61,7 +73,7 @@ async def get_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 @router.post("/secret/rotate")
 async def rotate_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """A new secret; the one before it signs too for a day."""
+    """A new secret; the one before it signs too for a day, and until then there is no newer one: 409."""
     rotated = await run_in_threadpool(lambda: gateway.deliveries.secrets(owner_of(request), rotate=True))
     return _shown(rotated)
 
@@ -74,6 +86,16 @@ def _shown(secrets: Secrets) -> JSONResponse:
         "previous_until": secrets.previous_until,
     }
     return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+
+def _object_id(asked: Sequence[tuple[str, str]]) -> str | None:
+    for name, value in asked:
+        if not value:
+            raise BadRequest(f"{name}: must not be empty", param=name)
+        if len(asked) > 1:
+            raise BadRequest(f"{name}: only one job or batch can be asked for", param=name)
+        return value
+    return None
 
 
 def _status(value: str) -> DeliveryStatus:

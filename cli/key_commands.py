@@ -15,7 +15,7 @@ import typer
 from cli.errors import CliError
 from cli.remote import JsonOption, print_list
 from cli.service_commands import STATE_DIR
-from tasks.key import DEFAULT_MAX_JOBS, ApiKey, Limits
+from tasks.key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_JOBS, ApiKey, Limits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,6 +60,7 @@ def create(
     max_jobs: Annotated[
         int, typer.Option(min=1, help="Waiting or running, lines of batches aside.")
     ] = DEFAULT_MAX_JOBS,
+    max_batches: Annotated[int, typer.Option(min=1, help="That have not ended.")] = DEFAULT_MAX_BATCHES,
     weight: Annotated[
         float, typer.Option(min=0.001, max=1000, help="Share of the workers for bulk work.")
     ] = 1.0,
@@ -68,7 +69,8 @@ def create(
 ) -> None:
     """Make a key: prints it, this once."""
     with _store(state_dir) as store:
-        key, secret = store.create(name, Limits(requests_per_minute, tokens_per_day, max_jobs, weight))
+        limits = Limits(requests_per_minute, tokens_per_day, max_jobs, max_batches, weight)
+        key, secret = store.create(name, limits)
     if as_json:
         typer.echo(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
         return
@@ -133,7 +135,7 @@ def _table(found: list[ApiKey]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    columns = ("id", "name", "key", "made", "requests/min", "tokens today", "jobs", "weight")
+    columns = ("id", "name", "key", "made", "requests/min", "tokens today", "jobs", "batches", "weight")
     table = Table(*columns, box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for key in found:
@@ -146,6 +148,7 @@ def _table(found: list[ApiKey]) -> Table:
             str(limits.requests_per_minute or "any"),
             _of(key.tokens_today, limits.tokens_per_day),
             _of(key.jobs, limits.max_jobs),
+            _of(key.batches, limits.max_batches),
             f"{limits.weight:g}",
         )
     return table

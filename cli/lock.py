@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from time import sleep
 
 from cli.errors import CliError
+
+LOOKS, LOOK_S = 100, 0.01  # of others that may be waited for, one after the other, and how long each
 
 
 class FolderLock:
@@ -27,7 +30,7 @@ class FolderLock:
             except OSError as error:
                 raise CliError(f"cannot use the folder {self._folder}: {error.strerror}") from None
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(fd)
                 if not path.exists() or os.fstat(fd).st_ino != path.stat().st_ino:
                     os.close(fd)  # its last holder removed the folder meanwhile: lock the new one
                     continue
@@ -43,6 +46,20 @@ class FolderLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _lock(fd: int) -> None:
+    """Raises BlockingIOError when it is taken; one that is only looked at, by held(), is free in a moment."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises where somebody has it
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            sleep(LOOK_S)
+        else:
+            return
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def held(folder: Path) -> bool:

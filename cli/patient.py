@@ -17,6 +17,7 @@ FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 8.0
 FIRST_CONTACT_S = 10.0  # a gateway that never answered is given up sooner than one that went away
 RETRIED = frozenset({429, 500, 502, 503, 504})
+SHOULD_RETRY = "x-should-retry"  # "false": the same answer would come again, until midnight perhaps
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.5
 PAUSE_SHARE = 0.1  # of what has passed already
 PATIENCE_S = 120.0  # without any useful answer, before a run is given up
@@ -107,7 +108,7 @@ class PatientClient:
             pause = backoff
             try:
                 response = await send()
-                if response.status_code not in RETRIED:
+                if response.status_code not in RETRIED or response.headers.get(SHOULD_RETRY) == "false":
                     self._last_good, self.trouble = time.monotonic(), None
                     return response
                 await response.aclose()

@@ -172,6 +172,7 @@ class Stack:
     def _specs(self) -> list[ChildSpec]:
         env = {
             "MEDUSAQ_REDIS_URL": self._redis_url,
+            **dict.fromkeys(("MEDUSAQ_REDIS_CA", "MEDUSAQ_REDIS_CERT", "MEDUSAQ_REDIS_CERT_KEY"), ""),
             "MEDUSAQ_HOST": self._host,
             "MEDUSAQ_PUBLISH_ADDRESS": self._settings.publish_address or "",
             "MEDUSAQ_PORT": str(self._port),

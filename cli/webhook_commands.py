@@ -76,7 +76,7 @@ def secret(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
 @webhooks.command()
 def rotate(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Make a new secret and print it; for a day the old one signs too."""
+    """Make a new secret and print it; for a day the old one signs too, and no newer one can be made."""
     _print_secret(ask(url, "POST", "/v1/webhooks/secret/rotate"), as_json)
 
 

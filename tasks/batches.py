@@ -113,7 +113,7 @@ class BatchStore:
     def create(self, new: NewBatch) -> Batch:
         """Store a batch to validate, or give the earlier one of the idempotency key.
 
-        Raises IdempotencyConflict and BudgetSpent. Safe to repeat with the same NewBatch.
+        Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewBatch.
         """
         fields: dict[str, str | int] = {
             "endpoint": new.endpoint,

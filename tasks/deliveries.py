@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
+from tasks.job import seconds
 from tasks.scripts import answering
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, new_secret
 
 ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
-EXTRA_TRIES = 3  # beyond the schedule, of deliveries whose senders were lost on the way
+MOST_LOST = 50  # senders that a delivery may lose in a row, each waited for longer: half a day in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class Delivery:
             object_id=fields["object_id"],
             url=fields["url"],
             created_at=float(fields["created_at"]) / 1000,
-            next_attempt_at=_seconds(fields.get("next_at")),
-            ended_at=_seconds(fields.get("ended_at")),
+            next_attempt_at=seconds(fields.get("next_at")),
+            ended_at=seconds(fields.get("ended_at")),
             attempts=[json.loads(attempt) for attempt in attempts],
             event=json.loads(fields["body"]),
         )
@@ -72,7 +73,7 @@ class Delivery:
 class Due:
     """A delivery that its taker must attempt now.
 
-    number counts all its attempts, tries those since it was put in or replayed.
+    number counts all its attempts; tries those since it was put in or replayed, but for lost ones, and this.
     """
 
     id: str
@@ -117,7 +118,7 @@ class DeliveryStore:
         self._ttl_ms = jobs.ttl_ms
         self._settings = settings
         self.prefix = jobs.prefix
-        self.lease_s = 2 * settings.webhook_timeout_s
+        self.lease_s = settings.webhook_lease_s
 
     # For those who ask
 
@@ -158,12 +159,17 @@ class DeliveryStore:
         return self.get(delivery_id, owner)
 
     def secrets(self, owner: str, *, rotate: bool = False) -> Secrets:
-        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all."""
+        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all.
+
+        rotate: make a new one; raises SecretChanging while the one before the current one is valid.
+        """
         if self._settings.webhook_keys:
             raise SecretFixed
         current, previous, until = self._run(
             "hook_secret", owner, new_secret(), ROTATION_MS if rotate else ""
         )
+        if not current:
+            raise SecretChanging
         return Secrets(current, previous or None, int(until) / 1000 if previous and until else None)
 
     # For the one who sends
@@ -171,16 +177,22 @@ class DeliveryStore:
     def signing_keys(self, owner: str) -> list[str]:
         return list(self._settings.webhook_keys) or self.secrets(owner).all
 
-    def take(self, most: int, most_each: int, busy: Mapping[str, int]) -> tuple[list[Due], float | None]:
+    def take(
+        self,
+        most: int,
+        most_to_one: int,
+        receivers: Mapping[str, int],
+        most_of_one: int | None = None,
+        owners: Mapping[str, int] | None = None,
+    ) -> tuple[list[Due], float | None]:
         """Deliveries to attempt within lease_s, and the seconds until the next is due, where that is known.
 
-        busy: how many the caller is sending to each receiver; it is given at most so many of one.
+        receivers, owners: how many the caller is sending to each, and of each. It is given no more than makes
+        most_to_one and most_of_one.
         """
-        sending = [value for pair in busy.items() for value in pair]
-        tries = len(self._settings.webhook_retries_s) + 1 + EXTRA_TRIES
-        wait, now, *flat = self._run(
-            "hook_take", round(self.lease_s * 1000), most, most_each, tries, *self._bounds(), *sending
-        )
+        sending = json.dumps(dict(receivers)), json.dumps(dict(owners or {}))
+        bounds = most, most_to_one, most_of_one or most, MOST_LOST, *self._bounds()
+        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, *sending)
         due = [
             Due(name, int(number), int(tries), owner, url, receiver, body.encode(), int(now) / 1000)
             for name, number, tries, owner, url, receiver, body in zip(
@@ -217,7 +229,3 @@ class DeliveryStore:
             if record.get("owner") == owner
         ]
         return [d for d in found if object_id in (None, d.object_id)]
-
-
-def _seconds(ms: str | None) -> float | None:
-    return float(ms) / 1000 if ms else None

@@ -21,6 +21,7 @@ TasksError
 ├── BadObjectName          a name that is none of ours, or would leave the store
 ├── DeliveryNotFound       no delivery of a webhook under this id
 ├── SecretFixed            the settings give the secrets of webhooks
+├── SecretChanging         the secret of webhooks was changed less than a day ago
 ├── TargetRefused          a webhook leads where nothing may be sent
 ├── IdempotencyConflict    the same idempotency key came with another body
 └── JobFailed              what the Celery task raises so that Flower shows a failed job as failed
@@ -161,6 +162,16 @@ class SecretFixed(TasksError):
 
     def __init__(self) -> None:
         super().__init__("MEDUSAQ_WEBHOOK_SECRETS gives the secrets of webhooks: ask who runs this system")
+
+
+class SecretChanging(TasksError):
+    """The secret of webhooks was changed less than a day ago: receivers may know only the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the secret was changed less than a day ago, and receivers may know only the one before it; "
+            "previous_until says how long"
+        )
 
 
 class TargetRefused(TasksError):

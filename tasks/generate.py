@@ -94,7 +94,7 @@ class ModelWorker:
             self._store,
             self._publisher,
             Registry(self._store, settings.worker_ttl_s),
-            cancel=engine.cancel,
+            cancel=self._cancel,
             describe=self._describe,
             watch=self._watch,
         )
@@ -129,12 +129,22 @@ class ModelWorker:
         running = Running(claim, request_id=f"{job_id}.{claim.fence}", watched=claim.watched)
         self.heartbeat.add(running)
         try:
-            with self._room.entered(alone=claim.alone):
-                if running.disowned or not self._begins(claim):
+            left_s = None if claim.deadline is None else max(0.0, claim.deadline - time.time())
+            with self._room.entered(claim.alone, lambda: running.given_up, left_s) as inside:
+                if running.disowned or (inside and not self._begins(claim)):
                     raise Ignore
-                return self._complete(running)
+                return self._complete(running) if inside else self._end_unbegun(running)
         finally:
             self.heartbeat.remove(running)
+
+    def _cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+        self._room.look_again()  # it may still wait there
+
+    def _end_unbegun(self, running: Running) -> str:
+        status = Status.CANCELLED if running.cancelled else Status.EXPIRED
+        self._finish(running, status)
+        return unbegun(status)
 
     def _begins(self, claim: Claim) -> bool:
         return not claim.alone or self._insist(lambda: self._store.begin(claim.job_id, claim.fence))
@@ -331,7 +341,11 @@ def end_line(job: Job) -> str:
     """The same line from a stored job; raises JobFailed for a failed one."""
     if job.error is not None:
         raise JobFailed(f"{job.error['code']}: {job.error['message']}")
-    return f"{job.status} before it ran" if job.result is None else result_line(job.result)
+    return unbegun(job.status) if job.result is None else result_line(job.result)
+
+
+def unbegun(status: Status) -> str:
+    return f"{status} before it ran"
 
 
 def load_engine(settings: Settings) -> EngineService:

@@ -60,6 +60,8 @@ class Guard:
             found = socket.getaddrinfo("127.0.0.1" if local else host, None, flags=socket.AI_NUMERICHOST)
         except OSError:
             return
+        except UnicodeError:  # a part of it is longer than names of hosts may be
+            raise TargetRefused(f"{host} is no name of a host") from None
         self._check(host, [str(entry[4][0]) for entry in found])
 
     def addresses(self, host: str, port: int) -> list[str]:

@@ -32,7 +32,12 @@ class Running:
     claim: Claim
     request_id: str
     disowned: bool = False
+    cancelled: bool = False
     watched: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        return self.disowned or self.cancelled
 
 
 class Heartbeat:
@@ -136,7 +141,7 @@ class Heartbeat:
                 running.watched = self._watch(running)
             if answer in (Beat.OK, Beat.WATCHED):
                 continue
-            running.disowned = answer is Beat.LOST
+            running.disowned, running.cancelled = answer is Beat.LOST, answer is Beat.CANCEL
             self._cancel(running.request_id)
 
     def _hand_back(self, running: Running) -> None:

@@ -144,9 +144,9 @@ class Job:
             priority=Priority(fields["priority"]),
             model=fields.get("model") or None,
             created_at=float(fields["created_at"]) / 1000,
-            started_at=_seconds(fields.get("started_at")),
-            finished_at=_seconds(fields.get("finished_at")),
-            deadline=_seconds(fields.get("deadline")),
+            started_at=seconds(fields.get("started_at")),
+            finished_at=seconds(fields.get("finished_at")),
+            deadline=seconds(fields.get("deadline")),
             attempts=int(fields["attempts"]),
             worker=fields.get("worker") or None,
             metadata=json.loads(fields["metadata"]),
@@ -177,7 +177,7 @@ class Job:
         }
 
 
-def _seconds(ms: str | None) -> float | None:
+def seconds(ms: str | None) -> float | None:
     return float(ms) / 1000 if ms else None
 
 

@@ -8,18 +8,20 @@ from enum import StrEnum
 
 NOBODY = "anonymous"  # whose work it is where no keys are used
 DEFAULT_MAX_JOBS = 10_000
+DEFAULT_MAX_BATCHES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one key; None is without limit. weight: its share of the workers for bulk work.
 
-    max_jobs: waiting or running at the same time, lines of batches aside.
+    max_jobs: waiting or running at the same time, lines of batches aside. max_batches: that have not ended.
     """
 
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
     max_jobs: int | None = DEFAULT_MAX_JOBS
+    max_batches: int | None = DEFAULT_MAX_BATCHES
     weight: float = 1.0
 
 
@@ -35,9 +37,12 @@ class ApiKey:
     limits: Limits
     tokens_today: int = 0
     jobs: int = 0
+    batches: int = 0
 
     @classmethod
-    def from_hash(cls, fields: Mapping[str, str], tokens_today: int = 0, jobs: int = 0) -> ApiKey:
+    def from_hash(
+        cls, fields: Mapping[str, str], tokens_today: int = 0, jobs: int = 0, batches: int = 0
+    ) -> ApiKey:
         revoked = fields.get("revoked_at")
         return cls(
             id=fields["id"],
@@ -49,10 +54,12 @@ class ApiKey:
                 _number(fields["requests_per_minute"]),
                 _number(fields["tokens_per_day"]),
                 _number(fields["max_jobs"]),
+                _number(fields.get("max_batches", "")),
                 float(fields["weight"]),
             ),
             tokens_today=tokens_today,
             jobs=jobs,
+            batches=batches,
         )
 
 

@@ -38,6 +38,7 @@ class KeyStore:
             "requests_per_minute": limits.requests_per_minute or "",
             "tokens_per_day": limits.tokens_per_day or "",
             "max_jobs": limits.max_jobs or "",
+            "max_batches": limits.max_batches or "",
             "weight": str(limits.weight),
         }
         flat = (value for pair in fields.items() for value in pair)
@@ -48,8 +49,8 @@ class KeyStore:
     def list(self) -> list[ApiKey]:
         """All that were ever made, the oldest first."""
         return [
-            ApiKey.from_hash(pairs(record), int(spent), int(jobs))
-            for record, spent, jobs in self._scripts.run("key_list")
+            ApiKey.from_hash(pairs(record), int(spent), int(jobs), int(batches))
+            for record, spent, jobs, batches in self._scripts.run("key_list")
         ]
 
     def revoke(self, key_id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -16,19 +16,31 @@ class Room:
         self._lonely = 0  # inside, or waiting to be
 
     @contextmanager
-    def entered(self, alone: bool) -> Iterator[None]:
-        """From when there is room until it is left."""
+    def entered(
+        self, alone: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
+    ) -> Iterator[bool]:
+        """From when there is room until it is left. False: there was none when the wait was given up.
+
+        given_up is asked at every look_again().
+        """
         with self._changed:
-            if alone:
-                self._lonely += 1
-                self._changed.wait_for(lambda: self._inside == 0)
-            else:
-                self._changed.wait_for(lambda: self._lonely == 0)
-            self._inside += 1
+            self._lonely += alone
+
+            def has_room() -> bool:
+                return self._inside == 0 if alone else self._lonely == 0
+
+            self._changed.wait_for(lambda: has_room() or given_up(), timeout_s)
+            inside = has_room()
+            self._inside += inside
         try:
-            yield
+            yield inside
         finally:
             with self._changed:
-                self._inside -= 1
+                self._inside -= inside
                 self._lonely -= alone
                 self._changed.notify_all()
+
+    def look_again(self) -> None:
+        """Some of those who wait may have given up."""
+        with self._changed:
+            self._changed.notify_all()

@@ -7,9 +7,19 @@ import ipaddress
 import re
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, AliasChoices, Field, FilePath, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
@@ -45,6 +55,14 @@ def _redis(url: str) -> str:
     return url
 
 
+def _for_tls(path: Path | None, info: ValidationInfo) -> Path | None:
+    if path is not None and info.data.get("redis_url", "").startswith("redis://"):
+        raise ValueError(f"is for rediss://, and {ENV_PREFIX}REDIS_URL is a redis:// address, without TLS")
+    return path
+
+
+# "" is none, for those who hand an environment on.
+TlsFile = Annotated[FilePath | None, BeforeValidator(lambda path: path or None), AfterValidator(_for_tls)]
 Pause = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -60,9 +78,9 @@ class Settings(BaseSettings):
     redis_url: Annotated[str, AfterValidator(_redis)] = Field(
         "redis://127.0.0.1:6379/0", pattern=r"^rediss?(\+sentinel)?://"
     )
-    redis_ca: FilePath | None = None  # certificates that vouch for Redis; None is those of the system
-    redis_cert: FilePath | None = None  # ours, for a Redis that asks for one
-    redis_cert_key: FilePath | None = None
+    redis_ca: TlsFile = None  # certificates that vouch for Redis; None is those of the system
+    redis_cert: TlsFile = None  # ours, for a Redis that asks for one
+    redis_cert_key: TlsFile = None
     redis_verify: bool = True  # that the certificate of Redis is good, and for its host
     broker_url: str | None = Field(None, pattern=r"^amqps?://")  # of RabbitMQ; None is Redis
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
@@ -139,6 +157,11 @@ class Settings(BaseSettings):
     def concurrency(self) -> int:
         """Celery threads of a model worker: the slots plus the lookahead."""
         return self.slots + self.worker_lookahead
+
+    @property
+    def webhook_lease_s(self) -> float:
+        """How long a sender has a delivery to itself: longer than an attempt."""
+        return 2 * self.webhook_timeout_s
 
     @property
     def webhook_keys(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from tasks.settings import Settings
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
-FULL = frozenset({"queue", "jobs", "tokens"})  # answers of scripts that take nothing more
+FULL = frozenset({"queue", "jobs", "batches", "tokens"})  # answers of scripts that take nothing more
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
 
 
@@ -346,8 +346,12 @@ def full(what: str, told: Sequence[str]) -> LimitReached:
     limit, wait_ms = (int(value) for value in told)
     if what == "tokens":
         return BudgetSpent(limit, wait_ms / 1000)
-    whose = "of this API key are waiting or running" if what == "jobs" else "are queued"
-    return LimitReached(f"{limit} jobs {whose}, and no more are taken until some have ended")
+    said = {
+        "jobs": "jobs of this API key are waiting or running",
+        "batches": "batches of this API key have not ended",
+        "queue": "jobs are queued",
+    }
+    return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
 
 
 def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 128
 MOST_TO_ONE = 4  # to one host and port: however slow it is, others have room
+MOST_OF_ONE = MOST_AT_ONCE // 2  # of one owner, whatever it has names of hosts for
 MOST_TAKEN = 32  # in one look at the outbox
 STORE_THREADS = 4
 IDLE_S = 1.0  # longest time between two looks
@@ -69,8 +70,9 @@ class WebhookSender:
         self._over = asyncio.Event()
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards these two
-        self._busy: Counter[str] = Counter()  # receiver -> deliveries under way
+        self._changed = threading.Condition()  # guards these three
+        self._receivers: Counter[str] = Counter()  # of each the deliveries under way
+        self._owners: Counter[str] = Counter()
         self._flying: set[Future[None]] = set()
         self._taking = threading.Thread(target=self._take, name="webhooks", daemon=True)
         self._sending = threading.Thread(target=self._send, name="webhook-io", daemon=True)
@@ -100,11 +102,11 @@ class WebhookSender:
             try:
                 with self._changed:
                     room = min(MOST_TAKEN, MOST_AT_ONCE - len(self._flying))
-                    busy = dict(self._busy)
+                    receivers, owners = dict(self._receivers), dict(self._owners)
                     if room <= 0:
                         self._changed.wait(IDLE_S)
                         continue
-                due, next_s = self._deliveries.take(room, MOST_TO_ONE, busy)
+                due, next_s = self._deliveries.take(room, MOST_TO_ONE, receivers, MOST_OF_ONE, owners)
                 for one in due:
                     self._begin(one)
                 if not due:
@@ -137,17 +139,19 @@ class WebhookSender:
 
     def _begin(self, due: Due) -> None:
         with self._changed:
-            self._busy[due.receiver] += 1
+            self._receivers[due.receiver] += 1
+            self._owners[due.owner] += 1
             flight = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
             self._flying.add(flight)
-        flight.add_done_callback(lambda _: self._ended(flight, due.receiver))
+        flight.add_done_callback(lambda _: self._ended(flight, due))
 
-    def _ended(self, flight: Future[None], receiver: str) -> None:
+    def _ended(self, flight: Future[None], due: Due) -> None:
         with self._changed:
             self._flying.discard(flight)
-            self._busy[receiver] -= 1
-            if not self._busy[receiver]:
-                del self._busy[receiver]
+            for counts, name in ((self._receivers, due.receiver), (self._owners, due.owner)):
+                counts[name] -= 1
+                if not counts[name]:
+                    del counts[name]
             self._changed.notify_all()
 
     def _flying_now(self) -> list[Future[None]]:
@@ -192,6 +196,11 @@ class WebhookSender:
             error = str(refused)
         except FAILURES as failure:
             error = str(failure) or type(failure).__name__
+        except StoreUnavailable:
+            raise
+        except Exception:  # ours: unnoted, it would be sent again and again, however often it arrived
+            log.exception("%s: attempt %d", due.id, due.number)
+            error = "an internal error, which the log of the io worker describes"
         return Attempt(time.monotonic() - began, status_code, error, retry_after_s)
 
     async def _noted(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float) -> bool:

@@ -195,8 +195,10 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
         assert "MEDUSAQ_FILES" not in SERVICES[name]["environment"]
 
 
-def test_who_takes_a_webhook_and_who_sends_it_agree_where_it_may_lead() -> None:
-    said = [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "ALLOW_PRIVATE")]
+def test_who_takes_work_and_who_sends_it_on_agree_what_it_may_be_and_where_webhooks_may_lead() -> None:
+    names = ("MAX_BODY_BYTES", "MAX_BATCH_LINES", "DEFAULT_MAX_TOKENS")
+    said = [f"MEDUSAQ_{name}" for name in names]
+    said += [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "ALLOW_PRIVATE")]
     gateway, io = (SERVICES[name]["environment"] for name in ("gateway", "io"))
     assert [gateway[name] for name in said] == [io[name] for name in said]
 

@@ -26,6 +26,7 @@
 -- owner:KEY:rate        when all requests of its minute are free again, ms
 -- owner:KEY:tokens:DAY  what it has spent, and what is set aside for jobs that have not ended
 -- live                  jobs of a key, without lines of batches, that have not ended: key id -> how many
+-- live_batches          batches of a key that have not ended: key id -> how many
 -- ended                 status -> how many jobs have ended in it, ever
 -- text:ID               the text so far of a watched job that runs
 -- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
@@ -195,14 +196,17 @@ local function add_job(id, priority, owner, request, metadata, deadline, preview
   return seq
 end
 
+-- Something of a key has ended, which counted while it had not.
+local function leave_seat(counts, seat, owner)
+  if seat ~= '' and redis.call('HINCRBY', P .. counts, owner, -1) <= 0 then redis.call('HDEL', P .. counts, owner) end
+end
+
 -- What an ended job took in place of what was set aside for it, and its seat.
 local function settle(job, tokens)
   if job.spent_in ~= '' and redis.call('EXISTS', job.spent_in) == 1 then
     redis.call('INCRBY', job.spent_in, int(tokens - tonumber(job.set_aside)))
   end
-  if job.seat ~= '' and redis.call('HINCRBY', P .. 'live', job.owner, -1) <= 0 then
-    redis.call('HDEL', P .. 'live', job.owner)
-  end
+  leave_seat('live', job.seat, job.owner)
 end
 
 -- The one way into a terminal status; callers have checked that the job is not in one. tokens: of prompt and

@@ -4,13 +4,18 @@
 local hook = load_hook(ARGV[1])
 if not hook or hook.sending == '' or hook.fence ~= ARGV[2] then return 0 end
 note_attempt(hook, ARGV[5])
+if hook.again ~= '' and ARGV[3] ~= 'delivered' then -- as the replay wanted it, all tries before it
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '', 'again', '')
+  schedule_hook(hook, NOW)
+  return 1
+end
+redis.call('HSET', P .. 'hook:' .. hook.id, 'tries', int(hook.tries + 1), 'lost', 0, 'again', '')
 if ARGV[3] == 'pending' then
   redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '')
-  schedule_hook(hook.id, hook.to, NOW + tonumber(ARGV[4]))
+  schedule_hook(hook, NOW + tonumber(ARGV[4]))
   return 1
 end
 if ARGV[3] == 'disabled' then redis.call('SET', gone_key(hook.owner, hook.url), '1', 'PX', ARGV[6]) end
 end_hook(hook, ARGV[3], tonumber(ARGV[6]), tonumber(ARGV[7]))
-local first = next_for(hook.to)
-if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end -- it may have waited for room
+wake_senders()
 return 1

@@ -12,12 +12,14 @@ local limits = redis.call('HMGET', P .. 'key:' .. id, 'requests_per_minute', 'to
 local answer, requests, left, free_in, next_in = 'ok', tonumber(limits[1] or ''), 0, 0, 0
 if requests then -- a bucket of so many that fills evenly, kept as the time at which it is full
   local each, key = MINUTE_MS / requests, P .. 'owner:' .. id .. ':rate'
-  local full_at = math.max(NOW, tonumber(redis.call('GET', key) or '0'))
-  if full_at > NOW + MINUTE_MS + 1 then full_at = NOW end -- noted before the clock was set back
+  local noted = tonumber(redis.call('GET', key) or '0')
+  local full_at = math.min(math.max(NOW, noted), NOW + MINUTE_MS) -- beyond that if the clock was set back since
   if full_at + each - NOW > MINUTE_MS + 0.001 then
     answer, next_in = 'limited', full_at + each - NOW - MINUTE_MS
   else
     full_at = full_at + each
+  end
+  if answer == 'ok' or noted > full_at then
     redis.call('SET', key, string.format('%.3f', full_at), 'PX', math.ceil(full_at - NOW))
   end
   left, free_in = math.floor((MINUTE_MS - full_at + NOW) / each + 0.001), full_at - NOW

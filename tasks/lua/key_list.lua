@@ -1,7 +1,8 @@
--- Returns of each key, oldest first, its record, what it has spent today, and its live jobs.
+-- Returns of each key, oldest first, its record, what it has spent today, its live jobs, and its live batches.
 local keys = {}
+local function count(name, id) return tonumber(redis.call('HGET', P .. name, id) or '0') end
 for _, id in ipairs(redis.call('LRANGE', P .. 'key_ids', 0, -1)) do
   table.insert(keys, { redis.call('HGETALL', P .. 'key:' .. id), (spent_today(id)),
-    tonumber(redis.call('HGET', P .. 'live', id) or '0') })
+    count('live', id), count('live_batches', id) })
 end
 return keys

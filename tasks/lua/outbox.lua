@@ -1,10 +1,13 @@
 -- Put behind common.lua before every script: what is told to webhooks. Nothing here is touched by work without one.
 --
--- hook:ID hash          a delivery: one event for one address; hook:ID:attempts what came of each attempt, as JSON
+-- hook:ID hash          a delivery: one event for one address; hook:ID:attempts what came of each attempt, as JSON.
+--                       tries: attempts of which something came; lost: those since of which nothing did; sending:
+--                       somebody has it; again: it was replayed meanwhile
 -- hooks:OWNER, hooks:OWNER:STATUS   indexes: id -> sequence number
--- hook_queue:TO         pending deliveries to one host and port: id -> when to send it, or, while somebody does,
---                       when it is given to another
--- hook_due              hosts and ports that have some -> the earliest of these times
+-- hook_queue:OWNER:TO   an owner's pending deliveries to one host and port: id -> when to send it, or, while somebody
+--                       does, when it is given to another
+-- hook_due:OWNER        hosts and ports for which an owner has some -> the earliest of these times
+-- hook_owners           owners that have some -> the earliest of these times
 -- hook_expiry           ended deliveries: id -> when the record is dropped
 -- hook_gone:OWNER:HASH  an address that answered 410: nothing more is sent there
 -- hook_secrets          owner -> the keys of its signatures, as JSON
@@ -18,34 +21,49 @@ local function gone_key(owner, url)
   return P .. 'hook_gone:' .. owner .. ':' .. redis.sha1hex(url)
 end
 
--- Returns when something is to be done next for this receiver, if ever.
-local function next_for(to)
-  local first = redis.call('ZRANGE', P .. 'hook_queue:' .. to, 0, 0, 'WITHSCORES')
-  if first[1] then
-    redis.call('ZADD', P .. 'hook_due', first[2], to)
-  else
-    redis.call('ZREM', P .. 'hook_due', to)
-  end
-  return tonumber(first[2])
+local function hook_queue(owner, to)
+  return P .. 'hook_queue:' .. owner .. ':' .. to
 end
 
-local function schedule_hook(id, to, at)
-  redis.call('HSET', P .. 'hook:' .. id, 'next_at', int(at))
-  redis.call('ZADD', P .. 'hook_queue:' .. to, int(at), id)
-  local first = next_for(to)
-  if first and first <= NOW then redis.call('PUBLISH', P .. 'hooks', '') end
+-- Note in an index what is first in the queue behind a member of it.
+local function note_first(index, member, queue)
+  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if first[1] then
+    redis.call('ZADD', index, first[2], member)
+  else
+    redis.call('ZREM', index, member)
+  end
+end
+
+-- After any change of such a queue.
+local function note_next(owner, to)
+  note_first(P .. 'hook_due:' .. owner, to, hook_queue(owner, to))
+  note_first(P .. 'hook_owners', owner, P .. 'hook_due:' .. owner)
+end
+
+local function wake_senders() -- if anything is due, which may have waited for room
+  if redis.call('ZCOUNT', P .. 'hook_owners', '-inf', int(NOW)) > 0 then redis.call('PUBLISH', P .. 'hooks', '') end
+end
+
+local function schedule_hook(hook, at)
+  redis.call('HSET', P .. 'hook:' .. hook.id, 'next_at', int(at))
+  redis.call('ZADD', hook_queue(hook.owner, hook.to), int(at), hook.id)
+  note_next(hook.owner, hook.to)
+  wake_senders()
 end
 
 -- The clock was set back by so much: what was to be done at a time of the old one does not wait longer for it.
 local function hooks_earlier(ms)
-  for _, to in ipairs(redis.call('ZRANGE', P .. 'hook_due', 0, -1)) do
-    local queue = P .. 'hook_queue:' .. to
-    for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      local at = redis.call('ZINCRBY', queue, int(-ms), id)
-      local key = P .. 'hook:' .. id
-      if redis.call('HGET', key, 'next_at') ~= '' then redis.call('HSET', key, 'next_at', int(tonumber(at))) end
+  for _, owner in ipairs(redis.call('ZRANGE', P .. 'hook_owners', 0, -1)) do
+    for _, to in ipairs(redis.call('ZRANGE', P .. 'hook_due:' .. owner, 0, -1)) do
+      local queue = hook_queue(owner, to)
+      for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+        local at, key = redis.call('ZINCRBY', queue, int(-ms), id), P .. 'hook:' .. id
+        local next_at = redis.call('HGET', key, 'next_at')
+        if next_at and next_at ~= '' then redis.call('HSET', key, 'next_at', int(tonumber(at))) end
+      end
+      note_next(owner, to)
     end
-    next_for(to)
   end
 end
 
@@ -69,18 +87,18 @@ function announce(object_id, owner, webhook, status, parts)
   local seq = redis.call('INCR', P .. 'hook_seq')
   redis.call('HSET', P .. 'hook:' .. id, 'id', id, 'seq', seq, 'owner', owner, 'status', 'pending', 'type', event,
     'object_id', object_id, 'url', hook.url, 'to', hook.to, 'created_at', int(NOW), 'body', body, 'fence', 0,
-    'tries', 0, 'sending', '')
+    'tries', 0, 'lost', 0, 'sending', '', 'again', '')
   redis.call('ZADD', P .. 'hooks:' .. owner, seq, id)
   redis.call('ZADD', P .. 'hooks:' .. owner .. ':pending', seq, id)
-  schedule_hook(id, hook.to, NOW)
+  schedule_hook({ id = id, owner = owner, to = hook.to }, NOW)
 end
 
 local function load_hook(id)
-  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'sending' }
+  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'lost', 'sending', 'again' }
   local values = redis.call('HMGET', P .. 'hook:' .. id, unpack(names))
   if not values[1] then return nil end
   local hook = {}
-  for i, name in ipairs(names) do hook[name] = values[i] end
+  for i, name in ipairs(names) do hook[name] = values[i] or '' end
   return hook
 end
 
@@ -89,7 +107,13 @@ local function note_attempt(hook, attempt)
   redis.call('LTRIM', P .. 'hook:' .. hook.id .. ':attempts', -MOST_ATTEMPTS_KEPT, -1)
 end
 
-local function forget_hook(hook)
+-- From an index of ids; what is there without a record is only taken out of it.
+local function forget_hook(id, index)
+  local hook = load_hook(id)
+  if not hook then
+    redis.call('ZREM', index, id)
+    return
+  end
   redis.call('DEL', P .. 'hook:' .. hook.id, P .. 'hook:' .. hook.id .. ':attempts')
   redis.call('ZREM', P .. 'hooks:' .. hook.owner, hook.id)
   redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
@@ -107,11 +131,12 @@ end
 local function end_hook(hook, status, ttl_ms, most)
   move_hook(hook, status)
   redis.call('HSET', P .. 'hook:' .. hook.id, 'ended_at', int(NOW), 'next_at', '', 'sending', '')
-  redis.call('ZREM', P .. 'hook_queue:' .. hook.to, hook.id)
+  redis.call('ZREM', hook_queue(hook.owner, hook.to), hook.id)
+  note_next(hook.owner, hook.to)
   redis.call('ZADD', P .. 'hook_expiry', int(NOW + ttl_ms), hook.id)
   local index = P .. 'hooks:' .. hook.owner .. ':' .. status
   local over = redis.call('ZCARD', index) - most
   if over > 0 then
-    for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(load_hook(id)) end
+    for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(id, index) end
   end
 end

@@ -38,7 +38,7 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
     since('bulk', batch[6])
   end
 end
-local due = tonumber(redis.call('ZRANGE', P .. 'hook_due', 0, 0, 'WITHSCORES')[2] or NOW)
+local due = tonumber(redis.call('ZRANGE', P .. 'hook_owners', 0, 0, 'WITHSCORES')[2] or NOW)
 answer.webhooks_due_ms = math.max(0, NOW - due)
 answer.waiting.bulk = answer.waiting.bulk + answer.held + answer.lines
 return cjson.encode(answer)

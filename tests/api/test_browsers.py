@@ -43,6 +43,23 @@ def test_a_page_of_another_site(gateway: GatewayProcess, origin: str) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
+def test_figures_are_for_this_machine_alone(gateway: GatewayProcess, headers: dict[str, str]) -> None:
+    assert gateway.http.get("/metrics").status_code == 200
+    answer = gateway.http.get("/metrics", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "cross_site")
+
+
+def test_figures_in_a_container_that_is_published_here(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Prometheus asks by the name of the service."""
+    settings = fast_settings(redis_server, host="0.0.0.0", publish_address="127.0.0.1")
+    process = GatewayProcess(settings, tmp_path_factory.mktemp("gateway"))
+    assert process.http.get("/metrics", headers={"Host": "gateway:7860"}).status_code == 200
+    process.stop()
+
+
 def test_our_own_page(gateway: GatewayProcess) -> None:
     answer = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Origin": gateway.url})
     assert answer.status_code == 202

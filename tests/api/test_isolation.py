@@ -203,11 +203,19 @@ def test_a_list_begins_behind_ones_own_things_alone(two: Two, kind: str, name: s
 
 
 @pytest.mark.parametrize(
-    "params", [{"metadata[batch_id]": "{batch_id}"}, {"status": "succeeded"}, {"status": "failed"}]
+    ("kind", "params"),
+    [
+        ("jobs", {"metadata[batch_id]": "{batch_id}"}),
+        ("jobs", {"status": "succeeded"}),
+        ("jobs", {"status": "failed"}),
+        ("webhooks/deliveries", {"status": "failed"}),
+        ("webhooks/deliveries", {"job_id": "{job_id}"}),
+        ("webhooks/deliveries", {"batch_id": "{batch_id}"}),
+    ],
 )
-def test_filters_find_nothing_of_others(two: Two, params: dict[str, str]) -> None:
+def test_filters_find_nothing_of_others(two: Two, kind: str, params: dict[str, str]) -> None:
     filled = {name: value.format(**two.ids) for name, value in params.items()}
-    assert two.third.get("/v1/jobs", params=filled).json()["data"] == []
+    assert two.third.get(f"/v1/{kind}", params=filled).json()["data"] == []
     assert two.third.get("/v1/files", params={"purpose": "batch_output"}).json()["data"] == []
     assert len(two.first.get("/v1/files", params={"purpose": "batch_output"}).json()["data"]) == 2
 

@@ -239,6 +239,17 @@ def test_jobs_at_the_same_time(gateway: GatewayProcess, keys: Keys) -> None:
     assert client.post("/v1/jobs", json=JOB).status_code == 202
 
 
+def test_batches_at_the_same_time(gateway: GatewayProcess, keys: Keys) -> None:
+    client = keys.client(gateway, max_batches=1)
+    file = client.post("/v1/files", content=form(PURPOSE, FILE), headers=FORM).json()["id"]
+    batch = {"input_file_id": file, "endpoint": "/v1/jobs"}
+    assert client.post("/v1/batches", json=batch).status_code == 200
+    refused = client.post("/v1/batches", json=batch)
+    assert error(refused) == (429, "requests", "queue_full")
+    assert refused.headers["retry-after"]
+    assert "x-should-retry" not in refused.headers
+
+
 def test_an_online_request_has_all_its_choices_or_none(
     open_settings: Settings,
     workers: Workers,

@@ -228,6 +228,7 @@ def test_a_cancelled_batch_is_told_where_that_was_asked_for(
         ({"url": "http://0x7f.2/"}, "webhook.url", "no public address"),
         ({"url": "http://[::1]/"}, "webhook.url", "no public address"),
         ({"url": "http://169.254.169.254/latest/"}, "webhook.url", "no public address"),
+        ({"url": "http://" + "a" * 64 + ".com/"}, "webhook.url", "is no name of a host"),
         ({"url": URL, "events": []}, "webhook.events", "at least 1"),
         ({"url": URL, "events": ["job.done"]}, "webhook.events.0", "job.succeeded"),
         ({"url": URL, "events": ["batch.completed"]}, "webhook.events.0", "job.succeeded"),
@@ -300,7 +301,16 @@ def test_lists_come_in_pages(theirs: httpx.Client, receiver: Receiver) -> None:
     rest = theirs.get("/v1/webhooks/deliveries", params=after).json()
     assert (rest["has_more"], len(rest["data"])) == (False, 1)
     assert {d["object_id"] for d in first["data"] + rest["data"]} == set(jobs)
-    for params, param in (({"status": "sent"}, "status"), ({"limit": "0"}, "limit"), ({"x": "y"}, "x")):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"status": "sent"}, "status"),
+        ({"limit": "0"}, "limit"),
+        ({"x": "y"}, "x"),
+        ({"job_id": ""}, "job_id"),
+        ({"batch_id": ""}, "batch_id"),
+        ({"job_id": jobs[0], "batch_id": "batch_x"}, "job_id"),
+        ({"job_id": jobs[:2]}, "job_id"),
+    ]
+    for params, param in wrong:
         refused = theirs.get("/v1/webhooks/deliveries", params=params)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
@@ -314,6 +324,10 @@ def test_a_secret_is_changed_without_losing_a_message(http: httpx.Client, receiv
     [got] = receiver.wait_for(1)
     for one in (before, rotated["current"]):
         Verifier(one).verify(got.body, got.headers)
+    too_soon = http.post("/v1/webhooks/secret/rotate")
+    assert (too_soon.status_code, too_soon.json()["error"]["code"]) == (409, "secret_changing")
+    assert too_soon.headers["x-should-retry"] == "false"
+    assert http.get("/v1/webhooks/secret").json() == rotated
 
 
 def test_secrets_of_the_settings_are_not_shown(

@@ -60,10 +60,24 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
 def test_the_redis_of_the_settings_comes_first(cli: Cli, gateway: str, served: object) -> None:
     cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
     cli.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--json").stdout)
-    assert (made["name"], made["limits"]["weight"]) == ("bob", 2.0)
+    made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
+    limits = made["limits"]
+    assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
     wait_until(lambda: needs_key(gateway), 3)
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
+
+
+def test_a_key_that_is_spent_ends_a_run_at_once(cli: Cli, gateway: str, served: object) -> None:
+    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    cli.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
+    made = cli("keys", "create", "poor", "--tokens-per-day", "1")
+    cli.env["MEDUSAQ_API_KEY"] = made.stdout.strip()
+    spending = cli("submit", "hello", "--wait", "--max-tokens", "1", "--url", gateway)
+    assert spending.returncode == 0, spending.stderr
+    (cli.folder / "p.txt").write_text("one\ntwo\n")
+    ran = cli("run", "p.txt", "-o", "r.jsonl", "--url", gateway)
+    assert ran.returncode == 1
+    assert "error: the gateway refused part 1: the 1 tokens a day of this API key are spent" in ran.stderr
 
 
 @pytest.mark.parametrize(

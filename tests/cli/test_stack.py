@@ -79,6 +79,14 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     assert is_free(port_of(flower))
 
 
+def test_up_has_a_redis_of_its_own_whatever_other_is_set(cli: Cli) -> None:
+    other = {"MEDUSAQ_REDIS_URL": "rediss://nowhere.invalid:6380/0", "MEDUSAQ_REDIS_CA": __file__}
+    running, url = up(cli, "--no-flower", **other)
+    assert httpx.get(f"{url}/readyz").is_success
+    running.send(signal.SIGTERM)
+    running.wait()
+
+
 def test_queued_jobs_survive_a_restart_of_up(cli: Cli) -> None:
     few = {"MEDUSAQ_SLOTS": "1", "MEDUSAQ_WORKER_LOOKAHEAD": "0", "MEDUSAQ_DRAIN_S": "0"}
     running, url = up(cli, "--no-flower", **few)

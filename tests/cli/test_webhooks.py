@@ -128,6 +128,9 @@ def test_a_new_secret(cli: Cli) -> None:
     assert rotated.stderr.startswith("the one before it signs too until ")
     assert cli("webhooks", "secret").stdout == rotated.stdout
     assert json.loads(cli("webhooks", "secret", "--json").stdout)["previous"] == before.strip()
+    too_soon = cli("webhooks", "rotate")
+    assert (too_soon.returncode, too_soon.stdout) == (1, "")
+    assert too_soon.stderr.startswith("error: the secret was changed less than a day ago")
 
 
 @pytest.mark.parametrize(

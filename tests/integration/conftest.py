@@ -40,6 +40,7 @@ def system(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         flower_basic_auth=SecretStr(f"me:{FLOWER_PASSWORD}"),
         engine_factory=SCRIPTED,
         log_level="DEBUG",
+        webhook_allow=["127.0.0.1/32"],
     )
     store = JobStore(settings)
     _, key = KeyStore(store).create("test", Limits())

@@ -10,16 +10,27 @@ import openai
 import pytest
 import redis
 import trustme
+from standardwebhooks.webhooks import Webhook as Verifier
 
 from tasks.errors import StoreUnavailable
 from tasks.keys import KeyStore
 from tasks.store import JobStore
+from tasks.webhook import secret_key
 from tests.integration.secured import FLOWER_PASSWORD, PASSWORD, S3_SECRET, USER, Secured, System
+from tests.receivers import receiving
 from tests.servers import fast_settings, free_port
 from tests.tls import TlsProxy, ca_file
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
+
+
+def bearer(system: System) -> dict[str, str]:
+    return {"Authorization": f"Bearer {system.key}"}
+
+
+def webhook_secret(system: System) -> str:
+    return str(httpx.get(f"{system.url}/v1/webhooks/secret", headers=bearer(system)).json()["current"])
 
 
 def test_everything_works(system: System) -> None:
@@ -35,6 +46,11 @@ def test_everything_works(system: System) -> None:
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
         wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", 20, report=system.logs)
+    with receiving() as receiver:
+        job = {"prompt": "hello there", "webhook": {"url": receiver.url}}
+        assert httpx.post(f"{system.url}/v1/jobs", json=job, headers=bearer(system)).status_code == 202
+        [got] = receiver.wait_for(1, 20)
+        Verifier(webhook_secret(system)).verify(got.body, got.headers)
     flower = httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD))
     wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2, 20)
     assert flower.get("/api/tasks").json(), "it hears of the jobs"
@@ -53,12 +69,21 @@ def test_no_secret_can_be_read_anywhere(system: System) -> None:
             answer = flower.get(system.flower + page)
             assert answer.status_code == 200, page
             told[f"Flower's {page}"] = answer.text
-    bearer = {"Authorization": f"Bearer {system.key}"}
-    for path in ("/metrics", "/v1/models", "/v1/jobs", "/v1/batches", "/openapi.json", "/nowhere"):
-        told[path] = httpx.get(system.url + path, headers=bearer).text
+    shown = ["/metrics", "/v1/models", "/v1/jobs", "/v1/batches", "/v1/webhooks/deliveries", "/openapi.json"]
+    for path in [*shown, "/nowhere"]:
+        told[path] = httpx.get(system.url + path, headers=bearer(system)).text
     for name, process in system.processes.items():
         told[f"command line of {name}"] = Path(f"/proc/{process.pid}/cmdline").read_text()
-    secrets = (PASSWORD, FLOWER_PASSWORD, S3_SECRET, system.key, system.key.removeprefix("mq_"))
+    signing = webhook_secret(system)
+    secrets = (
+        PASSWORD,
+        FLOWER_PASSWORD,
+        S3_SECRET,
+        system.key,
+        system.key.removeprefix("mq_"),
+        signing.removeprefix("whsec_"),
+        secret_key(signing).hex(),
+    )
     for where, text in told.items():
         assert text, where
         for secret in secrets:

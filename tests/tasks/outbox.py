@@ -43,10 +43,11 @@ def only(outbox: DeliveryStore, owner: str = "me") -> Delivery:
 def make_due(store: JobStore) -> None:
     """As if all waits, and all leases, were over."""
     for key in store.redis.scan_iter(f"{store.prefix}hook_queue:*"):
-        to = key.removeprefix(f"{store.prefix}hook_queue:")
+        owner, _, to = key.removeprefix(f"{store.prefix}hook_queue:").partition(":")
         for delivery_id in store.redis.zrange(key, 0, -1):
             store.redis.zadd(key, {delivery_id: 1})
-        store.redis.zadd(f"{store.prefix}hook_due", {to: 1})
+        store.redis.zadd(f"{store.prefix}hook_due:{owner}", {to: 1})
+        store.redis.zadd(f"{store.prefix}hook_owners", {owner: 1})
 
 
 def keys(store: JobStore) -> set[str]:

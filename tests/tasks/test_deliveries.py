@@ -8,10 +8,11 @@ import pytest
 
 from tasks import deliveries as deliveries_module
 from tasks.deliveries import Attempt, DeliveryStore
-from tasks.errors import DeliveryNotFound, SecretFixed
+from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook, new_secret
+from tasks.webhook_sender import outcome
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.outbox import ALL, BAD, EACH, GOOD, MOST, URL, end, keys, make_due, only, take
 
@@ -49,17 +50,28 @@ def test_what_a_lost_sender_held_is_given_to_another(store: JobStore, outbox: De
     assert (good["number"], good["status_code"]) == (2, 200)
 
 
-def test_a_delivery_that_kills_its_senders_is_given_up(
-    store: JobStore, outbox: DeliveryStore, settings: Settings
-) -> None:
+def test_a_delivery_that_kills_its_senders_is_given_up(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
-    most = len(settings.webhook_retries_s) + 1 + deliveries_module.EXTRA_TRIES
-    for _ in range(most):
+    for _ in range(deliveries_module.MOST_LOST):
         assert len(take(outbox)) == 1
         make_due(store)
     assert take(outbox) == []
     assert only(outbox).status is DeliveryStatus.FAILED
-    assert len(only(outbox).attempts) == most
+    assert len(only(outbox).attempts) == deliveries_module.MOST_LOST
+
+
+def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore, settings: Settings) -> None:
+    end(store)
+    for _ in range(2):
+        for lost in range(len(settings.webhook_retries_s) + 2):
+            waits_s = outbox.lease_s * (lost + 1)
+            [due], wait_s = outbox.take(MOST, EACH, {})
+            assert wait_s == pytest.approx(waits_s, abs=1), "longer each time"
+            make_due(store)
+        [due] = take(outbox)
+        assert outcome(BAD, due.tries, settings.webhook_retries_s)[0] is DeliveryStatus.PENDING
+        assert outbox.done(due, BAD, DeliveryStatus.PENDING)
+    assert due.tries == 2
 
 
 def test_the_lease_is_longer_than_an_attempt(
@@ -86,6 +98,52 @@ def test_one_receiver_leaves_room_for_others(store: JobStore, outbox: DeliverySt
     assert due.url == "http://fast0.example/"
     assert len(take(outbox, busy={"slow.example:80": EACH - 2})) == 2
     assert len(take(outbox, most=1)) == 1
+
+
+def test_one_owner_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
+    """However many receivers it has: names of hosts cost nothing."""
+    for n in range(MOST):
+        end(store, Webhook(f"http://h{n}.example/", ALL.events), owner="greedy")
+    end(store)
+    end(store, owner="other")
+    due, _ = outbox.take(5, EACH, {}, 3)
+    assert [one.owner for one in due] == ["greedy"] * 3 + ["me", "other"]
+    owners = {"greedy": 3, "me": 1, "other": 1}
+    assert outbox.take(5, EACH, {}, 3, owners)[0] == []
+    end(store)
+    due, _ = outbox.take(5, EACH, {"h0.example:80": 1}, 3, owners)
+    assert [one.owner for one in due] == ["me"]
+    due, _ = outbox.take(5, EACH, {}, 3, {"greedy": 1})
+    assert [one.owner for one in due] == ["greedy"] * 2
+
+
+def test_a_receiver_of_several_owners_gets_no_more_for_that(store: JobStore, outbox: DeliveryStore) -> None:
+    for owner in ("me", "other"):
+        for _ in range(3):
+            end(store, owner=owner)
+    assert len(outbox.take(MOST, 4, {})[0]) == 4
+    assert outbox.take(MOST, 4, {"example.com:443": 4})[0] == []
+    assert len(outbox.take(MOST, 4, {"example.com:443": 2})[0]) == 2
+
+
+def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:
+    settings = fast_settings(redis_server, webhook_log=1)
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered")
+    for index in indexes:
+        store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 0})
+    try:
+        sent = [end(store) for _ in range(3)]
+        first = take(outbox, most=1)
+        [one, two, three] = first + take(outbox)
+        for due in (one, two, three):
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        assert only(outbox).object_id == sent[-1]
+        for index in indexes:
+            assert store.redis.zscore(f"{store.prefix}{index}", "evt_gone") is None, index
+    finally:
+        store.close()
 
 
 def test_senders_are_woken(store: JobStore, outbox: DeliveryStore) -> None:
@@ -127,8 +185,6 @@ def test_an_address_that_is_gone_is_left_alone_until_it_is_replayed(
 def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
     [due] = take(outbox)
-    assert outbox.replay(due.id, "me").next_attempt_at is None
-    assert take(outbox) == [], "it is being sent"
     assert outbox.done(due, BAD, DeliveryStatus.PENDING, delay_s=3600)
     assert take(outbox) == []
     outbox.replay(due.id, "me")
@@ -144,6 +200,34 @@ def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
     for owner, delivery_id in (("other", due.id), ("me", "evt_x")):
         with pytest.raises(DeliveryNotFound):
             outbox.replay(delivery_id, owner)
+
+
+@pytest.mark.parametrize("status", [DeliveryStatus.PENDING, DeliveryStatus.FAILED, DeliveryStatus.DISABLED])
+def test_a_replay_while_it_is_sent_counts_when_that_has_failed(
+    store: JobStore, outbox: DeliveryStore, status: DeliveryStatus
+) -> None:
+    end(store)
+    [due] = take(outbox)
+    assert outbox.done(due, BAD, DeliveryStatus.PENDING)
+    [due] = take(outbox)
+    assert outbox.replay(due.id, "me").next_attempt_at is None
+    assert take(outbox) == [], "it is being sent"
+    assert outbox.done(due, BAD, status, delay_s=3600)
+    [again] = take(outbox)
+    assert (again.id, again.number, again.tries) == (due.id, 3, 1)
+    assert outbox.done(again, BAD, DeliveryStatus.PENDING, delay_s=3600)
+    assert take(outbox) == [], "once"
+
+
+def test_a_replay_while_it_is_sent_needs_no_more_than_that_success(
+    store: JobStore, outbox: DeliveryStore
+) -> None:
+    end(store)
+    [due] = take(outbox)
+    outbox.replay(due.id, "me")
+    assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+    assert take(outbox) == []
+    assert only(outbox).status is DeliveryStatus.DELIVERED
 
 
 def test_lists_are_the_owner_s_newest_first_in_pages(store: JobStore, outbox: DeliveryStore) -> None:
@@ -200,11 +284,15 @@ def test_each_owner_has_secrets_that_rotate(outbox: DeliveryStore, monkeypatch: 
     assert rotated.all == [rotated.current, mine.current]
     assert rotated.previous_until == pytest.approx(time.time() + 24 * 3600, abs=5)
     assert outbox.signing_keys("me") == rotated.all
-    again = outbox.secrets("me", rotate=True)
-    assert again.all == [again.current, rotated.current], "two at most"
+    with pytest.raises(SecretChanging):
+        outbox.secrets("me", rotate=True)
+    assert outbox.secrets("me") == rotated, "receivers may know only the one before it"
     monkeypatch.setattr(deliveries_module, "ROTATION_MS", 0)
-    at_once = outbox.secrets("me", rotate=True)
-    assert outbox.secrets("me").all == [at_once.current], "the one before it has had its time"
+    first = outbox.secrets("late", rotate=True)
+    assert first.all == [first.current]
+    for _ in range(2):
+        at_once = outbox.secrets("late", rotate=True)
+        assert outbox.secrets("late").all == [at_once.current], "the one before it has had its time"
 
 
 def test_secrets_of_the_settings_are_everybody_s_and_shown_to_nobody(redis_server: RedisServer) -> None:

@@ -133,6 +133,12 @@ def test_names_that_cannot_be_resolved() -> None:
         Guard().addresses("a" * 64 + ".com", 80)
 
 
+def test_what_is_no_name_is_refused_when_it_is_given() -> None:
+    with pytest.raises(TargetRefused, match=r"^a+\.com is no name of a host$"):
+        Guard().check_literal("a" * 64 + ".com")
+    Guard().check_literal("a" * 63 + ".com")
+
+
 @pytest.mark.parametrize(
     "url",
     [

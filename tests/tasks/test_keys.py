@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from tasks.batches import BatchStore, Line, Work
 from tasks.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.job import NewJob, Priority, Status
 from tasks.key import ApiKey, KeyStanding, Limits
-from tasks.keys import KeyStore
+from tasks.keys import KeyStore, digest
 from tasks.openai_format import CHAT
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
@@ -87,6 +88,17 @@ def test_the_life_of_a_key(keys: KeyStore) -> None:
         keys.revoke("key_x")
 
 
+def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore) -> None:
+    made, secret = keys.create("a", Limits())
+    record = store.redis.hgetall(f"{store.prefix}key:{made.id}")
+    fields = [value for name in record for value in (name, record[name]) if name not in ("id", "digest")]
+    keys.revoke(made.id)
+    store.scripts.run("key_create", made.id, digest(secret), *fields)
+    [listed] = keys.list()
+    assert listed.revoked_at is not None, "it is not brought back"
+    assert keys.admit(secret).standing is KeyStanding.NONE
+
+
 @pytest.mark.parametrize("limit", [1, 3, 7])
 def test_requests_a_minute(keys: KeyStore, limit: int) -> None:
     key, secret = keys.create("a", Limits(requests_per_minute=limit))
@@ -117,13 +129,19 @@ def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
 
 
-def test_a_clock_set_back_keeps_nobody_waiting(keys: KeyStore, store: JobStore) -> None:
-    """A mark an hour ahead was made before."""
+def test_a_clock_set_back_locks_nobody_out(keys: KeyStore, store: JobStore) -> None:
+    """The mark of when the bucket is full lies a day ahead, where the clock was."""
     key, secret = keys.create("a", Limits(requests_per_minute=2))
-    mark = f"{store.prefix}owner:{key.id}:rate"
     keys.admit(secret)
-    store.redis.set(mark, f"{float(store.redis.get(mark)) + 3_600_000:.3f}")
-    assert [keys.admit(secret).standing for _ in range(3)] == [Standing.OK, Standing.OK, Standing.LIMITED]
+    mark = f"{store.prefix}owner:{key.id}:rate"
+    store.redis.set(mark, f"{float(store.redis.get(mark)) + DAY_S * 1000:.3f}")
+    refused = keys.admit(secret)
+    assert refused.standing is KeyStanding.LIMITED
+    assert refused.retry_s <= 30
+    assert refused.requests is not None
+    assert refused.requests.left == 0
+    assert float(store.redis.get(mark)) / 1000 <= time.time() + 60, "it is forgotten"
+    assert store.redis.pttl(mark) <= 60_000
 
 
 def test_tokens_a_day(keys: KeyStore, store: JobStore) -> None:
@@ -228,6 +246,28 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     assert spent(keys, key) == 70
     assert lead(batches).spent == frozenset()
     made(batches, key)
+
+
+def test_batches_at_the_same_time(keys: KeyStore, batches: BatchStore) -> None:
+    key, _ = keys.create("a", Limits(max_batches=2))
+    other, _ = keys.create("b", Limits(max_batches=2))
+    first, second = made(batches, key), made(batches, key)
+    lead(batches)
+    again = NewBatch(endpoint=CHAT, input_file_id="file_x", owner=key.id, idempotency_key="k", body_hash="h")
+    with pytest.raises(LimitReached, match="2 batches of this API key have not ended"):
+        batches.create(again)
+    made(batches, other)
+    batches.finish("me", first.id, "completed")
+    batches.finish("me", first.id, "completed")
+    assert batches.create(again).id == again.id
+    assert batches.create(again).id == again.id
+    assert next(found.batches for found in keys.list() if found.id == key.id) == 2
+    with pytest.raises(LimitReached):
+        made(batches, key)
+    batches.fail("me", second.id, "empty_file", "m")
+    made(batches, key)
+    free, _ = keys.create("c", Limits(max_batches=None))
+    assert len({made(batches, free).id for _ in range(3)}) == 3
 
 
 def test_owners_without_keys_have_no_budget(batches: BatchStore) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tasks.room import Room
 from tests.workers import wait_until
 
@@ -45,3 +47,25 @@ def test_an_error_inside_leaves_the_room() -> None:
                 raise ValueError
         except ValueError:
             pass
+
+
+@pytest.mark.parametrize("how", ["told", "time"])
+def test_who_gives_up_is_not_inside_and_keeps_nobody_out(how: str) -> None:
+    room, given_up = Room(), threading.Event()
+
+    def visit() -> bool:
+        with room.entered(True, given_up.is_set, 0.0 if how == "time" else None) as inside:
+            return inside
+
+    with ThreadPoolExecutor() as pool, room.entered(alone=False) as first:
+        waiting = pool.submit(visit)
+        if how == "told":
+            wait_until(lambda: room._lonely == 1)
+            given_up.set()
+            room.look_again()
+        assert waiting.result(10) is False
+        with room.entered(alone=False) as later:
+            assert first
+            assert later
+    with room.entered(alone=True, given_up=given_up.is_set) as alone:
+        assert alone, "there is room"

@@ -50,6 +50,24 @@ def test_where_files_may_be(files: str) -> None:
     assert load_settings(files=files).files == files
 
 
+@pytest.mark.parametrize("name", ["REDIS_CA", "REDIS_CERT", "REDIS_CERT_KEY"])
+def test_certificates_are_not_dropped_where_there_is_no_tls(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"MEDUSAQ_{name}", __file__)
+    for url in ("redis://127.0.0.1:6379/0", None):
+        if url is not None:
+            monkeypatch.setenv("MEDUSAQ_REDIS_URL", url)
+        else:
+            monkeypatch.delenv("MEDUSAQ_REDIS_URL")
+        with pytest.raises(SettingsError, match=rf"^MEDUSAQ_{name}: .*is for rediss://"):
+            load_settings()
+    monkeypatch.setenv("MEDUSAQ_REDIS_URL", "rediss://127.0.0.1:6380/0")
+    assert getattr(load_settings(), name.lower()) == Path(__file__)
+    monkeypatch.setenv(f"MEDUSAQ_{name}", "")
+    assert getattr(load_settings(), name.lower()) is None
+
+
 def test_heartbeat_must_fit_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEDUSAQ_LEASE_MS", "1000")
     get_settings.cache_clear()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import closing
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from tasks import webhook_sender
 from tasks.deliveries import DeliveryStore
+from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
@@ -132,6 +134,9 @@ def in_an_hour() -> str:
         ("-5", 4, 6),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 4, 6),
         ("soon", 4, 6),
+        ("Mon, 01 Jan 99999999999999 00:00:00 GMT", 4, 6),
+        ("Mon, 01 Jan 2035 00:00:00 +99999999999999", 4, 6),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", DAY_S - 10, DAY_S + 1),
     ],
 )
 def test_retry_after(
@@ -229,6 +234,20 @@ def test_answers_that_are_no_good(
         assert (attempt["error"] is None) == (code is not None)
         good = DeliveryStatus.DELIVERED if code else DeliveryStatus.FAILED
         assert delivery.status is good
+
+
+def test_what_the_sender_itself_does_wrong_is_noted(
+    store: JobStore, outbox: DeliveryStore, start: Start
+) -> None:
+    def resolve(*_: object, **__: object) -> list[Any]:
+        return [("not what name servers answer",)]
+
+    start(Guard(resolve=resolve), webhook_retries_s=[])
+    delivery = over(outbox, told(store, "http://example.com/"))
+    assert delivery.status is DeliveryStatus.FAILED
+    assert [a["error"] for a in delivery.attempts] == [
+        "an internal error, which the log of the io worker describes"
+    ]
 
 
 def test_nobody_listens(store: JobStore, outbox: DeliveryStore, start: Start) -> None:

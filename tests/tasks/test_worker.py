@@ -17,7 +17,7 @@ from tasks.registry import Registry
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings
-from tests.tasks.helpers import claimed, ended, queued, submitted, waiting_for
+from tests.tasks.helpers import claimed, ended, new, queued, submitted, waiting_for
 from tests.workers import Worker, Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -136,6 +136,27 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert info.metrics["generated_tokens_total"] > 10
     assert not info.has_heads
     assert "Traceback" not in worker.text()
+
+
+def test_a_job_that_waits_to_be_alone_obeys_cancels_and_deadlines(
+    settings: Settings, store: JobStore, publisher: Publisher, worker: Worker
+) -> None:
+    beside = submitted(store, publisher, "partial text delay=30 tokens=1000")
+    waiting_for(store, beside, Status.RUNNING)
+    for status in (Status.CANCELLED, Status.EXPIRED):
+        deadline = time.time() + 2 if status is Status.EXPIRED else None
+        last, _ = store.create(new("hello", deadline=deadline))
+        store.redis.hset(f"{store.prefix}job:{last.id}", "attempts", settings.max_attempts - 1)
+        publisher.publish_all([Unsent.of(last)])
+        waiting_for(store, last.id, Status.RUNNING)
+        if status is Status.CANCELLED:
+            store.cancel(last.id)
+        job = ended(store, last.id)
+        assert (job.status, job.result) == (status, None)
+        wait_until(lambda: f"{status} before it ran" in worker.text(), report=worker.text)  # noqa: B023
+    assert store.get(beside).status is Status.RUNNING
+    assert ended(store, submitted(store, publisher, "hello")).status is Status.SUCCEEDED
+    store.cancel(beside)
 
 
 def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
