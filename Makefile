@@ -22,7 +22,7 @@ bench: install ## the figures of the README
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
 chaos: install ## every fault under load, for a quarter of an hour; the table of docs/chaos.md
-	@$(BIN)/python -m tests.chaos --write docs/chaos.md $(CHAOS)
+	@$(BIN)/python -m tests.chaos --write docs/chaos.md README.md $(CHAOS)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
