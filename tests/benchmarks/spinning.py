@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from engine import Decoding, EngineConfig, Request, SamplingParams
+from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.engine import Engine
 from tests.benchmarks.common import SLOTS, cores, default_model
 
@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--be-engine", nargs=2, type=int, metavar=("REQUESTS", "THREADS"), help="for itself")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
     if options.be_engine:
         be_engine(options.model, *options.be_engine)
     else:
@@ -77,7 +79,6 @@ def measure(
             env={**os.environ, "GOMP_SPINCOUNT": str(spins)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
         for _ in range(engines)
@@ -103,7 +104,7 @@ def _line(engine: subprocess.Popen[str]) -> str:
     assert engine.stdout
     line = engine.stdout.readline()
     if not line:
-        raise SystemExit(f"error: an engine ended with status {engine.wait()}")
+        raise SystemExit(engine.wait())  # it has said why
     return line
 
 
@@ -122,7 +123,10 @@ def busy_process(wanted: bool) -> Iterator[None]:
 
 def be_engine(model: Path, requests: int, threads: int) -> None:
     """Say that it is ready, wait for a line, run the requests, and say how many tokens that gave."""
-    engine = Engine(EngineConfig(model=str(model), slots=requests, threads=threads))
+    try:
+        engine = Engine(EngineConfig(model=str(model), slots=requests, threads=threads))
+    except ModelLoadError as error:
+        raise SystemExit(f"error: {error}") from None
     _run(engine, requests, 2)
     print("ready", flush=True)
     sys.stdin.readline()

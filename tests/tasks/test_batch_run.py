@@ -22,8 +22,6 @@ from tests.tasks.client import Client, answered_once, ids, line
 from tests.tasks.helpers import ended, submitted
 from tests.workers import Workers, wait_until
 
-TIMEOUT_S = 60.0
-
 
 def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, workers: Workers) -> None:
     workers.io(settings)
