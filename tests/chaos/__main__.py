@@ -69,7 +69,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=CASES, default=ORDER, metavar="CASE")
     parser.add_argument("--strikes", type=int, default=1, help="how often each fault is put in")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of the soak")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the soak")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the soak's faults")
     parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
     options = parser.parse_args()
