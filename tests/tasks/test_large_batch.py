@@ -13,7 +13,14 @@ from tests.workers import Workers
 
 LINES = 50_000
 BROKEN, WRONG, FAILING = 5_003, 5_009, 5_011  # every so many lines one of them
+INSTRUCTIONS = [f"Instruction {i}. " + "Be brief. " * 60 for i in range(3)]
+INSTRUCTED = 10  # one line in so many has one of them, so that lines are not sent in the file's order
 TIMEOUT_S = 800.0
+
+
+def prompt(number: int) -> str:
+    turn, rest = divmod(number, INSTRUCTED)
+    return f"{INSTRUCTIONS[turn % 3]}say {number}" if rest == 2 else f"say {number}"
 
 
 def made(number: int) -> Any:
@@ -21,7 +28,7 @@ def made(number: int) -> Any:
         return b"{"
     if number % WRONG == 1:
         return line(number, max_tokens=-1)
-    return line(number, f"say {number} fail=boom" if number % FAILING == 1 else f"say {number}")
+    return line(number, f"{prompt(number)} fail=boom" if number % FAILING == 1 else prompt(number))
 
 
 @pytest.mark.timeout(900)
@@ -44,7 +51,7 @@ def test_fifty_thousand_lines_are_answered_in_order(
     output = client.read(batch.output_file_id)
     assert [entry["custom_id"] for entry in output] == [f"id-{n}" for n in answered]
     texts = [entry["response"]["body"]["choices"][0]["text"] for entry in output]
-    assert texts == [f"say {n}" for n in answered]
+    assert texts == [prompt(n) for n in answered]
     errors = client.read(batch.error_file_id)
     assert [entry["error"]["line"] for entry in errors] == [n + 1 for n in sorted(broken | wrong | failing)]
     assert (batch.total, batch.completed, batch.failed) == (LINES, len(output), len(errors))
