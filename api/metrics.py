@@ -85,15 +85,11 @@ def _queues(now: Standing) -> Iterator[Metric]:
 
 
 def _workers(workers: list[Figures]) -> Iterator[Metric]:
-    """Their families, each sample with the worker's name, and how many workers there are."""
+    """Their families, and how many workers there are."""
     alive = dict.fromkeys(("worker", "io"), 0)
     for each in workers:
         alive[each.service] = alive.get(each.service, 0) + 1
-        for family in each.families:
-            marked = Metric(family.name, family.documentation, family.type)
-            for sample in family.samples:
-                marked.add_sample(sample.name, {"worker": each.worker, **sample.labels}, sample.value)
-            yield marked
+        yield from each.marked()
     yield _gauges("medusaq_workers", "Live workers, by kind", "service", alive)
 
 

@@ -186,6 +186,9 @@ class Stack:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
             env |= _flower_keeps(self._state_dir / "flower")
 
+        metrics = self._settings.metrics_port
+        ports = {"worker": metrics, "io": metrics + 1} if metrics else {}  # both are on this machine
+
         def child(
             name: str,
             *arguments: str,
@@ -197,7 +200,8 @@ class Stack:
             # -P: a folder of the current directory must not pass for one of our packages
             argv = [sys.executable, "-P", "-m", "cli", name, *arguments]
             log = self.logs / f"{name}.log"
-            return ChildSpec(name, argv, log, env, stop_stage, stop_timeout_s, model_exit, ready)
+            own = env | {"MEDUSAQ_METRICS_PORT": str(ports[name])} if name in ports else env
+            return ChildSpec(name, argv, log, own, stop_stage, stop_timeout_s, model_exit, ready)
 
         drain_s = self._drain_s + STOP_MARGIN_S
         data = str(self._state_dir / "redis")

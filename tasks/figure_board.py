@@ -6,8 +6,10 @@ import logging
 import threading
 
 from tasks.errors import StoreUnavailable
+from tasks.figure_server import FigureServer
 from tasks.figures import Figures
 from tasks.scripts import answering
+from tasks.settings import Settings
 from tasks.store import JobStore
 
 log = logging.getLogger(__name__)
@@ -49,19 +51,25 @@ class FigureBoard:
 
 
 class FigureReporter:
-    """Leaves the figures of this process all the while; start() and stop() belong to the worker's life."""
+    """Leaves the figures of this process all the while, and shows them itself where a port is set.
 
-    def __init__(self, store: JobStore, service: str, worker: str) -> None:
+    start() and stop() belong to the worker's life.
+    """
+
+    def __init__(self, settings: Settings, store: JobStore, service: str, worker: str) -> None:
         self._board = FigureBoard(store)
+        self._server = FigureServer(settings, service, worker)
         self._service, self._worker = service, worker
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="figures", daemon=True)
 
     def start(self) -> None:
+        self._server.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and take the figures away."""
+        """End the threads, and take the figures away."""
+        self._server.stop()
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -52,6 +52,14 @@ class Figures:
         """Those of this process, as they stand."""
         return cls(service, worker, tuple(REGISTRY.collect()))
 
+    def marked(self) -> Iterator[Metric]:
+        """The families, each sample with the worker's name."""
+        for family in self.families:
+            marked = Metric(family.name, family.documentation, family.type)
+            for sample in family.samples:
+                marked.add_sample(sample.name, {"worker": self.worker, **sample.labels}, sample.value)
+            yield marked
+
     def dumped(self) -> str:
         """As JSON."""
         families = [

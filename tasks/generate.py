@@ -102,7 +102,7 @@ class ModelWorker:
         self._tokens.start()
         REGISTRY.register(EngineCollector(engine.info.name, self._figures))
         self._tracing = tracing.begin("medusaq-worker")
-        self.reporter = FigureReporter(self._store, "worker", self.id)
+        self.reporter = FigureReporter(settings, self._store, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()

@@ -92,7 +92,7 @@ def _start(**_: object) -> None:
     _batches.start()
     _webhooks = WebhookSender(settings, _store)
     _webhooks.start()
-    _reporter = FigureReporter(_store, "io", f"{socket.gethostname()}:{os.getpid()}")
+    _reporter = FigureReporter(settings, _store, "io", f"{socket.gethostname()}:{os.getpid()}")
     _reporter.start()
 
 

@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(7860, ge=0, le=65535)
     flower_port: int = Field(5555, ge=0, le=65535)
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(0, ge=0, le=65534)  # of a worker's own figures; 0 is none
     publish_address: str | None = None  # from where others reach it, where that is not `host`: of a container
     allow_open: bool = False  # serve anyone without keys, behind a proxy that checks who calls
     flower_basic_auth: Annotated[SecretStr, AfterValidator(_user_and_password)] | None = Field(
@@ -208,4 +210,10 @@ def get_settings() -> Settings:
     settings = load_settings()
     if settings.heartbeat_ms * 2 > settings.lease_ms:
         raise SettingsError(f"{ENV_PREFIX}HEARTBEAT_MS: must be at most half of {ENV_PREFIX}LEASE_MS")
+    if settings.metrics_port and not (is_loopback(settings.metrics_host) or settings.allow_open):
+        raise SettingsError(
+            f"{ENV_PREFIX}METRICS_HOST: {settings.metrics_host} is reachable from other machines, and a "
+            f"worker's figures ask for no key; use 127.0.0.1, or set {ENV_PREFIX}ALLOW_OPEN=1 where only "
+            "Prometheus gets there"
+        )
     return settings

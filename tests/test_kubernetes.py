@@ -31,83 +31,86 @@ KEDA, OPERATOR = "keda.sh/", "monitoring.coreos.com/"
 FLOWER_PREFIX = "FLOWER_"  # of Flower's own options
 EXIT_S = 10  # to stop once the jobs are drained or handed back
 
-# What of KEDA is used here: its own schema is a part of its cluster-wide installation.
-TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+# What of two extensions is used here, and nothing else of them. Their own schemas come with their
+# installation; by those a misspelt field would be dropped, and any text taken as a trigger's metadata.
+TEXT = {"type": "string", "minLength": 1}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
 COUNT = {"type": "integer", "minimum": 0}
-SCALED_OBJECT = {
-    "type": "object",
-    "required": ["scaleTargetRef", "triggers"],
-    "additionalProperties": False,
-    "properties": {
-        "scaleTargetRef": {
-            "type": "object",
-            "required": ["name"],
-            "additionalProperties": False,
-            "properties": {"kind": {"type": "string"}, "name": {"type": "string"}},
-        },
-        "minReplicaCount": COUNT,
-        "maxReplicaCount": COUNT,
-        "pollingInterval": COUNT,
-        "advanced": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "horizontalPodAutoscalerConfig": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"behavior": {"type": "object"}},
-                }
-            },
-        },
-        "triggers": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["type", "metadata"],
-                "additionalProperties": False,
-                "properties": {
-                    "type": {"const": "prometheus"},
-                    "metricType": {"enum": ["Value", "AverageValue"]},
-                    "metadata": {**TEXTS, "required": ["serverAddress", "query", "threshold"]},
-                },
-            },
-        },
-    },
-}
-# What of the Prometheus operator is used here, as its API reference has it.
-POD_MONITOR = {
-    "type": "object",
-    "required": ["selector", "podMetricsEndpoints"],
-    "additionalProperties": False,
-    "properties": {
-        "jobLabel": {"type": "string"},
-        "selector": {"type": "object", "additionalProperties": False, "properties": {"matchLabels": TEXTS}},
-        "podMetricsEndpoints": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["port", "authorization"],
-                "additionalProperties": False,
-                "properties": {
-                    "port": {"type": "string"},
-                    "path": {"type": "string", "pattern": "^/"},
-                    "interval": {"type": "string", "pattern": "^[0-9]+s$"},
-                    "authorization": {
-                        "type": "object",
-                        "required": ["type", "credentials"],
-                        "additionalProperties": False,
-                        "properties": {
-                            "type": {"const": "Bearer"},
-                            "credentials": {**TEXTS, "required": ["name", "key"]},
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
+
+
+def _closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    """An object with these properties and no other."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _some(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": items}
+
+
+# After config/crd/bases/keda.sh_scaledobjects.yaml of kedacore/keda, commit 756b2de, with the limits that its
+# descriptions give; of the trigger's metadata after scalers/prometheus in the documentation of KEDA 2.13.
+SCALING_RULES = _closed(
+    stabilizationWindowSeconds={"type": "integer", "minimum": 0, "maximum": 3600},
+    policies=_some(
+        _closed(
+            ("type", "value", "periodSeconds"),
+            type={"enum": ["Pods", "Percent"]},
+            value={"type": "integer", "minimum": 1},
+            periodSeconds={"type": "integer", "minimum": 1, "maximum": 1800},
+        )
+    ),
+)
+SCALED_OBJECT = _closed(
+    ("scaleTargetRef", "triggers"),
+    scaleTargetRef=_closed(("name",), kind=TEXT, name=TEXT),
+    minReplicaCount=COUNT,
+    maxReplicaCount=COUNT,
+    pollingInterval=COUNT,
+    advanced=_closed(
+        horizontalPodAutoscalerConfig=_closed(
+            behavior=_closed(scaleUp=SCALING_RULES, scaleDown=SCALING_RULES)
+        )
+    ),
+    triggers=_some(
+        _closed(
+            ("type", "metadata"),
+            type={"const": "prometheus"},
+            metricType={"enum": ["Value", "AverageValue"]},  # Utilization is for cpu and memory
+            metadata=_closed(
+                ("serverAddress", "query", "threshold"),
+                serverAddress={"type": "string", "pattern": "^https?://"},
+                query=TEXT,
+                threshold={"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"},
+            ),
+        )
+    ),
+)
+# After example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml of prometheus-operator 0.91.0,
+# which would also do without endpoints, their authorization, and the name of a secret.
+DURATION = r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$"
+POD_MONITOR = _closed(
+    ("selector", "podMetricsEndpoints"),
+    jobLabel=TEXT,
+    selector=_closed(matchLabels=TEXTS),
+    podMetricsEndpoints=_some(
+        _closed(
+            ("port", "authorization"),
+            port=TEXT,
+            path={"type": "string", "pattern": "^/"},
+            interval={"type": "string", "pattern": DURATION, "minLength": 1},
+            authorization=_closed(
+                ("type", "credentials"),
+                type={"const": "Bearer"},
+                credentials=_closed(("name", "key"), name=TEXT, key=TEXT),
+            ),
+        )
+    ),
+)
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
@@ -278,6 +281,29 @@ def test_the_gateways_probes_ask_what_it_answers() -> None:
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] in paths
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "path", "value"),
+    [
+        ("ScaledObject", SCALED_OBJECT, ("minReplicas",), 1),
+        ("ScaledObject", SCALED_OBJECT, ("triggers", 0, "metadata", "threshold"), 5),
+        ("ScaledObject", SCALED_OBJECT, ("triggers", 0, "metadata", "metricType"), "Value"),
+        ("PodMonitor", POD_MONITOR, ("endpoints",), []),
+        ("PodMonitor", POD_MONITOR, ("podMetricsEndpoints", 0, "interval"), "15 s"),
+        ("PodMonitor", POD_MONITOR, ("podMetricsEndpoints", 0, "authorization", "credentials"), {"key": "k"}),
+    ],
+)
+def test_a_wrong_field_of_an_extension_would_be_found(
+    kind: str, schema: dict[str, Any], path: tuple[str | int, ...], value: Any
+) -> None:
+    (each,) = _kind(kind).values()
+    spec = wrong = yaml.safe_load(yaml.safe_dump(each["spec"]))
+    for step in path[:-1]:
+        wrong = wrong[step]
+    wrong[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(spec, schema)
 
 
 def test_prometheus_asks_the_gateways_with_a_key_and_knows_them_by_the_name_of_the_alerts() -> None:

@@ -27,7 +27,13 @@ PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 SELECTED = re.compile(r"\b(medusaq_\w+)(?:\{([^}]*)\})?")
 ONCE = re.compile(r"\bmax(?: by \(([^)]*)\))?\s*\((?:(?:rate|increase)\()?(medusaq_\w+)")
-MATCHER = re.compile(r'(\w+)=(~?)"([^"]*)"')
+MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+TOKEN = re.compile(r'"[^"]*"|\w+(?:\.\d+)?|=~|!~|[=!<>]=|[-+*/%=<>(){}\[\],]')
+AGGREGATIONS = {"sum", "max", "min"}
+OF_RANGES = {"rate", "increase"}
+FUNCTIONS = {"histogram_quantile", *AGGREGATIONS, *OF_RANGES}  # that are used here; a new one is added
+CALLED = re.compile(r"\b(?!(?:by|on)\b)(\w+)\s*\(")
+RANGED = re.compile(r"(?:(\w+)\()?(\w+)(?:\{[^}]*\})?\[([^\]]*)\]")
 
 
 def panels() -> list[dict[str, Any]]:
@@ -80,20 +86,70 @@ def test_every_metric_and_label_value_is_one_that_a_running_stack_shows(cli: Cli
 
 def _selects(selector: str, labels: dict[str, str]) -> bool:
     """Status classes aside: nothing need have failed."""
-    for label, is_pattern, wanted in MATCHER.findall(selector):
+    for label, operator, wanted in MATCHER.findall(selector):
         if label == "status" and wanted.startswith("5"):
-            wanted, is_pattern = r"\d+", "~"
+            wanted, operator = r"\d+", "=~"
         has = labels.get(label, "")
-        if not (re.fullmatch(wanted, has) if is_pattern else has == wanted):
+        alike = re.fullmatch(wanted, has) is not None if "~" in operator else has == wanted
+        if alike == operator.startswith("!"):
             return False
     return True
 
 
+@pytest.mark.parametrize(
+    ("selector", "selected", "left"),
+    [
+        ('worker=""', {}, {"worker": "a"}),
+        ('worker!=""', {"worker": "a"}, {}),
+        ('worker=~"a|b"', {"worker": "b"}, {"worker": "ab"}),
+        ('worker!~"a|b"', {"worker": "ab"}, {"worker": "b"}),
+        ('worker!="", le="1"', {"worker": "a", "le": "1"}, {"worker": "a", "le": "2"}),
+    ],
+)
+def test_a_selector_selects_as_prometheus_does(
+    selector: str, selected: dict[str, str], left: dict[str, str]
+) -> None:
+    assert _selects(selector, selected)
+    assert not _selects(selector, left)
+
+
 def test_expressions_are_whole() -> None:
     for expr in expressions():
-        for opening, closing in ("()", "[]", "{}"):
-            assert expr.count(opening) == expr.count(closing), expr
+        assert not TOKEN.sub("", expr).split(), f"what is that: {expr}"
+        brackets = re.sub(r'"[^"]*"|[^(){}\[\]]', "", expr)
+        while brackets != (inner := re.sub(r"\(\)|\{\}|\[\]", "", brackets)):
+            brackets = inner
+        assert not brackets, expr
         assert SELECTED.search(expr) or "up{" in expr
+
+
+def test_selectors_are_whole_and_their_patterns_patterns() -> None:
+    for expr in expressions():
+        for selector in re.findall(r"\{([^}]*)\}", expr):
+            assert not MATCHER.sub("", selector).strip(", "), expr
+            for _, operator, wanted in MATCHER.findall(selector):
+                assert "~" not in operator or re.compile(wanted)
+
+
+def test_functions_exist_and_get_what_they_take() -> None:
+    """Rates are of counters over a time, quantiles of buckets by le; nothing else has a time."""
+    for expr in expressions():
+        called = CALLED.findall(expr)
+        assert set(called) <= FUNCTIONS, expr
+        ranged = RANGED.findall(expr)
+        assert len(ranged) == sum(name in OF_RANGES for name in called), expr
+        for function, metric, time in ranged:
+            assert function in OF_RANGES, expr
+            assert metric.endswith(("_total", "_bucket", "_sum", "_count")), expr
+            assert re.fullmatch(r"[1-9]\d*[smhd]", time), expr
+        for grouped in re.findall(r"(\w+) by\b", expr):
+            assert grouped in AGGREGATIONS, expr
+        for quantile, kept in re.findall(r"histogram_quantile\(([^,]*), \w+ by \(([^)]*)\)", expr):
+            assert 0 < float(quantile) < 1, expr
+            assert "le" in kept.split(", "), expr
+        assert expr.count("histogram_quantile(") == len(
+            re.findall(r"histogram_quantile\([^,]*, \w+ by \(", expr)
+        )
 
 
 def test_whatever_tells_gateways_apart_counts_no_worker_twice() -> None:

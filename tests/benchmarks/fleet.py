@@ -87,7 +87,7 @@ def table(measured: Measured) -> str:
     gateway, stored = measured.submissions_per_s, 1 / measured.redis_s_per_job
     rows = [
         "| workers | jobs/s | interactive, in queue p50 / p95 | bulk, in queue p50 / p95 "
-        "| gateways needed | of one Redis |",
+        "| gateways for the interactive ones | of one Redis |",
         "|---|---|---|---|---|---|",
     ]
     for workers in FLEETS:
@@ -95,19 +95,20 @@ def table(measured: Measured) -> str:
         interactive, bulk = (
             _quantiles(waits[priority]) for priority in (Priority.INTERACTIVE, Priority.BULK)
         )
+        gateways = rate * len(waits[Priority.INTERACTIVE]) / sum(map(len, waits.values())) / gateway
         share = rate * measured.redis_s_per_job
-        rows.append(
-            f"| {workers} | {rate:.1f} | {interactive} | {bulk} | {rate / gateway:.2f} | {share:.1%} |"
-        )
+        rows.append(f"| {workers} | {rate:.1f} | {interactive} | {bulk} | {gateways:.3f} | {share:.1%} |")
     full = measured.worker_per_s
+    single = full * INTERACTIVE / (INTERACTIVE + BULK)
     alone, together = statistics.fmean(measured.alone_s), SLOTS / full
     redis_ms = measured.redis_s_per_job * 1e3
     words = (
         f"Measured ({measured.machine}): a request takes {alone:.2f} s alone and {together:.2f} s beside "
         f"{SLOTS - 1} others, so a full worker ends {full:.2f} a second. A gateway takes {gateway:.0f} "
-        f"submissions a second. A job costs Redis {redis_ms:.2f} ms of its one core, and "
-        f"{measured.redis_bytes_per_job} bytes beside its texts. So {gateway / full:.0f} full workers are "
-        f"what one gateway process can feed, and {stored / full:.0f} what one Redis can."
+        f"submissions a second, one for each interactive job; lines of a batch need none. A job costs Redis "
+        f"{redis_ms:.2f} ms of its one core, and {measured.redis_bytes_per_job} bytes beside its texts. "
+        f"So one gateway process can feed {gateway / full:.0f} full workers if all they do is interactive, "
+        f"or {gateway / single:.0f} at the shares of the table, and one Redis {stored / full:.0f}."
     )
     return "\n".join([textwrap.fill(words, WIDTH), "", *rows]) + "\n"
 

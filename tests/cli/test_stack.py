@@ -17,6 +17,7 @@ from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
 SERVICES = {"gateway", "worker", "io", "flower"}
+OPEN_FIGURES = {"MEDUSAQ_METRICS_HOST": "0.0.0.0", "MEDUSAQ_METRICS_PORT": "9100"}
 
 
 def up(cli: Cli, *arguments: str, **env: str) -> tuple[Running, str]:
@@ -77,6 +78,14 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     assert cli.processes() == {}
     assert is_free(port_of(url))
     assert is_free(port_of(flower))
+
+
+def test_both_workers_of_up_show_their_figures_where_a_port_is_set(cli: Cli) -> None:
+    port = next(port for port in iter(free_port, 0) if is_free(port + 1))
+    up(cli, "--no-flower", MEDUSAQ_METRICS_PORT=str(port))
+    for each, name in ((port, "medusaq_slots"), (port + 1, "medusaq_batch_round_seconds_count")):
+        wait_until(lambda each=each: not is_free(each), 10)  # type: ignore[misc]
+        assert f"\n{name}{{" in httpx.get(f"http://127.0.0.1:{each}/metrics").text
 
 
 def test_up_has_a_redis_of_its_own_whatever_other_is_set(cli: Cli) -> None:
@@ -219,6 +228,8 @@ def test_a_gateway_without_redis_starts_and_answers_503(cli: Cli) -> None:
         ("gateway", {"MEDUSAQ_HOST": "0.0.0.0"}, 2, "MEDUSAQ_HOST: 0.0.0.0 is reachable from other machines"),
         ("flower", {"MEDUSAQ_HOST": "0.0.0.0"}, 1, "Flower on 0.0.0.0 without a password"),
         ("worker", {"MEDUSAQ_SLOTS": "many"}, 2, "MEDUSAQ_SLOTS: "),
+        ("worker", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_HOST: 0.0.0.0 is reachable from other machines"),
+        ("io", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_HOST: 0.0.0.0 is reachable from other machines"),
         ("up", {"MEDUSAQ_PORT": "-1"}, 2, "MEDUSAQ_PORT: "),
     ],
 )

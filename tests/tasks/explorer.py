@@ -61,15 +61,13 @@ class Server:
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
-        shared = "".join((LUA / f"{name}.lua").read_text(encoding="utf-8") for name in SHARED)
-        shared = _replaced(shared, *TIME)
-        self._shas: dict[str, str] = {}
-        for path in LUA.glob("*.lua"):
-            text = path.read_text(encoding="utf-8")
-            if path.stem in (mutations or {}):
-                text = _replaced(text, *(mutations or {})[path.stem])
-            if path.stem not in SHARED:
-                self._shas[path.stem] = str(client.script_load(WRAPPED % (shared + text)))
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in LUA.glob("*.lua")}
+        for name, change in (mutations or {}).items():
+            texts[name] = _replaced(texts[name], *change)
+        shared = _replaced("".join(texts.pop(name) for name in SHARED), *TIME)
+        self._shas = {
+            name: str(client.script_load(WRAPPED % (shared + text))) for name, text in texts.items()
+        }
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it."""

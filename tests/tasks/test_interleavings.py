@@ -21,6 +21,8 @@ SET_ASIDE, TOOK = 10, 7  # tokens of its owner: while it lives, and in the end i
 LEASE = RESEND = 1  # ticks of the clock, a second each
 OLD = 2  # ticks; a time longer ago than this is like any other
 CAP = 2  # attempts
+BEGAN = 1000  # what the clock says first
+DEADLINE = BEGAN + 2  # of a job that has one
 MESSAGES = 2  # copies of the job's message in the queue at most
 MS = 1000
 TTL = 10**9  # ms; no record is dropped here
@@ -73,6 +75,10 @@ class State:
         return int(self.keys[f"string {CLOCK}"])
 
     @property
+    def overdue(self) -> bool:
+        return bool(self.job["deadline"]) and int(self.job["deadline"]) <= self.now * MS
+
+    @property
     def queue(self) -> list[str]:
         messages: list[str] = self.keys.get(f"list {LIST}", [])
         return messages
@@ -94,12 +100,34 @@ class State:
 
 
 class JobLife(Model[State]):
-    """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too."""
+    """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too.
 
-    def __init__(self, server: Server) -> None:
-        create = (JOB, "bulk", "", "{}", "{}", "", "", "", "", 0, "", "", OWNER, SET_ASIDE, 1000, HOOK, "")
-        [(_, keys)] = server.run([({f"string {CLOCK}": "1000"}, "create", create)])
+    deadline: ms, or "". ends: the statuses in which the job has been seen.
+    """
+
+    def __init__(self, server: Server, deadline: int | str = "") -> None:
+        create = (
+            JOB,
+            "bulk",
+            "",
+            "{}",
+            "{}",
+            deadline,
+            "",
+            "",
+            "",
+            0,
+            "",
+            "",
+            OWNER,
+            SET_ASIDE,
+            1000,
+            HOOK,
+            "",
+        )
+        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "create", create)])
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
+        self.ends: set[str] = set()
 
     def start(self) -> State:
         return self._first
@@ -179,7 +207,7 @@ class JobLife(Model[State]):
     def _of_running(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
         claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
-        status = "cancelled" if worker.told_to_stop else "succeeded"
+        status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
         end = (JOB, worker.fence, status, "{}", "", "", TTL, TOOK)
 
         def beaten(answer: Any, keys: Keys) -> State:
@@ -213,7 +241,7 @@ class JobLife(Model[State]):
 
         back = (JOB, worker.fence, TTL)
         onwards = Step(f"{name} writes", wrote, "finish", end)
-        if worker.stage == "waiting":
+        if worker.stage == "waiting" and not state.overdue:
             onwards = Step(f"{name} begins", begun, "begin", (JOB, worker.fence))
         return [
             onwards,
@@ -263,6 +291,8 @@ class JobLife(Model[State]):
                 ago(job.get("lease_until")) if job["status"] == "running" else None,
                 ago(job["enqueued_at"]),
                 ago(state.keys.get("string claimed:bulk")),
+                max(0, int(job["deadline"]) // MS - now) if job["deadline"] else None,
+                "zset deadlines" in state.keys,
             )
         )
         return ended, live, len(state.queue), tuple(sorted(workers))
@@ -273,11 +303,13 @@ class JobLife(Model[State]):
             assert job == before.job, "an ended job has changed"
         if step.script in ("heartbeat", "begin", "finish", "hand_back"):
             self._check_token(before, step, answer)
-        if step.script == "claim" and answer[0] == "claimed" and before.job["status"] == "running":
-            mine = before.job["claim_token"] == before.workers[WORKERS.index(step.name[0])].token
-            assert mine or int(before.job["lease_until"]) <= before.now * MS, (
-                "taken from one whose lease holds"
-            )
+        if step.script == "claim" and answer[0] == "claimed":
+            holder = before.job["claim_token"] if before.job["status"] == "running" else None
+            if holder != before.workers[WORKERS.index(step.name[0])].token:  # else its first answer was lost
+                assert holder is None or int(before.job["lease_until"]) <= before.now * MS, (
+                    "taken from one whose lease holds"
+                )
+                assert not before.overdue, "given to a worker after its deadline"
         if step.script == "finish" and answer == 1:
             assert before.terminal or before.job["status"] == "running", "an end of a job that does not run"
             assert before.winner in (0, after.winner), "two winners"
@@ -288,6 +320,13 @@ class JobLife(Model[State]):
         holders = [w.fence for w in after.workers if w.stage in HOLDING]
         assert len(set(holders)) == len(holders), "two hold the same claim"
         live = not after.terminal
+        if not live:
+            self.ends.add(job["status"])
+        if step.script == "reconcile":
+            assert not (after.overdue and job["status"] == "queued"), "it waits on after its deadline"
+        if not live or job["status"] == "queued":  # of a running one the engine sees to it
+            has = live and bool(job["deadline"])
+            assert ("zset deadlines" in keys) == has, f"{job['status']}, listed with a deadline: {not has}"
         statuses = [name for name in ("queued", "running", *TERMINAL) if f"zset status:{name}" in keys]
         assert statuses == [job["status"]], f"listed as {statuses}"
         lists = {
@@ -324,10 +363,19 @@ class JobLife(Model[State]):
 
 def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis) -> None:
     server = Server(scratch)
-    found = explore(server, JobLife(server), MOST_STATES)
+    life = JobLife(server)
+    found = explore(server, life, MOST_STATES)
     print(found)
     assert found.ended > 10
     assert found.states > 100
+    assert life.ends == {"succeeded", "failed", "cancelled"}
+
+
+def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(scratch: redis.Redis) -> None:
+    server = Server(scratch)
+    life = JobLife(server, DEADLINE * MS)
+    print(explore(server, life, MOST_STATES))
+    assert life.ends == {"succeeded", "cancelled", "expired"}, "it comes before two leases have run out"
 
 
 MUTATIONS = [
@@ -353,4 +401,27 @@ def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, o
     server = Server(scratch, {script: (old, new)})
     with pytest.raises(Broken) as caught:
         explore(server, JobLife(server), MOST_STATES)
+    print(script, repr(new), caught.value)
+
+
+MUTATIONS_OF_DEADLINES = [
+    (
+        "reconcile",
+        "if job.status == 'queued' then\n    close(job, 'expired'",
+        "if false then\n    close(job, 'expired'",
+    ),
+    ("common", "elseif job.deadline and job.deadline <= NOW then", "elseif false then"),
+    (
+        "common",
+        "  if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end\n",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_DEADLINES)
+def test_a_fault_with_deadlines_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
+    server = Server(scratch, {script: (old, new)})
+    with pytest.raises(Broken) as caught:
+        explore(server, JobLife(server, DEADLINE * MS), MOST_STATES)
     print(script, repr(new), caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,27 @@ def test_heartbeat_must_fit_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEDUSAQ_LEASE_MS", "1000")
     get_settings.cache_clear()
     with pytest.raises(SettingsError, match="MEDUSAQ_HEARTBEAT_MS"):
+        get_settings()
+    get_settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed", "refused"),
+    [
+        ("0.0.0.0", "9100", "0", True),
+        ("10.0.0.5", "9100", "0", True),
+        ("0.0.0.0", "9100", "1", False),
+        ("0.0.0.0", "0", "0", False),
+        ("::1", "9100", "0", False),
+    ],
+)
+def test_a_workers_figures_are_not_open_by_accident(
+    monkeypatch: pytest.MonkeyPatch, host: str, port: str, allowed: str, refused: bool
+) -> None:
+    for name, value in (("METRICS_HOST", host), ("METRICS_PORT", port), ("ALLOW_OPEN", allowed)):
+        monkeypatch.setenv(f"MEDUSAQ_{name}", value)
+    get_settings.cache_clear()
+    with pytest.raises(SettingsError, match=r"^MEDUSAQ_METRICS_HOST: ") if refused else nullcontext():
         get_settings()
     get_settings.cache_clear()
 

@@ -1,0 +1,83 @@
+"""Figures that a real worker shows by itself: the same as gateways show, also while Redis is away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterable
+
+import httpx
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tasks.figure_board import FigureBoard
+from tasks.figure_server import FigureServer
+from tasks.publish import Publisher
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.servers import RedisServer, fast_settings, free_port
+from tests.tasks.helpers import ended, submitted
+from tests.workers import Workers, wait_until
+
+pytestmark = pytest.mark.stack
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+def of(families: Iterable[Metric]) -> dict[Series, float]:
+    return {(s.name, frozenset(s.labels.items())): s.value for f in families for s in f.samples}
+
+
+def shown(settings: Settings) -> dict[Series, float]:
+    answer = httpx.get(
+        f"http://127.0.0.1:{settings.metrics_port}/metrics", trust_env=False
+    ).raise_for_status()
+    return of(text_string_to_metric_families(answer.text))
+
+
+def is_shown(settings: Settings) -> bool:
+    try:
+        return bool(shown(settings))
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["model", "io"])
+def test_the_series_are_those_of_the_gateways_and_outlive_redis(
+    own_redis: RedisServer, workers: Workers, kind: str
+) -> None:
+    settings = fast_settings(own_redis).model_copy(update={"metrics_port": free_port()})
+    store = JobStore(settings)
+    worker = workers.model(settings) if kind == "model" else workers.io(settings)
+    wait_until(lambda: is_shown(settings), 15, lambda: worker.process.poll() is None, worker.text)
+    board = FigureBoard(store)
+    wait_until(lambda: bool(board.read()), 15)
+    [left] = board.read()
+    assert of(left.marked()).keys() <= shown(settings).keys()
+    assert {name for name, _ in of(left.marked())} == {name for name, _ in shown(settings)}
+    failures = "medusaq_redis_failures_total", frozenset({("worker", left.worker)})
+    before = shown(settings)[failures]
+    own_redis.stop()
+    wait_until(lambda: shown(settings)[failures] > before, 15)
+    store.close()
+
+
+def test_a_port_that_is_in_use_costs_the_figures_alone(
+    settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        worker = workers.model(settings.model_copy(update={"metrics_port": port}))
+        assert ended(store, submitted(store, publisher, "hi")).result
+        assert f"no figures on 127.0.0.1:{port}, gateways have them: " in worker.text()
+
+
+def test_nothing_listens_unless_it_is_told_to(settings: Settings) -> None:
+    assert settings.metrics_port == 0
+    before = threading.enumerate()
+    server = FigureServer(settings, "worker", "w")
+    server.start()
+    assert threading.enumerate() == before
+    server.stop()
