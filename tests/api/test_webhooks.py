@@ -230,6 +230,7 @@ def test_a_cancelled_batch_is_told_where_that_was_asked_for(
         ({"url": "http://169.254.169.254/latest/"}, "webhook.url", "does not lead to public addresses"),
         ({"url": "http://" + "a" * 64 + ".com/"}, "webhook.url", "is no name of a host"),
         ({"url": URL, "events": []}, "webhook.events", "at least 1"),
+        ({"url": URL, "events": ["job.failed"] * 5}, "webhook.events", "at most 4"),
         ({"url": URL, "events": ["job.done"]}, "webhook.events.0", "job.succeeded"),
         ({"url": URL, "events": ["batch.completed"]}, "webhook.events.0", "job.succeeded"),
         ({"url": URL, "secret": "x"}, "webhook.secret", "no such field"),
