@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import urllib.parse
+from collections import Counter
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.error_handlers import respond
 from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
 from api.rates import rate_headers
+from api.security_headers import DOCS, SWAGGER_UI
 from tasks.errors import StoreUnavailable
 from tasks.key import NOBODY, Admission, KeyStanding
 from tasks.keys import SECRET_PREFIX, KeyStore
@@ -27,7 +29,7 @@ from tasks.settings import Settings, is_loopback
 log = logging.getLogger(__name__)
 
 # What anybody may see: whether the service lives, and what is in its public source.
-PUBLIC = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+PUBLIC = frozenset({"/healthz", "/readyz", DOCS, *SWAGGER_UI, "/openapi.json"})
 METRICS = "/metrics"  # of all keys together: for whoever is on this machine, and for keys
 OPEN_AGE_S = 1.0  # so soon the first key is asked for everywhere
 
@@ -55,6 +57,7 @@ class Access:
         self._local = is_loopback(settings.reached_at)
         self._loopback = is_loopback(settings.host)  # not so in a container that is published on loopback
         self._open_until = float("-inf")
+        self._open: Counter[str] = Counter()  # of each key the requests that are not answered to the end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -64,22 +67,52 @@ class Access:
         try:
             caller = Caller()
             asked = Headers(scope=scope)
-            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._is_scraped(asked))):
-                caller = await self._caller(scope["app"].state.gateway.keys, asked, headers)
+            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._is_scraped(scope, asked))):
+                caller = await self._caller(scope, asked, headers)
+            self._enter(caller)
         except Exception as error:
             if type(error) not in TABLE:
                 raise
             await respond(error, self._settings.retry_after_s)(scope, receive, _with(headers, send))
             return
         scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, _with(headers, send) if headers else send)
+        try:
+            await self._app(scope, receive, _with(headers, send) if headers else send)
+        finally:
+            self._leave(caller)
 
-    def _is_scraped(self, asked: Headers) -> bool:
+    def _enter(self, caller: Caller) -> None:
+        """Raises TooManyRequests for a key that has as many open as it may; nobody's are not counted."""
+        most = self._settings.max_open_requests
+        if caller.owner != NOBODY:
+            if self._open[caller.owner] >= most:
+                raise TooManyRequests(f"an API key may have {most} requests open at once")
+            self._open[caller.owner] += 1
+
+    def _leave(self, caller: Caller) -> None:
+        if caller.owner != NOBODY:
+            self._open[caller.owner] -= 1
+            if not self._open[caller.owner]:
+                del self._open[caller.owner]
+
+    def _is_scraped(self, scope: Scope, asked: Headers) -> bool:
         """Whether figures are asked for on this machine, by no page in its browser and through no proxy."""
+        if self._is_remote(scope):
+            return False
         return self._local and not (self._loopback and _from_elsewhere(asked))
 
-    async def _caller(self, keys: KeyStore, asked: Headers, answered: dict[str, str]) -> Caller:
+    def _is_remote(self, scope: Scope) -> bool:
+        """Whether another machine asks, of a gateway that believes to listen on loopback.
+
+        The server that runs the application may have been told another address than the settings. A Unix
+        socket has no client.
+        """
+        client = scope.get("client")
+        return self._loopback and client is not None and not is_loopback(client[0])
+
+    async def _caller(self, scope: Scope, asked: Headers, answered: dict[str, str]) -> Caller:
         """Raises ApiError and StoreUnavailable. answered: gets the headers of the answer."""
+        keys: KeyStore = scope["app"].state.gateway.keys
         secret = _secret(asked)
         # Who sends a key is never taken for nobody, however new the key is.
         if secret.startswith(SECRET_PREFIX) or time.monotonic() >= self._open_until:
@@ -92,8 +125,14 @@ class Access:
                 answered |= rate_headers(found)
                 return _admitted(found, secret)
             self._open_until = time.monotonic() + OPEN_AGE_S
-        if not self._settings.allow_open and (how := _from_elsewhere(asked)):
-            raise ForeignPage(how)
+        if not self._settings.allow_open:
+            if self._is_remote(scope):
+                raise NoKey(
+                    "without API keys this gateway serves its own machine alone; make one with "
+                    "`medusaq keys create NAME`"
+                )
+            if how := _from_elsewhere(asked):
+                raise ForeignPage(how)
         return Caller()
 
     def _is_open(self, standing: KeyStanding) -> bool:

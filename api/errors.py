@@ -6,7 +6,7 @@ ApiError
 ├── NoKey                  no API key came, and one is needed
 ├── BadKey                 the API key is unknown, or was revoked
 ├── ForeignPage            a browser was sent here by another site
-├── TooManyRequests        of one key in this minute
+├── TooManyRequests        of one key in this minute, or open at once
 ├── BadRequest             a field, header or query parameter is wrong; `param` names it
 ├── UnknownModel           live workers exist, and none serves this model
 ├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
@@ -87,7 +87,7 @@ class ForeignPage(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """One key has sent more in this minute than it may."""
+    """One key has sent more in this minute than it may, or has too many requests open."""
 
 
 class BadRequest(ApiError):

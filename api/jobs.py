@@ -68,7 +68,9 @@ _LIST = {
 
 @router.get("", responses={200: {"model": JobList}}, openapi_extra=_LIST)
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value."""
+    """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value.
+
+    A page of large records has fewer of them, and at least one: `has_more` tells whether there are others."""
     status: Status | None = None
     metadata: dict[str, str] = {}
     limit, after, filters = page_query(request, r"status|metadata\[.+\]")

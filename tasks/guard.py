@@ -7,6 +7,7 @@ keep the name. Nothing follows a redirect.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
@@ -33,6 +34,8 @@ NOT_PUBLIC = tuple(
     )
 )
 Resolve = Callable[..., list[tuple[Any, ...]]]
+
+log = logging.getLogger(__name__)
 
 
 class Guard:
@@ -62,7 +65,8 @@ class Guard:
             return
         except UnicodeError:  # a part of it is longer than names of hosts may be
             raise TargetRefused(f"{host} is no name of a host") from None
-        self._check(host, [str(entry[4][0]) for entry in found])
+        if self._forbidden(str(entry[4][0]) for entry in found):
+            raise TargetRefused(_refused(host))
 
     def addresses(self, host: str, port: int) -> list[str]:
         """What to connect to, in this order; waits for a name server. Raises TargetRefused."""
@@ -70,16 +74,16 @@ class Guard:
             found = self._resolve(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
-            raise TargetRefused(f"{host} cannot be resolved: {reason or error}") from None
+            log.warning("webhooks: %s cannot be resolved: %s", host, reason or error)
+            raise TargetRefused(_refused(host)) from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        self._check(host, addresses)
+        if forbidden := self._forbidden(addresses):
+            log.warning("webhooks: %s leads to %s, where nothing may be sent", host, ", ".join(forbidden))
+            raise TargetRefused(_refused(host))
         return addresses
 
-    def _check(self, host: str, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            if not (self._allow_all or self._may_reach(address)):
-                # Not which: nobody shall learn the names and addresses inside our network.
-                raise TargetRefused(f"{host} is, or leads to, no public address, and none that is allowed")
+    def _forbidden(self, addresses: Iterable[str]) -> list[str]:
+        return [a for a in addresses if not (self._allow_all or self._may_reach(a))]
 
     def _may_reach(self, text: str) -> bool:
         if "%" in text:  # of one network interface
@@ -91,3 +95,8 @@ class Guard:
             return False
         unusual = address.is_multicast or address.is_reserved or not address.is_global
         return not unusual and (isinstance(address, IPv4Address) or address in PUBLIC_V6)
+
+
+def _refused(host: str) -> str:
+    """The same whatever is wrong: nobody shall learn which names and addresses there are in our network."""
+    return f"{host} does not lead to public addresses alone, or to such as are allowed"

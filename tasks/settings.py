@@ -140,6 +140,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(4_194_304, ge=1024)
     max_file_bytes: int = Field(200_000_000, ge=1)  # of one upload; the limit of the OpenAI API
     max_queued: int = Field(100_000, ge=1)  # jobs of all: Redis must hold them
+    max_open_requests: int = Field(500, ge=1)  # of one key at one gateway: streams and waits among them
     max_wait_s: int = Field(60, ge=0)
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)

@@ -179,7 +179,10 @@ class JobStore:
         metadata: Mapping[str, str] | None = None,
         owner: str | None = None,
     ) -> Page:
-        """Newest first, beginning below the job `after`; raises JobNotFound for an unknown one."""
+        """Newest first, beginning below the job `after`, some megabytes at most, or one record.
+
+        Raises JobNotFound for an unknown `after`.
+        """
         filters = [text for pair in (metadata or {}).items() for text in pair]
         answer = self._run("list", status.value if status else "", after or "", limit, owner or "", *filters)
         if answer[0] == "unknown":

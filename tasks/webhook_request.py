@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -22,6 +22,8 @@ def _checked(url: str) -> str:
     return url
 
 
+Event = TypeVar("Event")
+Events = Annotated[list[Event], Field(min_length=1, max_length=4)]
 Url = Annotated[str, AfterValidator(_checked), Field(max_length=MAX_URL)]
 
 
@@ -29,7 +31,7 @@ class JobWebhook(Strict):
     """Whom to tell of the job's end; of all its ends unless events are given."""
 
     url: Url
-    events: Annotated[list[JobEvent], Field(min_length=1)] | None = None
+    events: Events[JobEvent] | None = None
 
     def chosen(self) -> Webhook:
         return Webhook(self.url, tuple(self.events or get_args(JobEvent)))
@@ -39,7 +41,7 @@ class BatchWebhook(Strict):
     """Whom to tell of the batch's end; of all its ends unless events are given."""
 
     url: Url
-    events: Annotated[list[BatchEvent], Field(min_length=1)] | None = None
+    events: Events[BatchEvent] | None = None
 
     def chosen(self) -> Webhook:
         return Webhook(self.url, tuple(self.events or get_args(BatchEvent)))

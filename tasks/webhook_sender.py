@@ -15,8 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import httpcore
 import httpx
 import prometheus_client
 import redis
@@ -27,7 +28,7 @@ from tasks.figures import REGISTRY
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
-from tasks.webhook import DeliveryStatus, signed, target_of
+from tasks.webhook import DeliveryStatus, Target, signed, target_of
 from tasks.webhook_post import FAILURES, post
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ RETRY_S = 1.0  # after Redis was away
 DRAIN_S = 3.0  # what is under way when the worker stops may take so long
 JITTER = 0.1  # of a wait, at most, on top: receivers that were down are not all tried in the same second
 LONGEST_WAIT_S = 24 * 3600.0  # that Retry-After may ask for
+ERROR_CHARS = 200  # of what is kept of a failure: its receiver must not fill Redis
 
 ATTEMPTS = prometheus_client.Counter(
     "medusaq_webhook_attempts",
@@ -73,7 +75,7 @@ class WebhookSender:
         self._changed = threading.Condition()  # guards these three
         self._receivers: Counter[str] = Counter()  # of each the deliveries under way
         self._owners: Counter[str] = Counter()
-        self._flying: set[Future[None]] = set()
+        self._flying: set[Future[Any]] = set()
         self._taking = threading.Thread(target=self._take, name="webhooks", daemon=True)
         self._sending = threading.Thread(target=self._send, name="webhook-io", daemon=True)
 
@@ -139,13 +141,18 @@ class WebhookSender:
 
     def _begin(self, due: Due) -> None:
         with self._changed:
+            flight = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
+            self._count(flight, due)
+
+    def _count(self, flight: Future[Any], due: Due) -> None:
+        """It takes room until it is done."""
+        with self._changed:
             self._receivers[due.receiver] += 1
             self._owners[due.owner] += 1
-            flight = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
             self._flying.add(flight)
         flight.add_done_callback(lambda _: self._ended(flight, due))
 
-    def _ended(self, flight: Future[None], due: Due) -> None:
+    def _ended(self, flight: Future[Any], due: Due) -> None:
         with self._changed:
             self._flying.discard(flight)
             for counts, name in ((self._receivers, due.receiver), (self._owners, due.owner)):
@@ -154,7 +161,7 @@ class WebhookSender:
                     del counts[name]
             self._changed.notify_all()
 
-    def _flying_now(self) -> list[Future[None]]:
+    def _flying_now(self) -> list[Future[Any]]:
         with self._changed:
             return list(self._flying)
 
@@ -178,15 +185,13 @@ class WebhookSender:
 
     async def _attempt(self, due: Due) -> Attempt:
         """Raises StoreUnavailable, with nothing sent."""
-        began = time.monotonic()
         status_code = error = retry_after_s = None
         target, limit_s = target_of(due.url), self._settings.webhook_timeout_s
+        keys = await self._keys(due.owner, self._deliveries.lease_s - limit_s)
+        began = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
-                keys = await self._in(self._calls, lambda: self._deliveries.signing_keys(due.owner))
-                addresses = await self._in(
-                    self._names, lambda: self._guard.addresses(target.host, target.port)
-                )
+                addresses = await self._addresses(due, target)
                 headers = signed(due.id, int(due.at), due.body, keys)
                 answer = await post(target, addresses, due.body, headers, self._tls)
             status_code, retry_after_s = answer.status_code, answer.retry_after_s
@@ -194,14 +199,31 @@ class WebhookSender:
             error = f"no answer within {limit_s:g} s"
         except TargetRefused as refused:
             error = str(refused)
+        except httpcore.ProtocolError:  # not in its words: they are what some server inside our network says
+            error = "what came is no answer in HTTP, or breaks off"
         except FAILURES as failure:
             error = str(failure) or type(failure).__name__
-        except StoreUnavailable:
-            raise
         except Exception:  # ours: unnoted, it would be sent again and again, however often it arrived
             log.exception("%s: attempt %d", due.id, due.number)
             error = "an internal error, which the log of the io worker describes"
-        return Attempt(time.monotonic() - began, status_code, error, retry_after_s)
+        return Attempt(time.monotonic() - began, status_code, error and error[:ERROR_CHARS], retry_after_s)
+
+    async def _keys(self, owner: str, within_s: float) -> list[str]:
+        """That sign; in time for an attempt before the lease is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._in(self._calls, lambda: self._deliveries.signing_keys(owner))
+        except TimeoutError:
+            raise StoreUnavailable(f"Redis gives no keys within {within_s:g} s") from None
+
+    async def _addresses(self, due: Due, target: Target) -> list[str]:
+        """Given up with the attempt, the look-up still has its thread, and so its room, until it returns."""
+        looking = self._names.submit(self._guard.addresses, target.host, target.port)
+        try:
+            return await asyncio.wrap_future(looking)
+        except asyncio.CancelledError:
+            self._count(looking, due)
+            raise
 
     async def _noted(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float) -> bool:
         try:

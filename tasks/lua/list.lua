@@ -1,6 +1,8 @@
 -- ARGV: status or '', id to start after or '', limit, owner or '' for all, then name and value of each metadata filter.
+-- A page ends early where its records would be larger than PAGE_BYTES together.
 -- Returns 'unknown' if there is no such id to start after, else 'ok', 1 or 0 for more, and the ids.
 local CHUNK = 200
+local PAGE_BYTES = 4194304
 local base = ARGV[4] == '' and P .. 'jobs' or P .. 'owner:' .. ARGV[4] .. ':jobs'
 local indexes = { base }
 if ARGV[1] ~= '' then table.insert(indexes, P .. 'status:' .. ARGV[1]) end
@@ -32,9 +34,10 @@ while #found <= limit do
   below = '(' .. redis.call('ZSCORE', indexes[1], ids[CHUNK])
 end
 
-local more = 0
-if #found > limit then
-  more = 1
-  table.remove(found)
+local page, bytes = {}, 0
+for _, id in ipairs(found) do
+  for _, field in ipairs({ 'request', 'result' }) do bytes = bytes + redis.call('HSTRLEN', P .. 'job:' .. id, field) end
+  if #page == limit or (#page > 0 and bytes > PAGE_BYTES) then break end
+  table.insert(page, id)
 end
-return { 'ok', more, unpack(found) }
+return { 'ok', #page < #found and 1 or 0, unpack(page) }

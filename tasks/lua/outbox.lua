@@ -4,6 +4,7 @@
 --                       tries: attempts of which something came; lost: those since of which nothing did; sending:
 --                       somebody has it; again: it was replayed meanwhile
 -- hooks:OWNER, hooks:OWNER:STATUS   indexes: id -> sequence number
+-- hooks:OWNER:STATUS:ended   of those that ended so: id -> a number that grows with each end
 -- hook_queue:OWNER:TO   an owner's pending deliveries to one host and port: id -> when to send it, or, while somebody
 --                       does, when it is given to another
 -- hook_due:OWNER        hosts and ports for which an owner has some -> the earliest of these times
@@ -107,6 +108,12 @@ local function note_attempt(hook, attempt)
   redis.call('LTRIM', P .. 'hook:' .. hook.id .. ':attempts', -MOST_ATTEMPTS_KEPT, -1)
 end
 
+local function leave_status(hook)
+  local index = P .. 'hooks:' .. hook.owner .. ':' .. hook.status
+  redis.call('ZREM', index, hook.id)
+  redis.call('ZREM', index .. ':ended', hook.id)
+end
+
 -- From an index of ids; what is there without a record is only taken out of it.
 local function forget_hook(id, index)
   local hook = load_hook(id)
@@ -116,25 +123,27 @@ local function forget_hook(id, index)
   end
   redis.call('DEL', P .. 'hook:' .. hook.id, P .. 'hook:' .. hook.id .. ':attempts')
   redis.call('ZREM', P .. 'hooks:' .. hook.owner, hook.id)
-  redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
+  leave_status(hook)
   redis.call('ZREM', P .. 'hook_expiry', hook.id)
 end
 
 local function move_hook(hook, status)
-  redis.call('ZREM', P .. 'hooks:' .. hook.owner .. ':' .. hook.status, hook.id)
+  leave_status(hook)
   redis.call('ZADD', P .. 'hooks:' .. hook.owner .. ':' .. status, hook.seq, hook.id)
   redis.call('HSET', P .. 'hook:' .. hook.id, 'status', status)
   hook.status = status
 end
 
--- The one way out of pending. most: of an owner's deliveries that ended this way, the oldest beyond it are dropped.
+-- The one way out of pending. most: of an owner's deliveries that ended this way, those that did so first are dropped
+-- beyond it: one that came late, after an outage or a replay, is what its owner looks for.
 local function end_hook(hook, status, ttl_ms, most)
   move_hook(hook, status)
   redis.call('HSET', P .. 'hook:' .. hook.id, 'ended_at', int(NOW), 'next_at', '', 'sending', '')
   redis.call('ZREM', hook_queue(hook.owner, hook.to), hook.id)
   note_next(hook.owner, hook.to)
   redis.call('ZADD', P .. 'hook_expiry', int(NOW + ttl_ms), hook.id)
-  local index = P .. 'hooks:' .. hook.owner .. ':' .. status
+  local index = P .. 'hooks:' .. hook.owner .. ':' .. status .. ':ended'
+  redis.call('ZADD', index, redis.call('INCR', P .. 'hook_seq'), hook.id)
   local over = redis.call('ZCARD', index) - most
   if over > 0 then
     for _, id in ipairs(redis.call('ZRANGE', index, 0, over - 1)) do forget_hook(id, index) end

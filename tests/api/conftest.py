@@ -20,23 +20,28 @@ BODY_LIMIT = 4096
 
 
 class GatewayProcess:
-    """uvicorn with the factory, as `medusaq gateway` runs it; `http` is a client to it."""
+    """uvicorn with the factory, as `medusaq gateway` runs it; `http` is a client to it.
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    options: more of uvicorn's. socket: a Unix socket to listen on, in place of a port.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, *options: str, socket: Path | None = None) -> None:
         port = free_port()
         self.log = folder / f"gateway{port}.log"
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
-                [*UVICORN, "--port", str(port)],
+                [*UVICORN, "--port", str(port), *options, *(["--uds", str(socket)] if socket else [])],
                 cwd=ROOT,
                 env=environment(settings),
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
         self.pid = self._process.pid
+        self._socket = socket
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20)
+        transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
+        self.http = httpx.Client(base_url=self.url, timeout=20, transport=transport)
         wait_until(self._answers, 20, lambda: self._process.poll() is None, self.log.read_text)
 
     def stop(self) -> int:
@@ -45,6 +50,8 @@ class GatewayProcess:
         return self._process.wait(10)
 
     def _answers(self) -> bool:
+        if self._socket and "running on unix socket" not in self.log.read_text():
+            return False  # httpcore leaves sockets open that reach nobody
         try:
             return self.http.get("/healthz").status_code == 200
         except httpx.TransportError:

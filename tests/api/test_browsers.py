@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import socket
+
 import httpx
 import pytest
 
+from tasks.key import Limits
+from tasks.keys import KeyStore
 from tasks.settings import Settings
+from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
 
@@ -60,6 +66,51 @@ def test_figures_in_a_container_that_is_published_here(
     process.stop()
 
 
+def own_address() -> str:
+    """At which others reach this machine; nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        return str(asked.getsockname()[0])
+
+
+def test_another_machine_that_reaches_what_was_meant_for_this_one(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """uvicorn was told to listen everywhere, which the settings know nothing of."""
+    settings = fast_settings(redis_server)
+    process = GatewayProcess(settings, tmp_path_factory.mktemp("gateway"), "--host", "0.0.0.0")
+    assert process.http.get("/v1/jobs").status_code == 200
+    as_here = {"Host": "127.0.0.1"}
+    with httpx.Client(base_url=f"http://{own_address()}:{process.port}", headers=as_here) as remote:
+        for path in ("/v1/jobs", "/metrics"):
+            answer = remote.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key"), path
+        assert remote.get("/healthz").status_code == 200
+        store = JobStore(settings)
+        bearer = {"Authorization": f"Bearer {KeyStore(store).create('test', Limits())[1]}"}
+        store.close()
+        assert remote.get("/v1/jobs", headers=bearer).status_code == 200
+    process.stop()
+
+
+def test_another_machine_behind_a_proxy_of_this_one(gateway: GatewayProcess) -> None:
+    for client, status in (("203.0.113.9", 401), ("127.0.0.2", 200)):
+        answer = gateway.http.get("/v1/jobs", headers={"X-Forwarded-For": client})
+        assert answer.status_code == status, client
+
+
+def test_a_unix_socket_is_of_this_machine(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("gateway")
+    process = GatewayProcess(fast_settings(redis_server), folder, socket=folder / "http.sock")
+    assert process.http.get("/v1/jobs").status_code == 200
+    process.stop()
+
+
 def test_our_own_page(gateway: GatewayProcess) -> None:
     answer = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Origin": gateway.url})
     assert answer.status_code == 202
@@ -105,7 +156,11 @@ def test_the_docs_may_load_what_they_need_and_no_more(http: httpx.Client) -> Non
     assert policy["default-src"] == "'none'"
     assert policy["frame-ancestors"] == "'none'"
     assert policy["connect-src"] == "'self'"
+    assert policy["script-src"].startswith("'self' 'sha256-")
     assert "'unsafe-inline'" not in policy["script-src"]
-    assert "sha256-" in policy["script-src"]
     assert "url: '/openapi.json'" in answer.text
+    assert "http" not in answer.headers["content-security-policy"], "all of it is ours"
+    loaded = re.findall(r'(?:src|href)="(/[^"]+)"', answer.text)
+    kinds = [http.get(path).headers["content-type"].partition(";")[0] for path in loaded]
+    assert sorted(kinds) == ["text/css", "text/javascript"]
     assert http.get("/redoc").status_code == 404, "it would need more than the policy grants"

@@ -21,7 +21,7 @@ from tests.workers import Workers, wait_until
 pytestmark = pytest.mark.stack
 
 JOB = {"prompt": "hi", "max_tokens": 10}
-PUBLIC = ("/healthz", "/readyz", "/docs", "/openapi.json", "/metrics")
+PUBLIC = ("/healthz", "/readyz", "/docs", "/docs/swagger-ui-bundle.js", "/openapi.json", "/metrics")
 
 
 class Keys:
@@ -271,6 +271,23 @@ def test_an_online_request_has_all_its_choices_or_none(
     spent = next(found.tokens_today for found in keys.made.list() if found.id == key.id)
     assert len(listed) == 3
     assert spent == sum(job["result"]["usage"]["total_tokens"] for job in listed)
+    keys.close()
+
+
+def test_requests_open_at_once(open_settings: Settings, start: Callable[[Settings], GatewayProcess]) -> None:
+    own = start(open_settings.model_copy(update={"max_open_requests": 2}))
+    keys = Keys(open_settings)
+    client, other = keys.client(own), keys.client(own)
+    job = client.post("/v1/jobs", json=JOB).json()["id"]
+    with client.stream("GET", f"/v1/jobs/{job}/events") as first:
+        assert first.status_code == 200
+        with client.stream("GET", f"/v1/jobs/{job}/events") as second:
+            assert second.status_code == 200
+            refused = client.get("/v1/jobs")
+            assert error(refused) == (429, "requests", "rate_limit_exceeded")
+            assert refused.headers["retry-after"] == "2"
+            assert other.get("/v1/jobs").status_code == 200
+        wait_until(lambda: client.get("/v1/jobs").status_code == 200)
     keys.close()
 
 

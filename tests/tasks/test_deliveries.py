@@ -130,16 +130,17 @@ def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> N
     settings = fast_settings(redis_server, webhook_log=1)
     store = JobStore(settings)
     outbox = DeliveryStore(store, settings)
-    indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered")
+    indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered:ended")
     for index in indexes:
         store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 0})
     try:
-        sent = [end(store) for _ in range(3)]
+        for _ in range(3):
+            end(store)
         first = take(outbox, most=1)
         [one, two, three] = first + take(outbox)
         for due in (one, two, three):
             assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
-        assert only(outbox).object_id == sent[-1]
+        assert only(outbox).id == three.id
         for index in indexes:
             assert store.redis.zscore(f"{store.prefix}{index}", "evt_gone") is None, index
     finally:
@@ -271,6 +272,30 @@ def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer
             store.redis.zadd(key, dict.fromkeys(store.redis.zrange(key, 0, -1), 1))
         assert take(outbox) == []
         assert keys(store) == {f"{store.prefix}hook_seq"}
+    finally:
+        store.close()
+
+
+def test_the_log_keeps_what_ended_last(redis_server: RedisServer) -> None:
+    settings = fast_settings(redis_server, webhook_log=3)
+    store = JobStore(settings)
+    outbox = DeliveryStore(store, settings)
+    try:
+        made = []
+        for _ in range(5):
+            end(store)
+            made += take(outbox)
+        late, *others = made
+        for due in (*others, late):
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        assert [d.id for d in outbox.page("me", 10)[0]] == [others[3].id, others[2].id, late.id]
+        outbox.replay(others[2].id, "me")
+        [again] = take(outbox)
+        end(store)
+        [new] = take(outbox)
+        for due in (new, again):
+            assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
+        assert {d.id for d in outbox.page("me", 10)[0]} == {late.id, new.id, again.id}
     finally:
         store.close()
 

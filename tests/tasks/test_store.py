@@ -320,6 +320,17 @@ def test_pages_newest_first(store: JobStore) -> None:
         store.page(2, after="job_none")
 
 
+def test_a_page_of_large_records_ends_early(store: JobStore) -> None:
+    large = "x" * 1_900_000
+    ids = [queued(store, prompt) for prompt in ("small", large, large, large, 3 * large, "small")][::-1]
+    pages, more = [], True
+    while more:
+        page = store.page(100, after=pages[-1][-1] if pages else None)
+        pages.append([job.id for job in page.jobs])
+        more = page.has_more
+    assert pages == [ids[:1], ids[1:2], ids[2:4], ids[4:]]
+
+
 def test_page_filters(store: JobStore) -> None:
     tagged = [queued(store, metadata={"run": "a", "n": str(n % 2)}) for n in range(6)]
     other = queued(store, metadata={"run": "a=b", "run=a": "b"})

@@ -19,6 +19,7 @@ from tasks.webhook import DeliveryStatus
 from tests.receivers import Speaking, receiving, status
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.outbox import Start, over, told, tried
+from tests.workers import wait_until
 
 DAY_S = 86_400.0
 
@@ -234,6 +235,80 @@ def test_answers_that_are_no_good(
         assert (attempt["error"] is None) == (code is not None)
         good = DeliveryStatus.DELIVERED if code else DeliveryStatus.FAILED
         assert delivery.status is good
+
+
+def test_what_a_server_says_is_neither_kept_nor_shown(
+    store: JobStore, outbox: DeliveryStore, start: Start
+) -> None:
+    start(webhook_retries_s=[])
+
+    def say(connection: socket.socket) -> None:
+        with closing(connection):
+            connection.recv(65536)
+            connection.sendall(b"220 mail.internal " + b"\xff" * 100_000 + b"\r\n\r\n")
+
+    with Speaking(say) as url:
+        [attempt] = over(outbox, told(store, url)).attempts
+    assert attempt["error"] == "what came is no answer in HTTP, or breaks off"
+
+
+def test_a_long_error_is_cut(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
+    start(webhook_retries_s=[])
+    name = ".".join(["a" * 60] * 30)  # longer than names may be: no name server is asked
+    [attempt] = over(outbox, told(store, f"http://{name}/")).attempts
+    assert attempt["error"] == name[: webhook_sender.ERROR_CHARS]
+
+
+def test_name_servers_that_hang_hold_up_no_other_owner(
+    store: JobStore, outbox: DeliveryStore, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(webhook_sender, "MOST_OF_ONE", 2)
+    hanging: list[str] = []
+    answers = threading.Event()
+
+    def resolve(host: str, port: int, **options: Any) -> list[Any]:
+        if host.endswith(".test"):
+            hanging.append(host)
+            answers.wait(60)
+            raise OSError("no such name")
+        return socket.getaddrinfo(host, port, **options)
+
+    start(Guard(allow_all=True, resolve=resolve), webhook_timeout_s=0.3, webhook_retries_s=[])
+    slow = [told(store, f"http://{i}.test/", owner="slow") for i in range(8)]
+
+    def given_up() -> int:
+        return sum(outbox.get(d, "slow").status is DeliveryStatus.FAILED for d in slow)
+
+    wait_until(lambda: given_up() == 2)
+    with receiving() as receiver:
+        for _ in range(5):
+            assert over(outbox, told(store, receiver.url)).status is DeliveryStatus.DELIVERED
+    assert (len(hanging), given_up()) == (2, 2), "their look-ups take room for as long as they last"
+    answers.set()
+    wait_until(lambda: given_up() == 8, report=lambda: str(hanging))
+
+
+def test_a_slow_redis_is_no_failure_of_the_receiver(
+    store: JobStore, outbox: DeliveryStore, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys are asked for twice: the first answer comes too late, the second at once."""
+    signing_keys, asked, answers = DeliveryStore.signing_keys, [], threading.Event()
+
+    def late(self: DeliveryStore, owner: str) -> list[str]:
+        asked.append(owner)
+        if len(asked) == 1:
+            answers.wait(60)
+        return signing_keys(self, owner)
+
+    monkeypatch.setattr(DeliveryStore, "signing_keys", late)
+    start(webhook_timeout_s=0.5, webhook_retries_s=[])
+    with receiving() as receiver:
+        delivery = over(outbox, told(store, receiver.url))
+        answers.set()
+        assert delivery.status is DeliveryStatus.DELIVERED
+        assert len(receiver.got) == 1
+    assert not any("no answer" in str(a["error"]) for a in delivery.attempts)
 
 
 def test_what_the_sender_itself_does_wrong_is_noted(

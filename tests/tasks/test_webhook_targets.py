@@ -48,7 +48,7 @@ def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, 
         for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1"):
             delivery = over(outbox, told(store, inside.url.replace("127.0.0.1", host)))
             assert delivery.status is DeliveryStatus.FAILED
-            assert "no public address" in delivery.attempts[0]["error"]
+            assert "not lead to public addresses" in delivery.attempts[0]["error"]
         assert inside.got == []
 
 
