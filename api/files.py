@@ -15,7 +15,7 @@ from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.inputs import idempotency_key, page_query, seen_by
 from api.ranges import byte_range
-from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
+from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -42,7 +42,7 @@ _FORM = {
             }
         },
     },
-    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}}],
+    "parameters": [IDEMPOTENCY_KEY],
 }
 _CONTENT: dict[int | str, dict[str, Any]] = {
     code: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
