@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import idempotency_key, page_query, seen_by
+from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, page_query, seen_by
 from api.ranges import byte_range
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
 from api.uploads import ANCHOR, SECONDS, receive_file
@@ -36,8 +36,10 @@ _FORM = {
                         "purpose": {"type": "string", "enum": [Purpose.BATCH.value]},
                         "file": {"type": "string", "format": "binary"},
                         ANCHOR: {"type": "string", "enum": ["created_at"]},
-                        SECONDS: {"type": "integer"},
+                        SECONDS: {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S},
                     },
+                    "dependentRequired": {ANCHOR: [SECONDS], SECONDS: [ANCHOR]},
+                    "additionalProperties": False,
                 }
             }
         },

@@ -55,7 +55,14 @@ _LIST = {
         *PAGE_PARAMETERS,
         query("status", {"type": "string", "enum": list(Status)}),
         {
-            **query("metadata", {"type": "object", "additionalProperties": {"type": "string"}}),
+            **query(
+                "metadata",
+                {
+                    "type": "object",
+                    "propertyNames": {"minLength": 1},
+                    "additionalProperties": {"type": "string"},
+                },
+            ),
             "style": "deepObject",
             "explode": True,
         },
@@ -68,7 +75,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value."""
     status: Status | None = None
     metadata: dict[str, str] = {}
-    limit, after, filters = page_query(request, r"status|metadata\[.+\]")
+    limit, after, filters = page_query(request, r"status|metadata\[(?s:.+)\]")
     for name, value in filters:
         if name == "status":
             status = _status(value)
