@@ -23,7 +23,7 @@ from api.inputs import (
     page_query,
     seen_by,
 )
-from api.schemas import PAGE_PARAMETERS, ErrorBody, page
+from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
 from api.submission import check_target, hash_of
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
@@ -75,7 +75,7 @@ _BODY = {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}}},
     },
-    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}}],
+    "parameters": [IDEMPOTENCY_KEY],
 }
 
 
@@ -124,7 +124,7 @@ async def cancel_batch(batch_id: str, request: Request, gateway: GatewayDep) -> 
     return JSONResponse((await run_in_threadpool(end)).to_json())
 
 
-@router.post("/v1/batches/{batch_id}/retry")
+@router.post("/v1/batches/{batch_id}/retry", openapi_extra={"parameters": [IDEMPOTENCY_KEY]})
 async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """A new batch of the lines that failed in this one, with the same settings."""
     key = idempotency_key(request)

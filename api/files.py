@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
-from api.inputs import idempotency_key, page_query, seen_by
+from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, page_query, seen_by
 from api.ranges import byte_range
-from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
+from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -36,13 +36,15 @@ _FORM = {
                         "purpose": {"type": "string", "enum": [Purpose.BATCH.value]},
                         "file": {"type": "string", "format": "binary"},
                         ANCHOR: {"type": "string", "enum": ["created_at"]},
-                        SECONDS: {"type": "integer"},
+                        SECONDS: {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S},
                     },
+                    "dependentRequired": {ANCHOR: [SECONDS], SECONDS: [ANCHOR]},
+                    "additionalProperties": False,
                 }
             }
         },
     },
-    "parameters": [{"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}}],
+    "parameters": [IDEMPOTENCY_KEY],
 }
 _CONTENT: dict[int | str, dict[str, Any]] = {
     code: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}

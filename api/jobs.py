@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.inputs import idempotency_key, json_body, owner_of, page_query, seen_by, wait_s
-from api.schemas import PAGE_PARAMETERS, ErrorBody, JobList, JobRecord, page, query
+from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, PREFER, ErrorBody, JobList, JobRecord, page, query
 from api.submission import submit
 from tasks.errors import JobNotFound
 from tasks.job import Status
@@ -33,10 +33,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_ERRORS)
             "required": True,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobRequest"}}},
         },
-        "parameters": [
-            {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "wait=10"},
-            {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}},
-        ],
+        "parameters": [PREFER, IDEMPOTENCY_KEY],
     },
 )
 async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
@@ -58,7 +55,14 @@ _LIST = {
         *PAGE_PARAMETERS,
         query("status", {"type": "string", "enum": list(Status)}),
         {
-            **query("metadata", {"type": "object", "additionalProperties": {"type": "string"}}),
+            **query(
+                "metadata",
+                {
+                    "type": "object",
+                    "propertyNames": {"minLength": 1},
+                    "additionalProperties": {"type": "string"},
+                },
+            ),
             "style": "deepObject",
             "explode": True,
         },
@@ -73,7 +77,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     A page of large records has fewer of them, and at least one: `has_more` tells whether there are others."""
     status: Status | None = None
     metadata: dict[str, str] = {}
-    limit, after, filters = page_query(request, r"status|metadata\[.+\]")
+    limit, after, filters = page_query(request, r"status|metadata\[(?s:.+)\]")
     for name, value in filters:
         if name == "status":
             status = _status(value)
@@ -87,7 +91,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     return page([job.to_json() for job in found.jobs], found.has_more)
 
 
-@router.get("/{job_id}", responses={200: {"model": JobRecord}})
+@router.get("/{job_id}", responses={200: {"model": JobRecord}}, openapi_extra={"parameters": [PREFER]})
 async def get_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
     wait = wait_s(request, gateway.settings)

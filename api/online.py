@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from api.asked import read
+from api.asked import MAX_CHOICES, read
 from api.chunks import ChatChoice, Choice, CompletionChoice
 from api.error_handlers import error_object
 from api.errors import ApiError
@@ -38,18 +38,41 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 router = APIRouter(tags=["OpenAI"], responses=_ERRORS)
 
 
-def _body(*required: str) -> dict[str, Any]:
-    schema = {"type": "object", "required": list(required), "additionalProperties": True}
+_TEXT = {"type": "string", "minLength": 1}
+_PROMPT = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_CHOICES}]}
+_PART = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]},
+    },
+}
+_MESSAGES = {"type": "array", "items": _MESSAGE, "minItems": 1}
+
+
+def _body(name: str, field: dict[str, Any]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "required": [name],
+        "properties": {name: field},
+        "additionalProperties": True,
+    }
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-@router.post(CHAT, openapi_extra=_body("messages"))
+@router.post(CHAT, openapi_extra=_body("messages", _MESSAGES))
 async def chat_completions(request: Request, gateway: GatewayDep) -> Response:
     """OpenAI's chat completions, whole or as a stream; the fields of POST /v1/jobs are taken too."""
     return await _answer(request, gateway, CHAT)
 
 
-@router.post(COMPLETIONS, openapi_extra=_body("prompt"))
+@router.post(COMPLETIONS, openapi_extra=_body("prompt", _PROMPT))
 async def completions(request: Request, gateway: GatewayDep) -> Response:
     """OpenAI's completions of raw text, of several prompts too, whole or as a stream."""
     return await _answer(request, gateway, COMPLETIONS)

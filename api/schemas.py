@@ -7,6 +7,7 @@ from typing import Any, Literal
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from api.inputs import MAX_IDEMPOTENCY_KEY
 from tasks.job import Priority, Status
 
 
@@ -90,6 +91,12 @@ def query(name: str, schema: dict[str, Any], description: str = "") -> dict[str,
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
+PREFER = {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "wait=10"}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
+}
 PAGE_PARAMETERS = [
     query("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
     query("after", {"type": "string"}, "The id behind which the page begins."),

@@ -102,7 +102,9 @@ class JobRequest(Strict):
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[TokenKey, Bias] = Field({}, max_length=MAX_BIASES)
+    logit_bias: dict[TokenKey, Bias] = Field(
+        {}, max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}
+    )
     logprobs: int | None = Field(None, ge=0, le=20)
     ignore_eos: bool = False
     response_format: ResponseFormat | None = None

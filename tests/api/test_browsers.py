@@ -145,6 +145,8 @@ def test_headers_of_every_answer(
     answer = http.request(method, path, content=body)
     assert answer.status_code == status
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
     assert answer.headers["cache-control"] == "no-store"

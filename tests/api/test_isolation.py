@@ -1,7 +1,8 @@
 """Two keys that cannot see each other's things, through any endpoint that the OpenAPI document names.
 
-A new endpoint is covered by itself. One with a path parameter that is not known here, or that takes the id of
-a thing under a new name, fails until somebody says whose it is.
+A new endpoint is covered by itself, and so is a new parameter. A parameter of a kind that is not known here,
+an id of a thing under a new name, and a route that is not in the document fail until somebody says whose it
+is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from api.access import METRICS, PUBLIC
 from api.app import create_app
@@ -36,15 +38,12 @@ KINDS = {
     "files": "file_id",
     "webhooks/deliveries": "delivery_id",
 }
+NAMING = re.compile(r"\w+_id|after|before")  # query parameters that take the id of a thing
+HEADERS = {"Prefer": "wait=1", "Idempotency-Key": MARK}  # the first key has used the latter
+UNDOCUMENTED = {"/docs", "/openapi.json"}  # for people, as are the page's files below it; the same for all
 METHODS = ("get", "post", "put", "patch", "delete")
-STREAM = "text/event-stream"
-
-
-def _document() -> dict[str, Any]:
-    return create_app(Settings(_env_file=None)).openapi()  # type: ignore[call-arg]
-
-
-DOCUMENT = _document()
+APP = create_app(Settings(_env_file=None))  # type: ignore[call-arg]
+DOCUMENT = APP.openapi()
 OPERATIONS = [
     (method, path, operation)
     for path, operations in DOCUMENT["paths"].items()
@@ -52,6 +51,12 @@ OPERATIONS = [
     if method in METHODS
 ]
 NAMES = [f"{method} {path}" for method, path, _ in OPERATIONS]
+QUERIES = [
+    pytest.param(method, path, operation, parameter, id=f"{method} {path}?{parameter['name']}")
+    for method, path, operation in OPERATIONS
+    for parameter in operation.get("parameters", ())
+    if parameter["in"] == "query"
+]
 
 
 @dataclass
@@ -92,7 +97,8 @@ def two(gateway: GatewayProcess, gateway_settings: Settings, model_worker: Worke
         for secret in secrets
     ]
     wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401, 3)
-    yield Two(*clients, gateway.http, _things(clients[0]))
+    first, second, third = clients
+    yield Two(first, second, third, gateway.http, _things(first))
     for client in clients:
         client.close()
 
@@ -108,11 +114,11 @@ def _things(client: httpx.Client) -> dict[str, str]:
     boundary = {"Content-Type": "multipart/form-data; boundary=B"}
     parts = form(("purpose", "batch"), ("file", content, f"{MARK}.jsonl"))
     nowhere = {"url": f"http://127.0.0.1:{free_port()}/{MARK}"}
-    sent = {"prompt": MARK, "webhook": nowhere}
-    job = client.post("/v1/jobs", json=sent, headers={"Prefer": "wait=5"}).json()
-    file = client.post("/v1/files", content=parts, headers=boundary).json()
+    sent = {"prompt": MARK, "webhook": nowhere, "metadata": {"name": MARK}}
+    job = client.post("/v1/jobs", json=sent, headers={**HEADERS, "Prefer": "wait=5"}).json()
+    file = client.post("/v1/files", content=parts, headers=boundary | HEADERS).json()
     asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
-    batch = client.post("/v1/batches", json=asked).json()
+    batch = client.post("/v1/batches", json=asked, headers=HEADERS).json()
     wait_until(lambda: client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", 20)
     deliveries = "/v1/webhooks/deliveries?status=failed"
     wait_until(lambda: len(client.get(deliveries).json()["data"]) == 1, 20)
@@ -125,12 +131,39 @@ def _things(client: httpx.Client) -> dict[str, str]:
     }
 
 
-def ask(client: httpx.Client, method: str, path: str, operation: dict[str, Any], two: Two) -> httpx.Response:
-    """With a body that names the first key's things, where the endpoint takes one."""
+def ask(
+    client: httpx.Client,
+    method: str,
+    path: str,
+    operation: dict[str, Any],
+    two: Two,
+    query: dict[str, str] | None = None,
+) -> httpx.Response:
+    """With a body that names the first key's things, where the endpoint takes one, and its headers."""
+    headers = {}
+    for name in (each["name"] for each in operation.get("parameters", ()) if each["in"] == "header"):
+        assert name in HEADERS, f"what does the header {name} do? Say it in this test"
+        headers[name] = HEADERS[name]
     content = operation.get("requestBody", {}).get("content", {})
+    body = None
     if "application/json" in content:
-        return client.request(method, path, json=_body(content["application/json"]["schema"], two))
-    return client.request(method, path)
+        body = _body(content["application/json"]["schema"], two)
+    return client.request(method, path, json=body, headers=headers, params=query)
+
+
+def queries(parameter: dict[str, Any], two: Two) -> Iterator[tuple[dict[str, str], str | None]]:
+    """What to ask for by this parameter, and the id in it of a thing of the first key's."""
+    name, schema = parameter["name"], parameter["schema"]
+    if "enum" in schema:
+        yield from (({name: value}, None) for value in schema["enum"])
+    elif schema.get("type") == "integer":
+        yield {name: str(schema["maximum"])}, None
+    elif parameter.get("style") == "deepObject":
+        yield {f"{name}[name]": MARK}, MARK
+        yield from (({f"{name}[{kind}]": thing}, thing) for kind, thing in two.ids.items())
+    else:
+        assert NAMING.fullmatch(name), f"what does ?{name}= name? Say it in this test"
+        yield from (({name: thing}, thing) for thing in two.ids.values())
 
 
 def _body(schema: dict[str, Any], two: Two) -> dict[str, Any]:
@@ -184,7 +217,48 @@ def test_the_things_of_another_key(two: Two, method: str, path: str, operation: 
         assert not [each for each in two.ids.values() if each in answer.text]
     if any(name.endswith("_id") for name in _named(operation)):
         assert 400 <= answer.status_code < 500, "it names a thing of another key"
+    assert answer.status_code != 409, "what another key has sent under this Idempotency-Key is its own"
     assert two.records() == before
+
+
+@pytest.mark.parametrize(("method", "path", "operation", "parameter"), QUERIES)
+def test_no_query_shows_the_things_of_another_key(
+    two: Two, method: str, path: str, operation: dict[str, Any], parameter: dict[str, Any]
+) -> None:
+    """An id of another key's thing is answered as one that never was."""
+    before = two.records()
+    for query, thing in queries(parameter, two):
+        assert ask(two.nobody, method, two.fill(path), operation, two, query).status_code == 401
+        text = (answer := ask(two.second, method, two.fill(path), operation, two, query)).text
+        assert answer.status_code < 500
+        if thing is not None:
+            if method == "get":
+                unknown = {name: "x" * len(thing) for name in query}
+                other = ask(two.second, method, two.fill(path), operation, two, unknown)
+                assert (answer.status_code, text.replace(thing, "x" * len(thing))) == (
+                    other.status_code,
+                    other.text,
+                )
+            text = text.replace(thing, "")  # which an error may repeat
+        assert MARK not in text
+        assert not [each for each in two.ids.values() if each in text]
+    assert two.records() == before
+
+
+def test_every_route_is_in_the_document() -> None:
+    """Or is named here: the tests above are made from the document."""
+    served = {
+        (method.lower(), re.sub(r":\w+}", "}", route.path or ""))
+        for route in iter_route_contexts(APP.routes)
+        for method in route.methods or ("ANY",)
+        if method != "HEAD"
+    }
+    documented = {(method, path) for method, path, _ in OPERATIONS}
+    hidden = served - documented
+    assert {
+        each for each in hidden if each[1] not in UNDOCUMENTED and not each[1].startswith("/docs/")
+    } == set()
+    assert {method for method, _ in hidden} == {"get"}
 
 
 def _named(operation: dict[str, Any]) -> set[str]:

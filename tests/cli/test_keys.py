@@ -81,6 +81,28 @@ def test_a_key_that_is_spent_ends_a_run_at_once(cli: Cli, gateway: str, served: 
 
 
 @pytest.mark.parametrize(
+    ("option", "taken", "refused"),
+    [
+        ("--requests-per-minute", "1", "0"),
+        ("--tokens-per-day", "1", "0"),
+        ("--max-jobs", "1", "0"),
+        ("--max-batches", "1", "0"),
+        ("--weight", "0.001", "0.0009"),
+        ("--weight", "1000", "1000.1"),
+    ],
+)
+def test_the_limits_that_a_key_may_have(
+    cli: Cli, served: object, option: str, taken: str, refused: str
+) -> None:
+    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    made = json.loads(cli("keys", "create", "carol", option, taken, "--json").stdout)
+    assert made["limits"][option.removeprefix("--").replace("-", "_")] == float(taken)
+    ended = cli("keys", "create", "carol", option, refused)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: Invalid value for '{option}': ")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("create",), "Missing argument 'NAME'."),

@@ -201,6 +201,7 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
             ["body.decoding: input should be 'auto', 'medusa' or 'normal'"],
         ),
         ({"prompt": "x", "custom_id": 5}, ["custom_id: must be a string of 1 to 512 characters"]),
+        ({"prompt": "x", "custom_id": "c" * 513}, ["custom_id: must be a string of 1 to 512 characters"]),
         (
             {"prompt": "x", "custom_id": "\ud800"},
             ["custom_id: holds half of a surrogate pair, which UTF-8 cannot carry"],
@@ -246,6 +247,11 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
 )
 def test_wrong_fields_are_named(value: object, expected: list[str]) -> None:
     assert problems(value) == expected
+
+
+@pytest.mark.parametrize("length", [1, 512])
+def test_the_lengths_that_a_custom_id_may_have(length: int) -> None:
+    assert not read(json.dumps({"custom_id": "c" * length, "prompt": "x"}) + "\n")[0].problems
 
 
 def test_a_repeated_custom_id_names_the_first_line() -> None:

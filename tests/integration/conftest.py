@@ -11,7 +11,16 @@ from pydantic import SecretStr
 from tasks.key import Limits
 from tasks.keys import KeyStore
 from tasks.store import JobStore
-from tests.integration.secured import FLOWER_PASSWORD, PASSWORD, SERVICES, USER, Secured, System
+from tests.integration.secured import (
+    FLOWER_PASSWORD,
+    PASSWORD,
+    SERVICES,
+    USER,
+    WEBHOOK_SECRETS,
+    Secured,
+    System,
+)
+from tests.s3 import S3Server
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tls import TlsProxy, ca_file
 from tests.workers import SCRIPTED, wait_until
@@ -29,7 +38,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 @pytest.fixture(scope="session")
-def system(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def system(
+    secured: Secured, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[System]:
     settings = fast_settings(
         secured.redis,
         redis_url=secured.url,
@@ -41,6 +52,8 @@ def system(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         engine_factory=SCRIPTED,
         log_level="DEBUG",
         webhook_allow=["127.0.0.1/32"],
+        webhook_secrets=SecretStr(" ".join(WEBHOOK_SECRETS)),
+        files=f"s3://{s3_server.new_bucket()}/files",
     )
     store = JobStore(settings)
     _, key = KeyStore(store).create("test", Limits())

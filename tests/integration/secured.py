@@ -10,13 +10,15 @@ from pathlib import Path
 import httpx
 
 from tasks.settings import Settings
+from tasks.webhook import new_secret
 from tests.servers import RedisServer
 from tests.tls import TlsProxy
 from tests.workers import ROOT, environment
 
 USER, PASSWORD = "medusaq", "Redis-pass.word-8f1c"
 FLOWER_PASSWORD = "Flower-pass.word-77ab"
-S3_SECRET = "S3-secret.key-190d"
+S3_SECRET = "S3-secret.key-190d"  # any will do for the server of the tests
+WEBHOOK_SECRETS = (new_secret(), new_secret())
 SERVICES = ("gateway", "worker", "io", "flower")
 
 

@@ -10,14 +10,24 @@ import openai
 import pytest
 import redis
 import trustme
+from pydantic import SecretStr
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from tasks.errors import StoreUnavailable
+from tasks.key import Limits
 from tasks.keys import KeyStore
 from tasks.store import JobStore
 from tasks.webhook import secret_key
-from tests.integration.secured import FLOWER_PASSWORD, PASSWORD, S3_SECRET, USER, Secured, System
-from tests.receivers import receiving
+from tests.integration.secured import (
+    FLOWER_PASSWORD,
+    PASSWORD,
+    S3_SECRET,
+    USER,
+    WEBHOOK_SECRETS,
+    Secured,
+    System,
+)
+from tests.receivers import Received, receiving
 from tests.servers import fast_settings, free_port
 from tests.tls import TlsProxy, ca_file
 from tests.workers import wait_until
@@ -29,8 +39,18 @@ def bearer(system: System) -> dict[str, str]:
     return {"Authorization": f"Bearer {system.key}"}
 
 
-def webhook_secret(system: System) -> str:
-    return str(httpx.get(f"{system.url}/v1/webhooks/secret", headers=bearer(system)).json()["current"])
+def secrets_of(signing: str) -> tuple[str, ...]:
+    """A secret of webhooks as it may be read by accident."""
+    return signing.removeprefix("whsec_"), secret_key(signing).hex(), repr(secret_key(signing))
+
+
+def tell(system: System) -> Received:
+    """The webhook of a job."""
+    with receiving() as receiver:
+        job = {"prompt": "hello there", "webhook": {"url": receiver.url}}
+        assert httpx.post(f"{system.url}/v1/jobs", json=job, headers=bearer(system)).status_code == 202
+        [got] = receiver.wait_for(1, 20)
+    return got
 
 
 def test_everything_works(system: System) -> None:
@@ -46,11 +66,9 @@ def test_everything_works(system: System) -> None:
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
         wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", 20, report=system.logs)
-    with receiving() as receiver:
-        job = {"prompt": "hello there", "webhook": {"url": receiver.url}}
-        assert httpx.post(f"{system.url}/v1/jobs", json=job, headers=bearer(system)).status_code == 202
-        [got] = receiver.wait_for(1, 20)
-        Verifier(webhook_secret(system)).verify(got.body, got.headers)
+    got = tell(system)
+    for signing in WEBHOOK_SECRETS:
+        Verifier(signing).verify(got.body, got.headers)
     flower = httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD))
     wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2, 20)
     assert flower.get("/api/tasks").json(), "it hears of the jobs"
@@ -70,24 +88,46 @@ def test_no_secret_can_be_read_anywhere(system: System) -> None:
             assert answer.status_code == 200, page
             told[f"Flower's {page}"] = answer.text
     shown = ["/metrics", "/v1/models", "/v1/jobs", "/v1/batches", "/v1/webhooks/deliveries", "/openapi.json"]
-    for path in [*shown, "/nowhere"]:
+    for path in [*shown, "/v1/webhooks/secret", "/nowhere"]:
         told[path] = httpx.get(system.url + path, headers=bearer(system)).text
     for name, process in system.processes.items():
         told[f"command line of {name}"] = Path(f"/proc/{process.pid}/cmdline").read_text()
-    signing = webhook_secret(system)
     secrets = (
         PASSWORD,
         FLOWER_PASSWORD,
         S3_SECRET,
         system.key,
         system.key.removeprefix("mq_"),
-        signing.removeprefix("whsec_"),
-        secret_key(signing).hex(),
+        *(text for signing in WEBHOOK_SECRETS for text in secrets_of(signing)),
     )
+    assert system.settings.files.startswith("s3://"), "which the secret of S3 is for"
     for where, text in told.items():
         assert text, where
         for secret in secrets:
             assert secret not in text, f"{secret} is in {where}"
+
+
+def test_an_owner_s_secret_of_webhooks_is_in_no_log(system: System, tmp_path: Path) -> None:
+    """Where the settings give none, the gateway makes one for each key."""
+    own = free_port()
+    settings = system.settings.model_copy(
+        update={"webhook_secrets": SecretStr(""), "key_prefix": f"t{own}:", "port": own}
+    )
+    store = JobStore(settings)
+    _, key = KeyStore(store).create("test", Limits())
+    store.close()
+    other = System(settings, key, tmp_path)
+    for name in ("gateway", "worker", "io"):
+        other.start(name)
+    try:
+        wait_until(lambda: _status(other.url) == 200, 60, report=other.logs)
+        got = tell(other)
+        signing = httpx.get(f"{other.url}/v1/webhooks/secret", headers=bearer(other)).json()["current"]
+        Verifier(signing).verify(got.body, got.headers)
+    finally:
+        other.stop()
+    for secret in secrets_of(signing):
+        assert secret not in other.logs()
 
 
 def test_a_wrong_password_is_said_without_it(secured: Secured, tmp_path: Path) -> None:
@@ -106,7 +146,7 @@ def test_a_wrong_password_is_said_without_it(secured: Secured, tmp_path: Path) -
     finally:
         system.stop()
     assert "Wrong-pass.word" not in system.logs() + told.text
-    assert f"rediss://{USER}:**@localhost:" in system.logs()
+    assert f"rediss://{USER}:***@localhost:" in system.logs()
 
 
 def _status(url: str) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tasks.batch_files import dump
 from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
 from tasks.batches import Line
-from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID
 
 MOST = 4096
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -65,7 +65,7 @@ def test_what_the_line_leaves_open_is_fixed_once() -> None:
         (line(None), "invalid_custom_id", "custom_id"),
         (line(""), "invalid_custom_id", "custom_id"),
         (line(5), "invalid_custom_id", "custom_id"),
-        (line("x" * 513), "invalid_custom_id", "custom_id"),
+        (line("x" * (MAX_CUSTOM_ID + 1)), "invalid_custom_id", "custom_id"),
         (b'{"custom_id": "\\ud800", "method": "POST"}', "invalid_json_line", "custom_id"),
         (line(url=COMPLETIONS, body={"prompt": "x"}), "url_mismatch", "url"),
         (line(url="/v1/embeddings"), "url_mismatch", "url"),
@@ -101,6 +101,13 @@ def test_a_bad_line_is_refused_with_its_code(raw: bytes | None, code: str, field
     got = decoder().decode(3, raw)
     assert isinstance(got, Refused)
     assert (got.number, got.problem.code, got.problem.field) == (3, code, field)
+
+
+@pytest.mark.parametrize("length", [1, MAX_CUSTOM_ID])
+def test_the_lengths_that_an_id_may_have(length: int) -> None:
+    got = decoder().decode(1, line("x" * length))
+    assert isinstance(got, Line)
+    assert len(got.custom_id) == length
 
 
 def test_what_is_nested_too_deeply_is_called_so() -> None:

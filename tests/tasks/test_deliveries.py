@@ -60,6 +60,18 @@ def test_a_delivery_that_kills_its_senders_is_given_up(store: JobStore, outbox: 
     assert len(only(outbox).attempts) == deliveries_module.MOST_LOST
 
 
+def test_the_last_fifty_attempts_are_kept(store: JobStore, outbox: DeliveryStore) -> None:
+    """However often it is replayed; their numbers go on."""
+    end(store)
+    for tries in range(1, 53):
+        [due] = take(outbox)
+        assert due.number == tries
+        assert outbox.done(due, BAD, DeliveryStatus.FAILED)
+        numbers = [attempt["number"] for attempt in only(outbox).attempts]
+        assert numbers == list(range(max(1, tries - 49), tries + 1))
+        outbox.replay(due.id, "me")
+
+
 def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore, settings: Settings) -> None:
     end(store)
     for _ in range(2):

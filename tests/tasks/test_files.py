@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import BadObjectName, ObjectMissing, SettingsError
-from tasks.files import FileStore, make_store
+from tasks.files import MAX_NAME, FileStore, make_store
 from tasks.folder_store import PARTIAL
 from tests.files import get, put
 from tests.s3 import S3Server
@@ -161,11 +161,18 @@ def test_a_missing_object_is_said_to_be_missing(objects: FileStore, name: str) -
 BAD_NAMES = ["", "/etc/passwd", "../up", "a/../../up", "a//b", "a/", ".partial/x", "a/.b", "a\0b", "a b", "ä"]
 
 
-@pytest.mark.parametrize("name", [*BAD_NAMES, "a" * 513])
+@pytest.mark.parametrize("name", [*BAD_NAMES, "a" * (MAX_NAME + 1)])
 def test_a_name_that_leaves_the_store_is_refused(objects: FileStore, name: str) -> None:
     for call in (objects.open_new, objects.open, objects.size, objects.delete, objects.list):
         with pytest.raises(BadObjectName):
             call(name)
+
+
+def test_the_longest_name(objects: FileStore) -> None:
+    name = "/".join(["a" * 127] * 4)[:MAX_NAME].ljust(MAX_NAME, "b")
+    put(objects, name)
+    assert get(objects, name) == b"data"
+    assert list(objects.list("a" * 127)) == [name]
 
 
 def test_list_is_in_order_and_below_the_prefix_alone(objects: FileStore) -> None:

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.errors import SettingsError
-from tasks.settings import get_settings, load_settings
+from tasks.settings import Settings, get_settings, load_settings
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,6 +43,42 @@ def test_bad_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str
     with pytest.raises(SettingsError, match=f"^MEDUSAQ_{name}: ") as caught:
         load_settings()
     assert "\n" not in str(caught.value)
+
+
+def _limits() -> list[tuple[str, Any, Any]]:
+    """Of each number that has one: the last that is taken, and the first that is not."""
+    found: list[tuple[str, Any, Any]] = []
+    for name, field in Settings.model_fields.items():
+        step = 1 if field.annotation is int else 0.001
+        for bound in field.metadata:
+            least: Any = getattr(bound, "ge", None)
+            above: Any = getattr(bound, "gt", None)
+            most: Any = getattr(bound, "le", None)
+            if least is not None:
+                found.append((name, least, least - step))
+            if above is not None:
+                found.append((name, above + step, above))
+            if most is not None:
+                found.append((name, most, most + step))
+    return found
+
+
+@pytest.mark.parametrize(("name", "taken", "refused"), _limits())
+def test_a_number_up_to_its_limit(
+    monkeypatch: pytest.MonkeyPatch, name: str, taken: float, refused: float
+) -> None:
+    variable = f"MEDUSAQ_{name.upper()}"
+    if name == "lease_ms":
+        monkeypatch.setenv("MEDUSAQ_HEARTBEAT_MS", "50")  # which must fit into it
+    monkeypatch.setenv(variable, f"{taken}")
+    assert getattr(load_settings(), name) == taken
+    monkeypatch.setenv(variable, f"{refused}")
+    with pytest.raises(SettingsError, match=f"^{variable}: "):
+        load_settings()
+
+
+def test_each_limit_of_a_number_is_tested() -> None:
+    assert {("slots", 64, 65), ("slots", 1, 0), ("port", 65535, 65536)} <= set(_limits())
 
 
 @pytest.mark.parametrize(

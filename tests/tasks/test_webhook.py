@@ -12,7 +12,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from tasks.errors import SettingsError
 from tasks.settings import load_settings
-from tasks.webhook import new_secret, secret_key, signed
+from tasks.webhook import LEAST_SECRET, MOST_SECRET, SECRET_PREFIX, new_secret, secret_key, signed
 
 BODY = json.dumps({"id": "evt_1", "text": "é\u2028😀"}, ensure_ascii=False).encode()
 
@@ -36,8 +36,13 @@ def test_the_library_of_receivers_verifies_what_we_sign() -> None:
 def test_secrets_are_what_the_specification_says() -> None:
     assert new_secret() != new_secret()
     assert len(secret_key(new_secret())) == 32
-    long = "whsec_" + base64.b64encode(b"x" * 65).decode()
-    for bad in ("", "whsec_", "whsec_????", "whsec_" + base64.b64encode(b"short").decode(), long, "a" * 44):
+
+    def of(size: int) -> str:
+        return SECRET_PREFIX + base64.b64encode(b"x" * size).decode()
+
+    for size in (LEAST_SECRET, MOST_SECRET):
+        assert secret_key(of(size)) == b"x" * size
+    for bad in ("", "whsec_", "whsec_????", of(LEAST_SECRET - 1), of(MOST_SECRET + 1), "a" * 44):
         with pytest.raises(ValueError, match="must be whsec_ and 24 to 64 bytes in base64"):
             secret_key(bad)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -16,8 +17,8 @@ from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
-from tests.receivers import Speaking, receiving, status
-from tests.servers import RedisServer, fast_settings
+from tests.receivers import Speaking, Visited, receiving, status
+from tests.servers import RedisServer, fast_settings, free_port
 from tests.tasks.outbox import Start, over, told, tried
 from tests.workers import wait_until
 
@@ -74,6 +75,44 @@ def test_what_failed_is_tried_again_under_the_same_id(
         assert len({got.body for got in receiver.got}) == 1
         for got in receiver.got:
             Verifier(outbox.secrets("me").current).verify(got.body, got.headers)
+
+
+def test_a_signature_is_of_its_own_attempt(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
+    """Receivers refuse what was signed long ago, as a message of the first attempt would be in a day."""
+    start(webhook_retries_s=[1.1])
+    with receiving() as receiver:
+        codes = iter([500, 200])
+        receiver.answer = lambda _: (next(codes), {})
+        delivery = over(outbox, told(store, receiver.url))
+        signed_at = [int(got.headers["webhook-timestamp"]) for got in receiver.got]
+        assert signed_at == [int(attempt["at"]) for attempt in delivery.attempts]
+        assert signed_at[0] < signed_at[1]
+        for got in receiver.got:
+            Verifier(outbox.secrets("me").current).verify(got.body, got.headers)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("spelled", [str.upper, str.lower])
+def test_proxies_of_the_environment_are_not_used(
+    store: JobStore,
+    outbox: DeliveryStore,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    spelled: Callable[[str], str],
+) -> None:
+    """One would connect wherever it likes, however well we have looked."""
+    port = free_port()
+    monkeypatch.setenv(spelled(name), f"http://127.0.0.1:{port}")
+    for exception in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(exception, raising=False)
+    with Visited("127.0.0.1", port) as reached, receiving() as receiver, receiving() as silent:
+        start(webhook_retries_s=[])
+        assert over(outbox, told(store, receiver.url)).status is DeliveryStatus.DELIVERED
+        no_tls = silent.url.replace("http://", "https://")
+        assert over(outbox, told(store, no_tls)).status is DeliveryStatus.FAILED
+        assert len(receiver.got) == 1
+        assert reached == []
 
 
 def test_in_the_end_it_is_given_up_and_can_be_replayed(
