@@ -19,9 +19,9 @@ class SmallDisk:
     No root is needed where users may make namespaces.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size_mb: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        mount = f"mount -t tmpfs -o size={SIZE_MB}m tmpfs {folder} && echo mounted && exec cat"
+        mount = f"mount -t tmpfs -o size={size_mb}m tmpfs {folder} && echo mounted && exec cat"
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount]
         self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
@@ -48,11 +48,11 @@ class SmallDisk:
             ballast.unlink()
 
 
-def small_disk(folder: Path) -> SmallDisk | None:
+def small_disk(folder: Path, size_mb: int = SIZE_MB) -> SmallDisk | None:
     """None where this user may not mount one."""
     if shutil.which("unshare") is None:
         return None
-    disk = SmallDisk(folder)
+    disk = SmallDisk(folder, size_mb)
     if not disk.mounted or not disk.folder.is_dir():
         disk.close()
         return None
