@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-SIZE_MB = 16
+SIZE_MB = 256  # room for the files of an hour of load, and for the log of Redis, which is written anew at 64
 BLOCK = 1024 * 1024
 
 
@@ -19,9 +19,9 @@ class SmallDisk:
     No root is needed where users may make namespaces.
     """
 
-    def __init__(self, folder: Path, size_mb: int) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        mount = f"mount -t tmpfs -o size={size_mb}m tmpfs {folder} && echo mounted && exec cat"
+        mount = f"mount -t tmpfs -o size={SIZE_MB}m tmpfs {folder} && echo mounted && exec cat"
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount]
         self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
@@ -48,11 +48,11 @@ class SmallDisk:
             ballast.unlink()
 
 
-def small_disk(folder: Path, size_mb: int = SIZE_MB) -> SmallDisk | None:
+def small_disk(folder: Path) -> SmallDisk | None:
     """None where this user may not mount one."""
     if shutil.which("unshare") is None:
         return None
-    disk = SmallDisk(folder, size_mb)
+    disk = SmallDisk(folder)
     if not disk.mounted or not disk.folder.is_dir():
         disk.close()
         return None

@@ -23,7 +23,6 @@ from tests.workers import SCRIPTED, Worker, Workers, wait_until
 REDIS, GATEWAY, IO = "redis", "gateway", "io"
 MODELS = 2
 LOOK_S = 0.05
-REDIS_DISK_MB = 256  # four times what its log grows to before it is written anew
 TAIL = 15  # lines
 READY_S = 60.0
 STOP_S = 60.0  # above any drain time: the processes end by themselves
@@ -65,7 +64,7 @@ class Stack:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.disk = small_disk(folder / "disk") if needs.disk else None
-        self.redis_disk = small_disk(folder / "redis-disk", REDIS_DISK_MB) if needs.redis_disk else None
+        self.redis_disk = small_disk(folder / "redis-disk") if needs.redis_disk else None
         self._clock = compiled(folder) if needs.clocks else None
         self.clocks: dict[str, Clock] = {}  # of Redis and of each service there is
         data = (self.redis_disk.folder if self.redis_disk else folder) / "redis"

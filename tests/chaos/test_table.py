@@ -12,6 +12,7 @@ from tests.chaos.case import CASES
 from tests.chaos.run import Outcome
 from tests.chaos.table import BEGIN, END, commit, footer, row, table, write
 from tests.chaos.verdict import Tally
+from tests.workers import ROOT
 
 
 def test_the_table_replaces_the_earlier_one(tmp_path: Path) -> None:
@@ -66,3 +67,8 @@ def test_a_recovery_that_took_too_long_is_seen(name: str, recovered_s: list[floa
     found = too_slow(CASES[name], Outcome(1, recovered_s, Tally(), []))
     assert len(found) == bool(trouble)
     assert trouble in "".join(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_is_described(name: str) -> None:
+    assert f"`{name}`" in (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
