@@ -21,7 +21,7 @@ check: install ## formatting, lint, types
 bench: install ## the figures of the README
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
-chaos: install ## every fault under load, for a quarter of an hour; the table of docs/chaos.md
+chaos: install ## every fault under load, in about 25 minutes; the table of docs/chaos.md
 	@$(BIN)/python -m tests.chaos --write docs/chaos.md README.md $(CHAOS)
 
 clean: ## everything that was made here, the environment included

@@ -44,3 +44,11 @@ def test_no_link_into_somebodys_machine_is_kept() -> None:
         pytest.skip("not a clone")
     links = [line.partition("\t")[2] for line in listed.stdout.splitlines() if line.startswith("120000")]
     assert not links
+
+
+def test_every_test_that_the_chaos_page_names_is_in_its_file() -> None:
+    text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    for cited in re.findall(r"((?:`test_\w+`(?:, )?)+) \(\[\w+\.py\]\(\.\./([\w/.]+)\)\)", text):
+        code = (ROOT / cited[1]).read_text(encoding="utf-8")
+        missing = [name for name in re.findall(r"test_\w+", cited[0]) if f"def {name}(" not in code]
+        assert not missing, cited[1]

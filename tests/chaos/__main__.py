@@ -1,9 +1,10 @@
-"""Runs the cases and prints one table; exit code 1 when anything was lost, doubled or wrong.
+"""Runs the cases and prints one table; exit code 1 when anything was lost, doubled, wrong or too slow.
 
     python -m tests.chaos [--only kill-worker ...] [--strikes N] [--minutes M] [--write docs/chaos.md ...]
 
-Each case has a stack of its own, at default settings unless it says otherwise. --write puts the table and the
-options that made it, between the lines `<!-- chaos -->` and `<!-- /chaos -->` of a file.
+Each case has a stack of its own, at default settings unless it says otherwise. --write puts the table and
+what made it between the lines `<!-- chaos -->` and `<!-- /chaos -->` of a file, once all cases have been run
+and nothing was wrong: the files keep the last whole table.
 """
 
 from __future__ import annotations
@@ -15,40 +16,43 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 
 from tests.chaos import processes, soak, surroundings  # noqa: F401  each fills CASES
 from tests.chaos.case import CASES, Case
 from tests.chaos.run import Outcome, Size, Skipped, running
 from tests.chaos.stack import Stack
+from tests.chaos.table import commit, footer, row, table, write
 
-BEGIN, END = "<!-- chaos -->", "<!-- /chaos -->"
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
 OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases
-HEAD = ("case", "strikes", "submitted", "webhooks", "lost", "doubled", "recovery p50", "max")
 
 
-def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
-    times = outcome.recoveries_s
-    shown = (f"{median(times):.1f} s", f"{max(times):.1f} s") if times else ("-", "-")
-    tally = outcome.tally
-    counts = (outcome.faults, tally.submitted, tally.webhooks, tally.lost, tally.doubled)
-    return (case.title, *(f"{count:,}" for count in counts), *shown)
+@dataclass
+class Report:
+    """What has come of the cases. skipped: case -> why."""
+
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def unfit(self, asked: Iterable[str]) -> str:
+        """Why no table may be written; empty if it may. asked: the cases that were to be run."""
+        if self.failed:
+            return f"failed: {', '.join(self.failed)}"
+        if missing := [name for name in ORDER if name not in set(asked)]:
+            return f"not all cases were run: without {', '.join(missing)}"
+        return ""
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
-    """As markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows))
-
-
-def write(path: Path, made: str) -> None:
-    """Raises ValueError for a file without the two lines."""
-    text = path.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    path.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+def too_slow(case: Case, outcome: Outcome) -> list[str]:
+    """That a recovery took longer than the case allows."""
+    longest = max(outcome.recoveries_s, default=0.0)
+    if case.limit_s is None or longest <= case.limit_s:
+        return []
+    return [f"recovered after {longest:.1f} s, not within {case.limit_s:g} s"]
 
 
 def carry_out(case: Case, size: Size, seed: int) -> Outcome:
@@ -58,9 +62,38 @@ def carry_out(case: Case, size: Size, seed: int) -> Outcome:
             with running(stack, size, seed) as run:
                 case.act(run)
                 outcome = run.outcome()
+            outcome.tally.troubles += too_slow(case, outcome)
             if outcome.tally.troubles:
                 print(stack.tails())
         return outcome
+
+
+def carry_out_all(names: Iterable[str], size: Size, seed: int) -> Report:
+    """One after the other; what is wrong with one does not keep the others from being run."""
+    report = Report()
+    for case in (CASES[name] for name in names):
+        began = time.monotonic()
+        try:
+            often = replace(size, strikes=size.strikes * OFTEN.get(case.name, 1))
+            outcome = carry_out(case, often, seed)
+        except Skipped as reason:
+            report.skipped[case.name] = str(reason)
+            print(f"{case.name}: left out: {reason}", flush=True)
+            continue
+        except Exception:
+            report.failed.append(case.name)
+            print(f"{case.name}: broke off", flush=True)
+            traceback.print_exc()
+            continue
+        tally = outcome.tally
+        report.rows.append(row(case, outcome))
+        if tally.troubles or tally.lost or tally.doubled:
+            report.failed.append(case.name)
+        notes = "; ".join((*outcome.notes, f"{time.monotonic() - began:.0f} s in all"))
+        print(f"{case.name}: {', '.join(report.rows[-1][1:])}; {notes}", flush=True)
+        for trouble in tally.troubles:
+            print(f"  {trouble}", flush=True)
+    return report
 
 
 def main() -> int:
@@ -69,7 +102,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=CASES, default=ORDER, metavar="CASE")
     parser.add_argument("--strikes", type=int, default=1, help="how often each fault is put in")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the soak")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the soak's faults")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the soak's faults")
     parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
     options = parser.parse_args()
@@ -84,34 +117,18 @@ def main() -> int:
         minutes=options.minutes,
     )
     print(f"seed {options.seed}")
-    rows, failed, began = [], False, time.monotonic()
-    for case in (CASES[name] for name in options.only):
-        case_began = time.monotonic()
-        try:
-            often = replace(size, strikes=size.strikes * OFTEN.get(case.name, 1))
-            outcome = carry_out(case, often, options.seed)
-        except Skipped as reason:
-            print(f"{case.name}: left out: {reason}", flush=True)
-            continue
-        except Exception:  # the others are worth knowing all the same
-            print(f"{case.name}: broke off", flush=True)
-            traceback.print_exc()
-            failed = True
-            continue
-        took_s = time.monotonic() - case_began
-        rows.append(row(case, outcome))
-        failed = failed or outcome.tally.troubles != [] or outcome.tally.lost + outcome.tally.doubled > 0
-        notes = "; ".join((*outcome.notes, f"{took_s:.0f} s in all"))
-        print(f"{case.name}: {', '.join(rows[-1][1:])}; {notes}", flush=True)
-        for trouble in outcome.tally.troubles:
-            print(f"  {trouble}", flush=True)
-    took = f"{(time.monotonic() - began) / 60:.0f} minutes on {os.cpu_count()} cores"
+    code, began = commit(), time.monotonic()
+    report = carry_out_all(options.only, size, options.seed)
+    minutes = (time.monotonic() - began) / 60
     given = f"--strikes {options.strikes} --minutes {options.minutes:g} --seed {options.seed}"
-    made = f"{table(rows)}\n\n{took}, `{given}`."
+    made = f"{table(report.rows)}\n\n{footer(minutes, os.cpu_count(), given, code, report.skipped)}"
     print(f"\n{made}")
-    for path in options.write:
+    unfit = report.unfit(options.only)
+    if options.write and unfit:
+        print(f"\nnot written, {unfit}")
+    for path in () if unfit else options.write:
         write(path, made)
-    return int(failed)
+    return int(bool(report.failed))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-SIZE_MB = 16
+SIZE_MB = 384  # room for the files of an hour of load, and for the log of Redis, which is written anew at 64
 BLOCK = 1024 * 1024
 
 

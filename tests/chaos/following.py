@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -25,11 +24,12 @@ class Follower(threading.Thread):
     """
 
     def __init__(self, load: Load, online: bool) -> None:
-        super().__init__(name="follower")
+        super().__init__(name="follower", daemon=True)
         self._load, self._online = load, online
         self.pieces = 0
         self._text = ""
         self._troubles: list[str] = []
+        self._given_up = threading.Event()
         self._client = load.client()
         self._word = f"stream{load.run}"
         self._prompt = f"delay={SECONDS} stream={WORDS} {self._word}"
@@ -41,29 +41,35 @@ class Follower(threading.Thread):
     def _expected(self) -> Expected:
         return Expected(text=f"{self._word} " * WORDS)
 
-    def join_and_tell(self) -> list[str]:
-        """What was wrong, once it is over."""
-        self.join(LIMIT_S)
+    def join_and_tell(self, limit_s: float = LIMIT_S) -> list[str]:
+        """What was wrong, once it is over, or should have been for long."""
+        self.join(limit_s)
+        self._given_up.set()
         self._client.close()
-        return self._troubles
+        still = [f"no end of the stream of {self._prompt!r} came"] if self.is_alive() else []
+        return self._troubles + still
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._load.url, timeout=30) as http:
-            if self._online:
-                with suppress(httpx.TransportError):
+        try:
+            with httpx.Client(base_url=self._load.url, timeout=30) as http:
+                if self._online:
                     self._read_completion(http)
-                return
-            while not self._read_events(http):
-                time.sleep(AGAIN_S)
+                else:
+                    while not (self._read_events(http) or self._given_up.wait(AGAIN_S)):
+                        pass
+        except Exception as error:  # it must not end unseen
+            self._troubles.append(f"the stream of {self._prompt!r} broke off: {error!r}")
 
     def _read_completion(self, http: httpx.Client) -> None:
         body = {"prompt": self._prompt, "stream": True}
-        with http.stream("POST", "/v1/completions", json=body) as response:
+        with suppress(httpx.TransportError), http.stream("POST", "/v1/completions", json=body) as response:
             for data in _data(response):
                 if not self.pieces:
                     job_id = "job_" + data["id"].partition("-")[2]
                     self._load.accepted.jobs[job_id] = self._expected
                 self.pieces += 1
+        if not self.pieces:
+            self._troubles.append(f"there was no stream of {self._prompt!r}")
 
     def _read_events(self, http: httpx.Client) -> bool:
         """Whether the end came. Each connection tells the whole text from its beginning."""

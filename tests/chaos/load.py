@@ -21,7 +21,10 @@ from tests.chaos.hooks import Hooks
 ENDPOINT = "/v1/jobs"
 PAUSE_S = 0.1  # before a request is repeated
 UNDER_WAY = 2  # batches that background work keeps up
-JOBS = "jobs"
+EARLY_EVERY = 10  # of so many jobs in the background ...
+CANCELLED, LATE = 3, 6  # ... this one is cancelled at once, and that one has a deadline ...
+DUE_AFTER = 2  # ... of so many times what it takes
+CANCELLED_EVERY = 5  # batches
 
 
 class GaveUp(Exception):
@@ -30,22 +33,30 @@ class GaveUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What becomes of a request: a text, or an error of this code."""
+    """What becomes of a request: a text, or an error of this code; or it may end early, with less text."""
 
     text: str = ""
     code: str = ""
+    early: Status | None = None
 
     @property
     def status(self) -> Status:
         return Status.FAILED if self.code else Status.SUCCEEDED
 
+    def allows(self, status: str, text: str, code: str) -> bool:
+        """Whether it may have ended so."""
+        if self.early is not None and status == self.early:
+            return not code and self.text.startswith(text)
+        return (status, text, code) == (self.status, self.text, self.code)
+
 
 @dataclass
 class Order:
-    """A batch that was accepted: what is expected of each custom_id."""
+    """A batch that was accepted: what is expected of each custom_id. cancelled: it may have been in time."""
 
     id: str
     lines: dict[str, Expected]
+    cancelled: bool = False
     ended: bool = False
     judged: bool = False
 
@@ -60,6 +71,7 @@ class Accepted:
     jobs: dict[str, Expected] = field(default_factory=dict)
     batches: list[Order] = field(default_factory=list)
     judged: set[str] = field(default_factory=set)  # ids of jobs
+    unknown: set[str] = field(default_factory=set)  # jobs that were found and never said yes to
     asked: dict[str, str] = field(default_factory=dict)  # job or batch with a webhook -> the event of its end
 
 
@@ -113,7 +125,7 @@ class Load:
     """
 
     def __init__(self, url: str, delay_s: float, hooks: Hooks, patience_s: float = 120.0) -> None:
-        self.url, self.delay_s, self.hooks, self._patience_s = url, delay_s, hooks, patience_s
+        self.url, self.delay_s, self.hooks, self.patience_s = url, delay_s, hooks, patience_s
         self.accepted = Accepted()
         self.run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -122,12 +134,14 @@ class Load:
         self.troubles: list[str] = []
 
     def client(self) -> Client:
-        return Client(self.url, self._patience_s)
+        return Client(self.url, self.patience_s)
 
-    def job(self, client: Client, script: str = "", **fields: object) -> str:
-        """A job with a word of its own is accepted; its id. script: words for the scripted engine."""
+    def job(self, client: Client, script: str = "", early: Status | None = None, **fields: object) -> str:
+        """A job with a word of its own is accepted; its id. script: words for the scripted engine. early: how
+        it may end before it is done.
+        """
         word = f"w{next(self._numbers)}"
-        return self.submit(client, f"{script or self._script} {word}", Expected(text=word), **fields)
+        return self.submit(client, f"{script or self._script} {word}", Expected(word, early=early), **fields)
 
     def submit(self, client: Client, prompt: str, expected: Expected, **fields: object) -> str:
         """A job of this prompt is accepted; its id."""
@@ -192,18 +206,41 @@ class Load:
     def _jobs(self, per_s: float, client: Client) -> None:
         kinds = itertools.cycle(("interactive", "bulk"))
         due = time.monotonic()
-        while not self._stopping.wait(max(0.0, due - time.monotonic())):
-            self.job(client, priority=next(kinds))
+        for number in itertools.count():
+            if self._stopping.wait(max(0.0, due - time.monotonic())):
+                return
+            kind = next(kinds)
+            if number % EARLY_EVERY == CANCELLED:
+                job_id = self.job(client, early=Status.CANCELLED, priority=kind)
+                client.post(f"/v1/jobs/{job_id}/cancel", {})
+            elif number % EARLY_EVERY == LATE:
+                self._due_soon(client, kind)
+            else:
+                self.job(client, priority=kind)
             due = max(due + 1 / per_s, time.monotonic() - 1)  # after an outage no flood
+
+    def _due_soon(self, client: Client, kind: str) -> None:
+        """A job that may expire, unless its deadline has passed before anybody took it."""
+        try:
+            deadline = time.time() + DUE_AFTER * self.delay_s
+            self.job(client, early=Status.EXPIRED, priority=kind, deadline=deadline)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.BAD_REQUEST:
+                raise
 
     def _batches(self, lines: int, client: Client) -> None:
         mine: list[Order] = []
         while not self._stopping.wait(0.2):
             for order in mine:
-                order.ended = order.ended or client.get(f"/v1/batches/{order.id}")["status"] in ENDED
+                status = client.get(f"/v1/batches/{order.id}")["status"]
+                order.ended = status in ENDED
+                if order.cancelled and status == BatchStatus.IN_PROGRESS:
+                    client.post(f"/v1/batches/{order.id}/cancel", {})
             mine = [order for order in mine if not order.ended]
             if len(mine) < UNDER_WAY:
-                mine.append(self.batch(client, lines))
+                order = self.batch(client, lines)
+                order.cancelled = len(self.accepted.batches) % CANCELLED_EVERY == 0
+                mine.append(order)
 
     @property
     def _script(self) -> str:

@@ -69,15 +69,21 @@ class Run:
     troubles: list[str] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)  # of what was looked at before the end
 
-    def strike(self, fault: Callable[[], object]) -> None:
-        """Put in a fault, which returns when its cause is gone, and wait until the stack has recovered.
+    def outage(self, fault: Callable[[], object]) -> None:
+        """A strike whose function returns when what was away is back: timed from then."""
+        self.strike(fault, outage=True)
+
+    def strike(self, fault: Callable[[], object], outage: bool = False) -> None:
+        """Put in a fault, and wait until the stack has recovered, which is timed from the strike.
 
         Recovered: every job that ran when it struck has ended, and so has one that was submitted afterwards;
         and if batches are under way, an io worker has moved at least one of them on.
         """
         ran = self.running()
-        fault()
         since = time.monotonic()
+        fault()
+        if outage:
+            since = time.monotonic()
         self.faults += 1
         before = {batch_id: self._progress(batch_id) for batch_id in self._batches()}
         probe = self.load.job(self.client, "delay=0")
@@ -144,7 +150,7 @@ class Run:
 
     def outcome(self) -> Outcome:
         """Once all work has ended."""
-        total = self.tally + verdict(self.stack, self.load, self.ends, END_LIMIT_S)
+        total = self.tally + verdict(self.stack.store, self.load, self.ends, END_LIMIT_S)
         total.troubles += self.troubles
         return Outcome(self.faults, self.recoveries_s, total, self.notes)
 
@@ -172,7 +178,7 @@ def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
     """What cases work with on this stack."""
     with receiving() as receiver:
         load = Load(stack.url, size.delay_s, Hooks(receiver))
-        ends = Ends(stack)
+        ends = Ends(stack.store)
         run = Run(stack, load, size, load.client(), ends, seed)
         try:
             yield run

@@ -1,52 +1,73 @@
-"""Faults of all kinds at random for minutes, with the memory of what must not grow."""
+"""Faults of many kinds at random for minutes, and then none, while nothing may grow."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from statistics import median
-
-import redis
 
 from tests.chaos.case import case
 from tests.chaos.load import Expected
+from tests.chaos.memory import Memory
 from tests.chaos.proxy import Mode
 from tests.chaos.run import Run
 from tests.chaos.stack import GATEWAY, IO, REDIS, Needs
 from tests.chaos.verdict import so_far
 
-SAMPLE_S = 1.0
 SHORT_OUTAGE_S = (1.0, 15.0)  # at least and at most
-GROWTH = 1.5  # of the median of the last third over that of the first, beyond which memory is not flat
-SLACK_MB = 8.0  # what a small process may vary by
-KEPT_S = 240  # results: longer than any recovery
+KEPT_S = 60  # results: they are dropped from the second minute on
+LOOK_S = 0.5  # so that each is looked at before
 STEP_S = 3600.0  # of a clock, at most;
 REDIS_STEP_S = KEPT_S / 4  # of that of Redis, which must not make results too old before they are looked at
-MB = 1024 * 1024
+CALM_S = 60.0  # after the last fault, until what it left is made up for and dropped
+FLAT_S = 120.0  # for which memory is then watched
 
 
-@case("soak", "all of these at random", Needs(proxied=True, disk=True, clocks=True), result_ttl_s=KEPT_S)
+@case(
+    "soak",
+    "a soak: kills, outages, replacements and steps of clocks at random",
+    Needs(proxied=True, disk=True, clocks=True),
+    result_ttl_s=KEPT_S,
+)
 def soak(run: Run) -> None:
     chance = random.Random(run.seed)
-    memory = Memory(run)
     ends_at = time.monotonic() + 60 * run.size.minutes
-    try:
-        with run.under_load():
-            while time.monotonic() < ends_at:
-                name, fault = chance.choice(faults(run, chance))
-                print(f"soak: {name}", flush=True)
-                run.strike(fault)
-                run.tally += so_far(run.load, run.client)
-    finally:
-        memory.close()
-    run.tally.pending.clear()  # looked at again in the end
+    with run.under_load(), _looking(run):
+        while time.monotonic() < ends_at:
+            name, fault = chance.choice(faults(run, chance))
+            print(f"soak: {name}", flush=True)
+            run.outage(fault)
+        time.sleep(CALM_S)
+        with Memory(run.stack) as memory:
+            time.sleep(FLAT_S)
     run.notes += memory.told()
-    run.troubles += memory.grown()
+    run.troubles += memory.troubles()
+
+
+@contextmanager
+def _looking(run: Run) -> Iterator[None]:
+    """What ends meanwhile is looked at all the while."""
+    done, client = threading.Event(), run.load.client()
+
+    def look() -> None:
+        try:
+            while not done.wait(LOOK_S):
+                run.tally += so_far(run.load, client)
+                run.tally.pending.clear()  # looked at again, and in the end
+        except Exception as error:  # it must not end unseen
+            run.troubles.append(f"looking at what has ended broke off: {error!r}")
+
+    thread = threading.Thread(target=look, name="looking")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        client.close()
 
 
 def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], object]]]:
@@ -68,6 +89,11 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
     def replaced(name: str) -> None:
         stack.stop(name)
         stack.start(name)
+
+    def added_and_removed() -> None:
+        stack.add_model("model-new")
+        stack.wait_ready()
+        stack.remove("model-new")
 
     def poisoned() -> None:
         job_id = run.load.submit(run.client, "die=1", Expected(code="worker_lost"))
@@ -94,10 +120,11 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
         ("redis frozen", partial(away, stack.redis.freeze, stack.redis.thaw)),
         ("redis full", partial(away, partial(_limit, run, 1), partial(_limit, run, 0))),
         ("poison", poisoned),
+        ("one more model worker for a while", added_and_removed),
     ]
     if stack.disk is not None:
         found.append(("disk full", no_room))
-    for name in (REDIS, GATEWAY, IO) if stack.clocks else ():
+    for name in (REDIS, GATEWAY, IO, model) if stack.clocks else ():
         most_s = REDIS_STEP_S if name == REDIS else STEP_S
         found.append((f"clock of {name}", partial(stack.clocks[name].set, chance.uniform(-most_s, most_s))))
     return found
@@ -105,53 +132,3 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
 
 def _limit(run: Run, maxmemory: int) -> None:
     run.stack.store.redis.config_set("maxmemory", maxmemory)
-
-
-class Memory:
-    """Resident MB of gateway and io worker, and what Redis says it uses, each second."""
-
-    def __init__(self, run: Run) -> None:
-        self._stack = run.stack
-        self._samples: dict[str, list[float]] = {GATEWAY: [], IO: [], REDIS: []}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory")
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def told(self) -> list[str]:
-        return [
-            f"{name} {first:.0f} MB, in the end {last:.0f}" for name, (first, last) in self._thirds().items()
-        ]
-
-    def grown(self) -> list[str]:
-        """What is not flat."""
-        thirds = self._thirds().items()
-        return [
-            f"{name} has grown from {first:.0f} to {last:.0f} MB"
-            for name, (first, last) in thirds
-            if last > GROWTH * first + SLACK_MB
-        ]
-
-    def _thirds(self) -> dict[str, tuple[float, float]]:
-        """The medians of the first and of the last third."""
-        return {
-            name: (median(values[: len(values) // 3]), median(values[-(len(values) // 3) :]))
-            for name, values in self._samples.items()
-            if len(values) >= 3
-        }
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(SAMPLE_S):
-            for name in (GATEWAY, IO):
-                with suppress(OSError, StopIteration):  # it has just been killed
-                    self._samples[name].append(_resident_mb(self._stack.worker(name).process.pid))
-            with suppress(redis.RedisError):
-                self._samples[REDIS].append(self._stack.store.redis.info("memory")["used_memory"] / MB)
-
-
-def _resident_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024

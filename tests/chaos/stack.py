@@ -31,11 +31,13 @@ STOP_S = 60.0  # above any drain time: the processes end by themselves
 @dataclass(frozen=True, slots=True)
 class Needs:
     """proxied: all but this process reach Redis through a proxy. disk: the file store is on a small one, if
-    that can be had. clocks: each process has a clock of its own, if there is a C compiler.
+    that can be had; redis_disk: so are the files of Redis, on another. clocks: each process has a clock of
+    its own, if there is a C compiler.
     """
 
     proxied: bool = False
     disk: bool = False
+    redis_disk: bool = False
     clocks: bool = False
 
 
@@ -62,10 +64,11 @@ class Stack:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.disk = small_disk(folder / "disk") if needs.disk else None
-        library = compiled(folder) if needs.clocks else None
-        names = (REDIS, GATEWAY, IO, *(f"model{number}" for number in range(models))) if library else ()
-        self.clocks = {name: Clock(folder / f"{name}.clock", library) for name in names if library}
-        self.redis = RedisServer(folder / "redis", env=self._env(REDIS))
+        self.redis_disk = small_disk(folder / "redis-disk") if needs.redis_disk else None
+        self._clock = compiled(folder) if needs.clocks else None
+        self.clocks: dict[str, Clock] = {}  # of Redis and of each service there is
+        data = (self.redis_disk.folder if self.redis_disk else folder) / "redis"
+        self.redis = RedisServer(data, env=self._env(REDIS))
         self.proxy = Proxy(self.redis.port)
         files = (self.disk.folder if self.disk else folder) / "files"
         # The receiver of webhooks is on this machine.
@@ -112,8 +115,9 @@ class Stack:
         self.store.close()
         self.proxy.close()
         self.redis.kill()
-        if self.disk is not None:
-            self.disk.close()
+        for disk in (self.disk, self.redis_disk):
+            if disk is not None:
+                disk.close()
 
     # Processes
 
@@ -160,6 +164,7 @@ class Stack:
         self.stop(name)
         with self._lock:
             del self.services[name]
+            self.clocks.pop(name, None)
 
     @contextlib.contextmanager
     def paused(self, name: str) -> Iterator[None]:
@@ -175,6 +180,12 @@ class Stack:
         worker = self.services[name].worker
         assert worker is not None
         return worker
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """How often each process has been started."""
+        with self._lock:
+            return {name: service.starts for name, service in self.services.items()}
 
     @property
     def models(self) -> list[str]:
@@ -199,7 +210,10 @@ class Stack:
         return "".join(worker.text() for worker in self._workers.all)
 
     def _env(self, name: str) -> dict[str, str]:
-        return self.clocks[name].env if name in self.clocks else {}
+        if self._clock is None:
+            return {}
+        self.clocks[name] = Clock(self.folder / f"{name}.clock", self._clock)
+        return self.clocks[name].env
 
     def _is_ready(self) -> bool:
         with self._lock:

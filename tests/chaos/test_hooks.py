@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tasks.webhook import new_secret, signed
-from tests.chaos.hooks import Hooks
+from tests.chaos.hooks import REFUSED_EVERY, Hooks
 from tests.receivers import receiving
 
 SECRET, JOB, EVENT = new_secret(), "job_1", "job.succeeded"
@@ -27,11 +27,11 @@ class Message:
     secret: str = SECRET
     at: float = 0.0  # seconds from now
 
-    def send(self, url: str) -> None:
+    def send(self, url: str, status: int = 200) -> None:
         data = {"id": self.object_id, "more": self.more}
         body = json.dumps({"id": self.hook_id, "type": self.event, "data": data}).encode()
         headers = signed(self.hook_id, int(time.time() + self.at), body, [self.secret])
-        httpx.post(url, content=body, headers=headers).raise_for_status()
+        assert httpx.post(url, content=body, headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,17 @@ def test_what_came(messages: list[Message], trouble: str, twice: list[str]) -> N
         assert trouble in "".join(troubles)
         assert hooks.twice() == twice
         assert sum(map(len, hooks.told.values())) == len(messages)
+
+
+def test_what_is_refused_at_first_must_come_again() -> None:
+    with receiving() as receiver:
+        hooks = Hooks(receiver)
+        for number in range(1, REFUSED_EVERY):
+            Message(f"job_{number}").send(hooks.url)
+        last = Message("job_last")
+        last.send(hooks.url, 503)
+        assert "job_last" not in hooks.told
+        last.send(hooks.url)
+        assert hooks.told.keys() - {f"job_{number}" for number in range(REFUSED_EVERY)} == {"job_last"}
+        Message("job_last", hook_id="evt_2").send(hooks.url)
+        assert hooks.twice() == ["job_last"]

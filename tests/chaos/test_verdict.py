@@ -1,17 +1,13 @@
-"""That what is lost, doubled or wrong is seen, and how the table is written."""
+"""That what is lost, doubled or wrong is seen."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.__main__ import BEGIN, END, row, table, write
-from tests.chaos.case import CASES
 from tests.chaos.load import Client, Expected, Order
-from tests.chaos.run import Outcome
-from tests.chaos.verdict import Tally, judged
+from tests.chaos.verdict import judged
 
 WANTED = {"a": Expected(text="1"), "b": Expected(text="2"), "c": Expected(code="worker_lost")}
 
@@ -61,17 +57,3 @@ def test_what_the_files_of_a_batch_say(
     assert (tally.submitted, tally.lost, tally.doubled) == (3, lost, doubled)
     assert len(tally.troubles) == bool(trouble)
     assert trouble in "".join(tally.troubles)
-
-
-def test_the_table_replaces_the_earlier_one(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    cells = row(CASES["sigterm"], Outcome(3, [1.0, 2.0, 4.5], Tally(1234, 56), []))
-    made = table([cells])
-    for _ in range(2):
-        write(page, made)
-        assert page.read_text() == f"before\n{BEGIN}\n{made}\n{END}\nafter\n"
-    assert cells[1:] == ("3", "1,234", "56", "0", "0", "2.0 s", "4.5 s")
-    (tmp_path / "other.md").write_text("no place")
-    with pytest.raises(ValueError, match="unpack"):
-        write(tmp_path / "other.md", made)

@@ -1,0 +1,52 @@
+"""The table of what became of the work, and where it is kept."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from statistics import median
+
+from tests.chaos.case import Case
+from tests.chaos.run import Outcome
+from tests.workers import ROOT
+
+BEGIN, END = "<!-- chaos -->", "<!-- /chaos -->"
+HEAD = ("case", "strikes", "submitted", "webhooks", "lost", "doubled", "recovery p50", "max")
+
+
+def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
+    times = outcome.recoveries_s
+    shown = (f"{median(times):.1f} s", f"{max(times):.1f} s") if times else ("-", "-")
+    tally = outcome.tally
+    counts = (outcome.faults, tally.submitted, tally.webhooks, tally.lost, tally.doubled)
+    return (case.title, *(f"{count:,}" for count in counts), *shown)
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """As markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows))
+
+
+def commit(root: Path = ROOT) -> str:
+    """The short id of what is checked out, `-dirty` when files differ from it; empty where git knows none."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(asked, cwd=root, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def footer(minutes: float, cores: int | None, options: str, code: str, skipped: dict[str, str]) -> str:
+    """What made the table. skipped: case -> why it was left out."""
+    parts = [f"{minutes:.0f} minutes on {cores} cores", f"`{options}`"]
+    parts += [f"commit {code}"] if code else []
+    left_out = [f"Left out: {', '.join(f'`{name}` ({why})' for name, why in skipped.items())}."]
+    return " ".join([f"{', '.join(parts)}.", *(left_out if skipped else [])])
+
+
+def write(path: Path, made: str) -> None:
+    """Raises ValueError for a file without the two lines."""
+    text = path.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    path.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
