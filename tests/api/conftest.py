@@ -79,6 +79,16 @@ def model_worker(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFa
     workers.close()
 
 
+@pytest.fixture(scope="module")
+def worker_with_heads(
+    gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workers]:
+    workers = Workers(tmp_path_factory.mktemp("workers"))
+    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa,lookup"})
+    yield workers
+    workers.close()
+
+
 @pytest.fixture
 def http(gateway: GatewayProcess) -> httpx.Client:
     return gateway.http

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tasks.settings import Settings
 from tests.api.test_bad_input import error
-from tests.workers import Workers, wait_until
+from tests.workers import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
+pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("worker_with_heads")]
 
 ROUTES = ("/generate/normal", "/generate/medusa", "/compare")
 GENERATED = "text generation_time tokens_generated tokens_per_second speedup_factor acceptance_rate"
-
-
-@pytest.fixture(scope="module")
-def model_worker(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """One with heads."""
-    workers = Workers(tmp_path_factory.mktemp("workers"))
-    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa,lookup"})
-    yield workers
-    workers.close()
 
 
 def submit(http: httpx.Client, prompt: str, **fields: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ EXPLAINED = (
     # Nor the time, the context of the models that are served, and what leads to a public address.
     ("POST .*", "deadline", "must be in the future"),
     ("POST .*", "max_tokens|max_length", "is over the context"),
-    ("POST .*", r"webhook\.url", "must look like|no such port|no public address|is no name of a host"),
+    ("POST .*", r"webhook\.url", "must look like|no such port|does not lead to public|is no name of a host"),
 )
 
 
@@ -60,20 +60,11 @@ def gateway_settings(redis_server: RedisServer) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def model_worker(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """One with heads."""
-    workers = Workers(tmp_path_factory.mktemp("workers"))
-    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa,lookup"})
-    yield workers
-    workers.close()
-
-
-@pytest.fixture(scope="module")
 def served(
-    gateway: GatewayProcess, gateway_settings: Settings, model_worker: Workers
+    gateway: GatewayProcess, gateway_settings: Settings, worker_with_heads: Workers
 ) -> Iterator[dict[str, object]]:
     """Where it is, and a key to it."""
-    assert model_worker.all
+    assert worker_with_heads.all
     store = JobStore(gateway_settings)
     _, secret = KeyStore(store).create("schemathesis", Limits())
     store.close()
