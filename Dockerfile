@@ -33,6 +33,7 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
+COPY compiling compiling
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3,tracing]"
 
 FROM light-build AS flower-build
@@ -91,6 +92,7 @@ COPY cli cli
 COPY engine engine
 COPY tasks tasks
 COPY training training
+COPY compiling compiling
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
 
 FROM python AS runtime-cuda0

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-OURS = ("api", "cli", "engine", "tasks", "training")
+OURS = ("api", "cli", "compiling", "engine", "tasks", "training")
 HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "jinja2", "torch")
 S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 
@@ -81,14 +81,20 @@ def test_a_run_starts_without_what_it_does_not_need() -> None:
 def test_the_engine_imports_nothing_of_ours() -> None:
     assert imported_by("engine").isdisjoint({"api", "cli", "tasks", "celery", "redis", "fastapi"})
     for path in sources("engine"):
-        assert imports_of(path).isdisjoint({"api", "cli", "tasks", "training"}), path
+        assert imports_of(path).isdisjoint({"api", "cli", "compiling", "tasks", "training"}), path
 
 
 def test_training_imports_the_engine_alone() -> None:
     assert files_importing("engine", "training"), "the rule is about something"
-    for folder in ("api", "cli", "tasks"):
+    for folder in ("api", "cli", "compiling", "tasks"):
         assert files_importing(folder, "training") == []
     assert files_importing("training", "api", "tasks") == []
+
+
+def test_compiling_imports_the_engine_alone() -> None:
+    for folder in ("api", "cli", "tasks", "training"):
+        assert files_importing(folder, "compiling") == []
+    assert files_importing("compiling", "api", "tasks") == []
 
 
 def test_only_one_file_of_tasks_imports_the_engine() -> None:
