@@ -14,7 +14,6 @@ from tests.s3 import S3Server
 from tests.servers import RedisServer, fast_settings
 from tests.workers import Workers
 
-
 # By `pytest --durations=0`: what comes last leaves the other processes without work.
 LONGEST_FIRST = (
     "engine/test_lossless_heads.py",
