@@ -82,14 +82,16 @@ def _random_model(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> An
     """Weights spread so that logits differ by several units and every part of the network tells in them."""
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    # A tied one must not outweigh the layers, or each token would only be followed by itself.
+    embedding = WIDTH**-0.5 if config.tie_word_embeddings else 1.0
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if weight.dim() == 1:
                 weight += 0.1 * noise
             else:
-                embeds = "embed_tokens" in name
-                weight.copy_(noise * (1.0 if embeds else 2.0 / weight.shape[1] ** 0.5))
+                weight.copy_(noise * (embedding if "embed_tokens" in name else 2.0 / weight.shape[1] ** 0.5))
+    model.config.architectures = [type(model).__name__]
     return model.to(dtype).eval()
 
 
@@ -150,6 +152,10 @@ def _write_tokenizer(folder: Path, kind: str) -> None:
         "legacy": False,
         "tokenizer_class": "GemmaTokenizer" if gemma else "LlamaTokenizer",
     }
+    if kind == "phi3":  # its end is an added token, which llama.cpp looks for in models of this name
+        named["eos_token"] = "<|endoftext|>"
+        flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+        settings["added_tokens_decoder"] = {str(VOCAB): {"content": named["eos_token"], **flags}}
     _write_json(folder / "tokenizer_config.json", settings | named)
     _write_json(folder / "special_tokens_map.json", named)
 
