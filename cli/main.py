@@ -11,6 +11,7 @@ import typer
 from cli.batch_commands import batches
 from cli.bench_commands import bench
 from cli.compare_commands import COMPARE_EPILOG, compare_command
+from cli.compile_commands import COMPILE_EPILOG, compile_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
@@ -35,11 +36,13 @@ EPILOGS = {
     "submit": SUBMIT_EPILOG,
     "compare": COMPARE_EPILOG,
     "train-heads": TRAIN_EPILOG,
+    "compile": COMPILE_EPILOG,
 }
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up, "top": top, "doctor": doctor},
+    "Models": {"compile": compile_command},
     "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }
