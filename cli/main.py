@@ -18,6 +18,7 @@ from cli.key_commands import keys
 from cli.look_commands import doctor, top
 from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
+from cli.slice_heads import SLICE_EPILOG, slice_heads
 from cli.train_heads import TRAIN_EPILOG, train_heads
 from cli.webhook_commands import webhooks
 
@@ -37,13 +38,18 @@ EPILOGS = {
     "compare": COMPARE_EPILOG,
     "train-heads": TRAIN_EPILOG,
     "compile": COMPILE_EPILOG,
+    "slice-heads": SLICE_EPILOG,
 }
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up, "top": top, "doctor": doctor},
     "Models": {"compile": compile_command},
-    "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
+    "Medusa heads": {
+        "compare": compare_command,
+        "train-heads": train_heads,
+        "slice-heads": slice_heads,
+    },
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }
 for panel, commands in PANELS.items():

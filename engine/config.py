@@ -37,7 +37,8 @@ class EngineConfig:
     rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
     against that of all. speculation: draft tokens where that is measured to
     pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
-    that come with the package, if they are for this model.
+    that come with the package, if they are for this model. chat_template: a known one's name, or a file
+    (see engine/chat_templates.py); None is the model's own.
     """
 
     model: str | None = None
@@ -55,6 +56,7 @@ class EngineConfig:
     busy_cells: int = 0
     speculation: bool = True
     heads: str | None = None
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         checks = (
