@@ -54,15 +54,18 @@ def build() -> str:
 class Model:
     """The weights and the vocabulary of a GGUF. Contexts run it: see engine/context.py."""
 
-    def __init__(self, path: str, gpu_layers: int = -1, weights: str | None = None) -> None:
+    def __init__(
+        self, path: str, gpu_layers: int = -1, weights: str | None = None, how: str = "unpacked"
+    ) -> None:
         """Load the file. weights: take them from this one, which holds the same in another number format.
+        how: why it is that one, in the description.
 
         Raises ModelLoadError with the cause.
         """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
-        self._unpacked = weights is not None
+        self._how = f", {how}" if weights is not None else ""
         self.handle = self._load(weights or path, gpu_layers)
         # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
         # exit, where a decode call may be under way.
@@ -92,10 +95,10 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantisation as llama.cpp words them; whether it was unpacked to that."""
+        """Architecture, size and quantisation as llama.cpp words them; whether that is not the file's own."""
         buffer = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") + (", unpacked" if self._unpacked else "")
+        return buffer.value.decode("utf-8", "replace") + self._how
 
     @property
     def parameters(self) -> int:
