@@ -26,23 +26,40 @@ def up(
         Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
     ] = STATE_DIR,
     no_flower: Annotated[bool, typer.Option("--no-flower", help="Leave Flower out.")] = False,
+    for_this_machine: Annotated[
+        bool,
+        typer.Option(
+            "--for-this-machine",
+            help="Compute weights as was measured to be best here; measure first if need be.",
+        ),
+    ] = False,
+    load: Annotated[
+        str | None, typer.Option(help="With it: one stream (one), or many requests (bulk). (default: bulk)")
+    ] = None,
 ) -> None:
     """Run the whole stack on this machine until Ctrl-C.
 
     A crashed service is restarted. Jobs still queued at the end are run by the next
     [bold]medusaq up[/] on the same state folder.
     """
+    from cli.compile_commands import ensure_chosen
+    from cli.errors import BadInput
     from cli.interrupts import Interrupts
     from cli.stack import Stack, StackOptions
     from tasks.settings import get_settings
 
     settings = get_settings()
+    if load is not None and not for_this_machine:
+        raise BadInput("--load goes with --for-this-machine")
+    if for_this_machine:
+        _say(f"weights: {ensure_chosen(model or settings.model, load)}")
     chosen_flower = settings.flower_port if flower_port is None else flower_port
     options = StackOptions(
         state_dir,
         settings.port if port is None else port,
         None if no_flower else chosen_flower,
         model,
+        weights="for_this_machine" if for_this_machine else None,
     )
     with Interrupts() as interrupts:
         stack = Stack(options, _say)

@@ -10,15 +10,12 @@ from gguf import GGMLQuantizationType, GGUFReader, LlamaFileType
 
 from compiling.errors import FormatError, SourceError
 from engine.model import read_shape
-from engine.quantise import FORMATS
+from engine.quantise import FORMATS, unfit_tensors
 
 DEFAULT_TYPES = ("bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0")
+INSTEAD = {"q5_k_m": "q5_1", "q4_k_m": "q4_1"}  # of about the same size, with a smaller block
 EXACT = "f16"  # holds any value of a coarser format, and its kernels do not round activations to 8 bits
 WHOLE = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}  # formats whose own outputs are exact
-
-
-BITS = {"f16": 16.5, "bf16": 16.5, "q8_0": 9.0, "q4_0": 6.0}
-HEADER_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +65,46 @@ def _name(stated: int | None, counts: Counter[GGMLQuantizationType]) -> str:
     return counts.most_common(1)[0][0].name.lower()
 
 
-def chosen_types(asked: Sequence[str] | None, source: Source) -> tuple[list[str], list[str]]:
-    """(types to make, lines on those left out). Raises FormatError for one that was asked for by name."""
-    left_out = []
-    if asked is None:
-        types = [name for name in DEFAULT_TYPES if name in FORMATS]
-    else:
-        types = list(dict.fromkeys(name.strip().lower() for name in asked))
-        for name in types:
-            if name not in FORMATS:
-                raise FormatError(f"no type {name or '(empty)'}; there are {', '.join(FORMATS)}")
-    if source.type in types:
-        types.remove(source.type)
-        if asked is not None:
-            left_out.append(f"{source.type} is what the source is in already")
+def chosen_types(
+    asked: Sequence[str] | None, source: Source, with_importance: bool
+) -> tuple[list[str], list[str]]:
+    """(types to make, lines on those left out).
+
+    Raises FormatError for one that was asked for by name, and cannot be.
+    """
+    if asked is not None:
+        return _named(asked, source, with_importance)
+    types, left_out = [], []
+    for name in DEFAULT_TYPES:
+        why = _unfit(source, name)
+        if why:
+            other = INSTEAD.get(name)
+            left_out.append(f"{name} is left out: {why}" + (f"; {other} takes its place" if other else ""))
+            name = other or ""
+        if name and name != source.type:
+            types.append(name)
     return types, left_out
 
 
-def size_of(source: Source, type: str) -> int:
-    """Bytes of the file of this type."""
-    return int(source.parameters * BITS[type] / 8) + HEADER_BYTES
+def _named(asked: Sequence[str], source: Source, with_importance: bool) -> tuple[list[str], list[str]]:
+    types = list(dict.fromkeys(name.strip().lower() for name in asked))
+    for name in types:
+        if name not in FORMATS:
+            raise FormatError(f"no type {name or '(empty)'}; there are {', '.join(FORMATS)}")
+        if FORMATS[name].needs_importance and not with_importance:
+            raise FormatError(f"{name} needs an importance matrix: give --imatrix TEXT")
+        if why := _unfit(source, name):
+            raise FormatError(f"{name}: {why}")
+    if source.type not in types:
+        return types, []
+    types.remove(source.type)
+    return types, [f"{source.type} is what the source is in already"]
+
+
+def _unfit(source: Source, name: str) -> str | None:
+    """Why the shapes of the tensors forbid this type."""
+    tensors = unfit_tensors(source.path, name)
+    if not tensors:
+        return None
+    more = f", and {len(tensors) - 1} other tensors" if len(tensors) > 1 else ""
+    return f"it packs {FORMATS[name].block} weights of a row together, which forbids {tensors[0]}{more}"

@@ -13,12 +13,6 @@ from compiling.errors import CompileError, RoomError
 NAME = "compile.json"
 
 
-def identity(path: Path) -> list[Any]:
-    """Tells a file from others, and from what it was before, without reading it."""
-    stat = path.stat()
-    return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
-
-
 class Record:
     """Values by kind and by what they depend on. Each put() is on the disk, whole, before it returns."""
 

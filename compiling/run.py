@@ -13,16 +13,17 @@ from typing import Any
 
 from compiling import child, room
 from compiling.errors import CompileError
-from compiling.formats import EXACT, Source, chosen_types, read_source, size_of
+from compiling.formats import EXACT, Source, chosen_types, read_source
 from compiling.progress import Progress
 from compiling.quality import LOGIT_BYTES, MOST_TOKENS, Quality
 from compiling.recommend import Candidate, Load, Recommendation, recommend
-from compiling.record import Record, digest, identity
+from compiling.record import Record, digest
 from compiling.source import prepare
 from compiling.speed import Speed
 from compiling.texts import PASSAGES_FILE, read_text
-from engine.measured import machine
+from engine.measured import identity, machine
 from engine.model import build
+from engine.quantise import quantised_size, requantise
 
 ROUNDS = 3  # of speed: single ones differ by a tenth on a machine with neighbours
 MAX_KL = 0.02  # nats a token; see docs/compile.md
@@ -103,7 +104,7 @@ def compile_model(options: Options, progress: Progress) -> Compiled:
     room.make_folder(options.folder)
     record = Record(options.folder)
     source = read_source(_gguf(options, progress))
-    types, left_out = chosen_types(options.types, source)
+    types, left_out = chosen_types(options.types, source, options.imatrix is not None)
     for line in left_out:
         progress.say(line)
     return _Run(options, source, types, left_out, record, progress).run()
@@ -134,7 +135,7 @@ class _Run:
         self._progress = progress
         self._work = options.folder / WORK
         self._text = options.text or PASSAGES_FILE
-        self._own = identity(Path(source.path))
+        self._own = identity(source.path)
         self._where = [machine(), build()]
         self._rated = [read_text(self._text), *self._where]
         self._reference = self._work / f"reference-{digest(self._own, self._rated)}.f32"
@@ -191,7 +192,7 @@ class _Run:
     def _there(self, type: str) -> bool:
         """Whether its file was made, and is still what was made."""
         path = self.path(type)
-        return path.exists() and self._known("made", type) == identity(path)
+        return path.exists() and self._known("made", type) == identity(str(path))
 
     def _unmeasured(self, type: str) -> bool:
         rounds = range(self._options.rounds)
@@ -230,19 +231,22 @@ class _Run:
 
     def _check_room(self) -> None:
         source = self._source
-        sizes = {type: size_of(source, type) for type in self._types}
+        sizes = {type: self._size(type) for type in self._types}
         making = sum(sizes[type] for type in self._to_make())
         logits = exact = 0
         if self._lacks_reference:
             count = min(self._text.stat().st_size, MOST_TOKENS) + len(self._where)
             logits = count * source.vocab_size * LOGIT_BYTES
-            exact = 0 if source.exact or self._exact.exists() else size_of(source, EXACT)
+            exact = 0 if source.exact or self._exact.exists() else self._size(EXACT)
         room.check_disk(self._options.folder, logits + max(exact, making))
         loaded = [sizes[type] for type in self._types if self._unmeasured(type)]
         if self._unmeasured(self._base):
             loaded.append(source.bytes)
         if loaded or self._lacks_reference:
             room.check_memory(max(exact, source.bytes if exact else 0, *loaded), source.cell_bytes)
+
+    def _size(self, type: str) -> int:
+        return quantised_size(self._source.path, type)
 
     # The work
 
@@ -282,14 +286,13 @@ class _Run:
         path = self.path(type)
         self._record.put("begun", True, path.name)
         self._write(path, type)
-        self._record.put("made", identity(path), *self._about("made", type))
+        self._record.put("made", identity(str(path)), *self._about("made", type))
 
     def _write(self, path: Path, type: str) -> None:
-        try:
-            self._ask("making", Path(self._source.path), str(path), type)
-        finally:
-            for part in _parts(path):
-                part.unlink(missing_ok=True)
+        def note(done: int, of: int) -> None:
+            self._progress.note(done / of)
+
+        requantise(self._source.path, str(path), type, self._options.threads, progress=note)
 
     def _rate(self, type: str) -> None:
         arguments = ("--reference", str(self._reference), "--text", str(self._text))
@@ -318,7 +321,7 @@ class _Run:
     def _row(self, type: str) -> Row:
         speeds = (Speed.of(self._known("speed", type, number)) for number in range(self._options.rounds))
         path = self.path(type)
-        size = path.stat().st_size if path.exists() else self._known("made", type)[1]
+        size = path.stat().st_size if path.exists() else self._size(type)
         return Row(type, str(path), size, Quality(**self._known("quality", type)), tuple(speeds))
 
     def _candidate(self, row: Row) -> Candidate:

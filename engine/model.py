@@ -61,9 +61,15 @@ class Model:
     """The weights and the vocabulary of a GGUF. Contexts run it: see engine/context.py."""
 
     def __init__(
-        self, path: str, gpu_layers: int = -1, weights: str | None = None, vocabulary_only: bool = False
+        self,
+        path: str,
+        gpu_layers: int = -1,
+        weights: str | None = None,
+        how: str = "unpacked",
+        vocabulary_only: bool = False,
     ) -> None:
         """Load the file. weights: take them from this one, which holds the same in another number format.
+        how: why it is that one, in the description.
 
         vocabulary_only: without the weights, so at once; the width is then 0. Raises ModelLoadError with
         the cause.
@@ -71,7 +77,7 @@ class Model:
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
-        self._unpacked = weights is not None
+        self._how = f", {how}" if weights is not None else ""
         self.handle = self._load(weights or path, gpu_layers, vocabulary_only)
         # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
         # exit, where a decode call may be under way.
@@ -101,10 +107,10 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantisation as llama.cpp words them; whether it was unpacked to that."""
+        """Architecture, size and quantisation as llama.cpp words them; whether that is not the file's own."""
         buffer = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") + (", unpacked" if self._unpacked else "")
+        return buffer.value.decode("utf-8", "replace") + self._how
 
     @property
     def parameters(self) -> int:

@@ -13,12 +13,12 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from engine.config import AS_SHIPPED, AUTO, BF16, EngineConfig
+from engine.choice import served
+from engine.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineConfig
 from engine.context import Context, DecodeError
 from engine.errors import ModelLoadError
-from engine.measured import cache_folder, keep, kept_file, machine, recall
+from engine.measured import cache_folder, identity, keep, kept_file, machine, recall
 from engine.model import Model, build, check_file, default_model_path, on_gpu
 from engine.quantise import requantise
 from engine.rows import RowsBuilder
@@ -64,6 +64,8 @@ def open_model(config: EngineConfig) -> Model:
     check_file(path)
     if config.weights == BF16:
         return Model(path, config.gpu_layers, unpacked(path))
+    if config.weights == FOR_THIS_MACHINE:
+        return _chosen(path, config)
     model = Model(path, config.gpu_layers)
     asked = config.weights == AUTO and not on_gpu(config.gpu_layers)
     # Results that are the same everywhere must not hang on what was measured where.
@@ -76,9 +78,15 @@ def open_model(config: EngineConfig) -> Model:
         return model
 
 
+def _chosen(path: str, config: EngineConfig) -> Model:
+    choice = served(path)
+    log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
+    return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
+
+
 def unpacked(path: str) -> str:
     """The same weights in a file of BF16, in the cache folder; made if need be. Raises ModelLoadError."""
-    target = kept_file("weights", _identity(path), ".gguf")
+    target = kept_file("weights", identity(path), ".gguf")
     if not target.exists():
         log.info("unpacking the weights of %s to BF16, once: %s", path, target)
         try:
@@ -100,7 +108,7 @@ def _free_disk() -> int:
 
 
 def _faster(model: Model, config: EngineConfig) -> Model:
-    key = repr((_identity(model.path), build(), machine(), config.threads, config.slots, config.kv_type))
+    key = repr((identity(model.path), build(), machine(), config.threads, config.slots, config.kv_type))
     known = _known_faster(key)
     if known == AS_SHIPPED:
         return model
@@ -170,13 +178,3 @@ def _calls(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
         return run
 
     return [call(1), call(config.slots), call(1, PROMPT_ROWS, output=False)]
-
-
-def _identity(path: str) -> str:
-    """Tells a file from others, and from what it was before, without reading it."""
-    try:
-        file = Path(path).resolve()
-        stat = file.stat()
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
-    return repr((str(file), stat.st_size, stat.st_mtime_ns))

@@ -98,7 +98,7 @@ class Settings(BaseSettings):
 
     # the engine; the worker hands these on
     model: str | None = None  # path of a GGUF; None is the packaged default model
-    weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16)$")  # number format they are computed in
+    weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16|for_this_machine)$")
     slots: int = Field(16, ge=1, le=64)
     kv_cells: int = Field(8192, ge=64)
     batch_window_ms: float = Field(10.0, ge=0, le=1000)
