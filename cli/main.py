@@ -16,6 +16,7 @@ from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
 from cli.look_commands import doctor, top
+from cli.model_commands import models
 from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
 from cli.slice_heads import SLICE_EPILOG, slice_heads
@@ -57,6 +58,7 @@ for panel, commands in PANELS.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
 app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(keys, name="keys", rich_help_panel="The stack")
+app.add_typer(models, name="models", rich_help_panel="The stack")
 app.add_typer(webhooks, name="webhooks", rich_help_panel="Single jobs")
 app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,8 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="Of Flower; 0 is any. (default: 5555)")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="PATH", help="GGUF to serve. (default: SmolLM2-135M-Instruct)")
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="GGUF to serve. (default: SmolLM2-135M-Instruct)"),
     ] = None,
     state_dir: Annotated[
         Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
@@ -83,8 +85,15 @@ def gateway() -> None:
     services.run_gateway(get_settings())
 
 
-def worker() -> None:
+def worker(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="GGUF to serve, or a name that `medusaq models` knows."),
+    ] = None,
+) -> None:
     """Serve the model (MEDUSAQ_MODEL, MEDUSAQ_SLOTS, ...). Exit code 3: it cannot be loaded."""
+    if model is not None:
+        os.environ["MEDUSAQ_MODEL"] = model  # before anybody reads the settings
     from cli import services
     from tasks.settings import get_settings
 

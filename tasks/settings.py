@@ -97,7 +97,8 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None  # that commands send
 
     # the engine; the worker hands these on
-    model: str | None = None  # path of a GGUF; None is the packaged default model
+    model: str | None = None  # path of a GGUF, or a name; None is the packaged default model
+    models: Path | None = None  # folder of the register of names; None is that of this user
     weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16|for_this_machine)$")
     slots: int = Field(16, ge=1, le=64)
     kv_cells: int = Field(8192, ge=64)
@@ -146,6 +147,7 @@ class Settings(BaseSettings):
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)
     default_max_tokens: int = Field(256, ge=1)
+    default_model: str | None = Field(None, min_length=1)  # of requests that name none
     online_timeout_s: float = Field(600.0, gt=0)  # what OpenAI's own client waits by default
     online_result_ttl_s: int = Field(3600, ge=1)  # the answer is with the client; this is for looking back
 
