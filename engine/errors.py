@@ -2,6 +2,7 @@
 
 EngineError
 ├── ModelLoadError      the GGUF cannot be served
+│   └── RegisterError   it was asked for by a name that stands for nothing, or the register of names fails
 ├── RequestRefused      this request can never run; `param` names the field at fault
 ├── DecodeFailed        llama.cpp failed on a batch that held this request
 └── EngineClosed        the engine was shut down before the request ended
@@ -24,6 +25,12 @@ class ModelLoadError(EngineError):
     """The model file is missing, not a GGUF, damaged, or of a kind the engine cannot serve."""
 
     code = "model_load_failed"
+
+
+class RegisterError(ModelLoadError):
+    """A name that is none, unknown or taken; or a register of names that cannot be read or written."""
+
+    code = "model_register"
 
 
 class RequestRefused(EngineError):

@@ -1,13 +1,19 @@
-"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process."""
+"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process.
+
+Each model has queues of its own, medusaq.interactive.NAME and medusaq.bulk.NAME; those without a name hold
+what any worker may run.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from celery import Celery
 from kombu import Queue
-from kombu.utils.scheduling import priority_cycle
+from kombu.utils.scheduling import priority_cycle, round_robin_cycle
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -21,6 +27,7 @@ RECONCILE = "medusaq.reconcile"
 DROP_FILES = "medusaq.drop_files"
 QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
 IO_QUEUE = "medusaq.io"
+LONGEST_NAME = 200  # characters of a queue's name: RabbitMQ takes 255 bytes
 
 # Far above any run: leases recover a lost worker's jobs, and the shortest value of any peer wins.
 VISIBILITY_TIMEOUT_S = 24 * 3600
@@ -29,20 +36,48 @@ PUBLISH_RETRY = {"max_retries": 1, "interval_start": 0.0, "interval_step": 0.1, 
 
 
 class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no types
-    """Polls the queues in the order of QUEUES, always.
+    """Polls queues of interactive jobs before those of bulk ones, always, and of each kind all in turn.
 
     kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
     random in each process; its "sorted" cycle would put bulk first.
     """
 
     def consume(self, n: int) -> Sequence[str]:
-        order = list(QUEUES.values())
-        return sorted(self.items[:n], key=lambda name: order.index(name) if name in order else len(order))
+        return sorted(self.items[:n], key=_rank)  # stable: the turns stay
+
+    def rotate(self, last_used: str) -> str:
+        return round_robin_cycle.rotate(self, last_used)  # type: ignore[no-any-return]
 
 
-def list_key(settings: Settings, priority: Priority) -> str:
+def _rank(name: str) -> int:
+    of = [name == queue or name.startswith(f"{queue}.") for queue in QUEUES.values()]
+    return of.index(True) if True in of else len(of)
+
+
+def queue_of(priority: Priority, model: str = "") -> str:
+    """The name of a queue. model: whose it is; "" is the queue of jobs that any worker may run.
+
+    Two models never share one, whatever is in their names.
+    """
+    if not model:
+        return QUEUES[priority]
+    plain = quote(model, safe="")
+    name = f"{QUEUES[priority]}.{plain}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(model.encode()).hexdigest()[:32]
+    return f"{name[: LONGEST_NAME - len(digest) - 1]}!{digest}"  # no name that fits has a "!"
+
+
+def list_key(settings: Settings, priority: Priority, model: str = "") -> str:
     """The Redis list that holds the waiting messages of a queue."""
-    return settings.key_prefix + QUEUES[priority]
+    return settings.key_prefix + queue_of(priority, model)
+
+
+def add_queue(app: Celery, name: str) -> Queue:
+    """The queue of this name as the application declares and sends to it, from now on."""
+    queues = app.amqp.queues
+    return queues[name] if name in queues else queues.add(Queue(name))
 
 
 def make_app(settings: Settings) -> Celery:

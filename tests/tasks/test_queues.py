@@ -12,7 +12,15 @@ import pytest
 from tasks.errors import PublishFailed
 from tasks.job import PREVIEW_CHARS, NewJob, Priority, preview
 from tasks.publish import MOST_AT_ONCE, Outbox, Publisher
-from tasks.queues import IO_QUEUE, QUEUES, InteractiveFirst, list_key, make_app
+from tasks.queues import (
+    IO_QUEUE,
+    LONGEST_NAME,
+    QUEUES,
+    InteractiveFirst,
+    list_key,
+    make_app,
+    queue_of,
+)
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
 from tests.servers import RedisServer, fast_settings, free_port
@@ -27,6 +35,31 @@ def test_interactive_is_always_polled_first() -> None:
         for _ in range(3):
             assert list(cycle.consume(len(names)))[:2] == [interactive, bulk]
             cycle.rotate(interactive)
+
+
+def test_models_take_turns_behind_which_no_bulk_job_overtakes_an_interactive_one() -> None:
+    names = [queue_of(priority, model) for priority in Priority for model in ("", "a", "b")]
+    interactive = [name for name in names if "interactive" in name]
+    cycle = InteractiveFirst()
+    cycle.update(names[::-1])
+    used = []
+    for _ in range(6):
+        order = list(cycle.consume(len(names)))
+        assert set(order[:3]) == set(interactive)
+        used.append(order[0])
+        cycle.rotate(order[0])
+    assert sorted(used[:3]) == sorted(used[3:]) == sorted(interactive), "each has its turn"
+
+
+def test_no_two_models_share_a_queue() -> None:
+    models = ["", "a", "A", "a.b", "a b", "a%20b", "a,b", "é", "\n", "x" * 300, "x" * 299 + "y", "é" * 100]
+    names = {queue_of(priority, model) for priority in Priority for model in models}
+    assert len(names) == 2 * len(models)
+    for name in names:
+        assert name.isascii()
+        assert len(name) <= LONGEST_NAME
+        assert not set(name) & set(" ,\n"), "Celery's -Q takes names between commas"
+    assert queue_of(Priority.BULK, "smollm2.q4_1") == "medusaq.bulk.smollm2.q4_1"
 
 
 def test_message_shows_the_prompt_and_carries_the_job_id(
