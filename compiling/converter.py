@@ -1,7 +1,7 @@
 """llama.cpp's own converter of checkpoints, at the version of the installed runtime.
 
-It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel was built from, and
-is fetched from there once. It runs in a process of its own, with memory of its own.
+It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel was built from,
+and is fetched from there once. It runs in a process of its own, with memory of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The GGUF that a compilation starts from: a given one, or the conversion of a checkpoint.
 
-A conversion works in a folder beside its result, `NAME-FORMAT.gguf.part`, and moves the whole file out at its
-end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.source` says what it was made from.
+A conversion works in a folder beside its result, `NAME-FORMAT.gguf.part`, and moves the whole file out at
+its end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.source` says what it was
+made from.
 """
 
 from __future__ import annotations

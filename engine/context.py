@@ -33,6 +33,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def padded(cells: int) -> int:
+    """Cells of a context that holds so many tokens, and the row beside a lone one."""
+    return -(-(cells + 1) // CELL_PADDING) * CELL_PADDING
+
+
 class DecodeError(EngineError):
     """llama_decode returned an error; `status` is its value."""
 
@@ -83,7 +88,7 @@ class Context:
         self._gives_hidden = False
         self._scratch_id, self._grave_id = seq_ids, seq_ids + 1  # for passing use, and of buried cells
         self._companion_row = companion_row
-        self.cells = -(-(cells + 1) // CELL_PADDING) * CELL_PADDING
+        self.cells = padded(cells)
         params = self._params(seq_ids + 2, max(max_rows, seq_ids + 2), threads or usable_cores(), kv_type)
         self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._ctx:

@@ -29,6 +29,7 @@ _NO_TEXT = (
     | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
 )
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
+STATE_NUMBER_BYTES = 4  # of a recurrent model's state
 _log_lines: deque[str] = deque(maxlen=20)
 
 
@@ -189,13 +190,23 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a file says of its model. cell_bytes: of one token in a KV cache of 16-bit numbers."""
+    """What a file says of its model. cell_bytes: of one token in a KV cache of 16-bit numbers.
+
+    state_bytes: what a recurrent model keeps of one sequence. weight_bytes: of all weights in the file.
+    feed_forward: numbers between its two products, of all experts that one token asks.
+    """
 
     architecture: str
     width: int
     vocab_size: int
     trained_context: int
     cell_bytes: int
+    state_bytes: int
+    layers: int
+    heads: int
+    feed_forward: int
+    parameters: int
+    weight_bytes: int
 
 
 def read_shape(path: str) -> Shape:
@@ -218,8 +229,11 @@ def read_shape(path: str) -> Shape:
 
         [width], [layers] = numbers("embedding_length"), numbers("block_count")
         heads = numbers("attention.head_count") or [1]
-        sides = [numbers(f"attention.{side}_length") or [width // max(heads)] for side in ("key", "value")]
+        head_width = width // max(*heads, 1)  # a recurrent model says that it has none
+        sides = [numbers(f"attention.{side}_length") or [head_width] for side in ("key", "value")]
         kv_heads = numbers("attention.head_count_kv") or heads
+        inner, state = numbers("ssm.inner_size"), numbers("ssm.state_size")
+        experts, expert_width = numbers("expert_used_count"), numbers("expert_feed_forward_length")
         of_all_layers = sum(kv_heads) if len(kv_heads) > 1 else layers * kv_heads[0]
         return Shape(
             architecture=architecture,
@@ -227,6 +241,12 @@ def read_shape(path: str) -> Shape:
             vocab_size=llama_cpp.llama_vocab_n_tokens(vocab),
             trained_context=max(numbers("context_length"), default=0),
             cell_bytes=2 * of_all_layers * sum(side[0] for side in sides),
+            state_bytes=STATE_NUMBER_BYTES * layers * sum(inner) * sum((*state, *numbers("ssm.conv_kernel"))),
+            layers=layers,
+            heads=max(heads),
+            feed_forward=max(*numbers("feed_forward_length"), sum(experts) * sum(expert_width), 0),
+            parameters=int(llama_cpp.llama_model_n_params(model)),
+            weight_bytes=int(llama_cpp.llama_model_size(model)),
         )
     except ValueError as error:
         raise ModelLoadError(f"{path}: does not tell its shape") from error

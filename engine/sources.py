@@ -21,6 +21,8 @@ from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 
 if TYPE_CHECKING:
+    from safetensors import safe_open
+
     from engine.heads import MedusaHeads
 
 SHIPPED = Path(__file__).parent / "trained"  # heads that come with the package
@@ -68,13 +70,31 @@ def shipped_heads(model: str) -> Path | None:
     return next((path for path in files if _metadata(path).get(FINGERPRINT) == own), None)
 
 
+def shipped_for_width(width: int) -> list[Path]:
+    """Files that come with the package for models of this width: those that shipped_heads() may choose.
+
+    Without reading the model. Raises HeadsLoadError.
+    """
+    return [path for path in sorted(SHIPPED.glob("*.safetensors")) if _width(path) == width]
+
+
+def _width(path: Path) -> int:
+    with _opened(path) as file:
+        shapes = [file.get_slice(key).get_shape() for key in file.keys()]  # noqa: SIM118
+    return int(max(shape[-1] for shape in shapes if len(shape) > 1))
+
+
 def _metadata(path: Path) -> dict[str, str]:
+    with _opened(path) as file:
+        return file.metadata() or {}
+
+
+def _opened(path: Path) -> safe_open:
     try:
         from safetensors import safe_open
     except ImportError as error:
         raise HeadsLoadError("Medusa heads need safetensors: pip install 'medusaq[medusa]'") from error
-    with safe_open(path, framework="numpy") as file:
-        return file.metadata() or {}
+    return safe_open(path, framework="numpy")
 
 
 def _load(path: str, engine: Engine, config: EngineConfig) -> MedusaHeads:

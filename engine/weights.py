@@ -13,13 +13,14 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from engine.choice import served
 from engine.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineConfig
 from engine.context import Context, DecodeError
 from engine.errors import ModelLoadError
 from engine.measured import cache_folder, identity, keep, kept_file, machine, recall
-from engine.model import Model, build, check_file, default_model_path, on_gpu
+from engine.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.quantise import requantise
 from engine.rows import RowsBuilder
 from engine.tree import NO_DRAFT
@@ -67,9 +68,7 @@ def open_model(config: EngineConfig) -> Model:
     if config.weights == FOR_THIS_MACHINE:
         return _chosen(path, config)
     model = Model(path, config.gpu_layers)
-    asked = config.weights == AUTO and not on_gpu(config.gpu_layers)
-    # Results that are the same everywhere must not hang on what was measured where.
-    if not asked or config.batch_invariant or not _may_unpack(model):
+    if not _may_unpack(config, model.size, model.parameters):
         return model
     try:
         return _faster(model, config)
@@ -97,9 +96,29 @@ def unpacked(path: str) -> str:
     return str(target)
 
 
-def _may_unpack(model: Model) -> bool:
-    size = model.parameters * BF16_BYTES
-    return model.size < model.parameters * QUANTISED_BELOW and size <= min(UNASKED_BYTES, _free_disk())
+def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
+    """Bytes of the weights in the format that open_model() gives; of the larger one until that is measured.
+
+    Raises ModelLoadError.
+    """
+    unpacked_bytes = shape.parameters * BF16_BYTES
+    if config.weights == BF16:
+        return unpacked_bytes
+    if config.weights == FOR_THIS_MACHINE:
+        file = served(path).file
+        return Path(file).stat().st_size if file else shape.weight_bytes
+    if not _may_unpack(config, shape.weight_bytes, shape.parameters):
+        return shape.weight_bytes
+    return shape.weight_bytes if _known_faster(_key(path, config)) == AS_SHIPPED else unpacked_bytes
+
+
+def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
+    """Whether a model of this size in its file may be unpacked because that is faster."""
+    # Results that are the same everywhere must not hang on what was measured where.
+    if config.weights != AUTO or config.batch_invariant or on_gpu(config.gpu_layers):
+        return False
+    most = min(UNASKED_BYTES, _free_disk())
+    return size < parameters * QUANTISED_BELOW and parameters * BF16_BYTES <= most
 
 
 def _free_disk() -> int:
@@ -108,7 +127,7 @@ def _free_disk() -> int:
 
 
 def _faster(model: Model, config: EngineConfig) -> Model:
-    key = repr((identity(model.path), build(), machine(), config.threads, config.slots, config.kv_type))
+    key = _key(model.path, config)
     known = _known_faster(key)
     if known == AS_SHIPPED:
         return model
@@ -127,6 +146,11 @@ def _faster(model: Model, config: EngineConfig) -> Model:
     )
     keep("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
     return other if faster == BF16 else model
+
+
+def _key(path: str, config: EngineConfig) -> str:
+    """Under which the times of a model's formats are kept."""
+    return repr((identity(path), build(), machine(), config.threads, config.slots, config.kv_type))
 
 
 def _known_faster(key: str) -> str | None:

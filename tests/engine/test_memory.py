@@ -1,0 +1,113 @@
+"""What a model needs in memory, told from its file: what changes it, and that a real worker keeps to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from engine.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.errors import ModelLoadError
+from engine.measured import keep
+from engine.memory import BUFFERS, CACHE, HEADS, PROCESS, WEIGHTS, needed
+from engine.model import default_model_path, read_shape
+from engine.weights import Timing, _key
+from tasks.publish import Publisher
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.engine.tiny import write_tiny_gguf, write_tiny_mamba
+from tests.tasks.helpers import ended, submitted
+from tests.workers import Workers, wait_until
+
+UNDER, OVER = 1.05, 1.25  # how far a worker's peak may be above the estimate, and the estimate above the peak
+ONE = EngineConfig(weights="as_shipped", speculation=False)
+JOBS = 40  # more than the slots
+
+
+def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
+    settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
+) -> None:
+    config = EngineConfig(weights="as_shipped")
+    changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
+    settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
+    worker = workers.model(settings, ready=False, engine="engine:load")
+    prompts = ["Name a colour.", "Say why the sea is salty. " * 60]
+    jobs = [submitted(store, publisher, prompts[n % 2]) for n in range(JOBS)]
+    wait_until(lambda: store.get(jobs[0]).terminal, 120, alive=lambda: worker.process.poll() is None)
+    for job in jobs:
+        assert ended(store, job, 120).result is not None
+    status = Path(f"/proc/{worker.process.pid}/status").read_text(encoding="utf-8")
+    [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    peak, estimate = int(peak_kb) * 1024, needed(config).total
+    assert peak / UNDER <= estimate <= peak * OVER
+
+
+def test_the_parts_of_the_default_model() -> None:
+    shape = read_shape(default_model_path())
+    parts = needed(ONE).parts
+    assert parts[WEIGHTS] == shape.weight_bytes
+    least = (ONE.kv_cells + CPU_PREFILL_CELLS) * shape.cell_bytes
+    assert least < parts[CACHE] < 1.1 * least, "llama.cpp rounds up to 256 cells, in both contexts"
+    assert parts[BUFFERS] > 64 * shape.vocab_size * 4, "the logits of a step"
+    assert parts[HEADS] == 0
+    assert needed(ONE).total == sum(parts.values())
+    assert [name for name, _ in needed(ONE).largest][:2] == [CACHE, PROCESS]
+
+
+def test_what_changes_it() -> None:
+    base = needed(ONE).parts
+    shape = read_shape(default_model_path())
+
+    def changed(**fields: object) -> dict[str, int]:
+        parts = needed(replace(ONE, **fields)).parts  # type: ignore[arg-type]  # of any setting
+        return {name: parts[name] for name in parts if parts[name] != base[name]}
+
+    half = changed(kv_cells=4096)
+    assert base[CACHE] - half[CACHE] == 4096 * shape.cell_bytes
+    assert changed(kv_type="f32")[CACHE] == 2 * base[CACHE]
+    assert changed(weights="bf16") == {WEIGHTS: 2 * shape.parameters}
+    assert set(changed(batch_invariant=True)) == {CACHE, BUFFERS}, "there is no prefill context then"
+    assert changed(speculation=True)[HEADS] > 0, "the package has heads for this model"
+    assert changed(slots=64)[BUFFERS] > base[BUFFERS]
+
+
+def test_weights_are_counted_in_the_format_that_was_measured_to_be_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    auto, shape = replace(ONE, weights="auto"), read_shape(default_model_path())
+    assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters, "unmeasured: the larger one"
+    slow, fast = Timing(1.0, 4.0, 0.1, 16), Timing(1.0, 1.0, 0.02, 16)
+    key = _key(default_model_path(), auto)
+    keep("formats", key, {"as_shipped": asdict(fast), "bf16": asdict(slow)})
+    assert needed(auto).parts[WEIGHTS] == shape.weight_bytes
+    keep("formats", key, {"as_shipped": asdict(slow), "bf16": asdict(fast)})
+    assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters
+
+
+def test_a_small_model_and_a_recurrent_one(tmp_path: Path) -> None:
+    tiny = replace(ONE, model=write_tiny_gguf(tmp_path / "tiny.gguf"), speculation=True)
+    assert needed(tiny).parts[HEADS] == 0, "none come with the package"
+    mamba = replace(ONE, model=write_tiny_mamba(tmp_path / "mamba.gguf"))
+    cache = needed(mamba).parts[CACHE]
+    assert cache > 0, "it keeps a state for each sequence"
+    assert needed(replace(mamba, kv_cells=65_536)).parts[CACHE] == cache, "whatever its length"
+
+
+def test_heads_of_ones_own(tmp_path: Path) -> None:
+    heads = tmp_path / "heads.safetensors"
+    heads.write_bytes(b"\0" * 5_000_000)
+    own = replace(ONE, speculation=True, heads=str(heads))
+    other = replace(own, heads=str(tmp_path))
+    assert needed(own).parts[HEADS] == needed(other).parts[HEADS] > 5_000_000
+    with pytest.raises(ModelLoadError, match=r"none\.safetensors"):
+        needed(replace(own, heads=str(tmp_path / "none.safetensors")))
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF and no more")
+    with pytest.raises(ModelLoadError, match=re.escape(str(path))):
+        needed(replace(ONE, model=str(path)))
