@@ -39,18 +39,22 @@ def slice_heads(
     """Cut full Medusa heads to a draft vocabulary."""
     check_writable("-o", output)
     try:
+        from compiling.errors import CompileError
+        from compiling.heads import find
         from engine import EngineError, ModelLoadError
         from training.errors import PromptsError, TrainingError
         from training.slicing import slice_heads
     except ImportError as error:
-        raise CliError(f"slicing heads needs {error.name}: pip install 'medusaq[worker,medusa]'") from None
+        raise CliError(
+            f"slicing heads needs {error.name}: pip install 'medusaq[worker,medusa,compile]'"
+        ) from None
     try:
-        done = slice_heads(Path(heads), model, output, tokens=tokens, texts=text or (), source=heads)
+        done = slice_heads(find(heads), model, output, tokens=tokens, texts=text or (), source=heads)
     except PromptsError as error:
         raise BadInput(str(error)) from None
     except ModelLoadError as error:
         raise ModelNotLoadable(error.message) from None
-    except (TrainingError, EngineError) as error:
+    except (TrainingError, CompileError, EngineError) as error:
         raise CliError(str(error)) from None
     typer.echo(
         f"{output}: {done.heads} heads, {done.tokens} of {done.vocab_size} tokens, which are "
