@@ -12,7 +12,7 @@ import pytest
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-from engine import importance
+from engine import ggml, importance
 from engine.context import Context, Rows
 from engine.errors import ImportanceError, ModelLoadError
 from engine.importance import CHUNK, importance_of
@@ -232,7 +232,7 @@ def test_a_model_that_computes_nonsense_is_named(tiny_gguf: str, tmp_path: Path,
 def test_another_layout_of_tensors_is_refused_before_it_is_trusted(
     tiny_gguf: str, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = list(importance.GgmlTensor._fields_)
+    fields = list(ggml.GgmlTensor._fields_)
 
     class Grown(ctypes.Structure):
         _fields_ = (*fields, ("more", ctypes.c_void_p))
@@ -241,7 +241,7 @@ def test_another_layout_of_tensors_is_refused_before_it_is_trusted(
         _fields_ = (*fields[:2], fields[3], fields[2], *fields[4:])
 
     for layout in (Grown, Swapped):
-        monkeypatch.setattr(importance, "GgmlTensor", layout)
+        monkeypatch.setattr(ggml, "GgmlTensor", layout)
         with pytest.raises(ImportanceError, match="lays out its tensors in a way that is not known here: "):
             importance_of(tiny_gguf, text)
 
@@ -264,7 +264,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 from pathlib import Path
-from engine import importance
+from engine import ggml, importance
 take = importance._Collector._take
 def interrupted(*given):
     os.kill(os.getpid(), signal.SIGINT)
