@@ -3,6 +3,7 @@
 EngineError
 ├── ModelLoadError      the GGUF cannot be served
 │   └── RegisterError   it was asked for by a name that stands for nothing, or the register of names fails
+├── ImportanceError     the importance matrix of a text cannot be made
 ├── RequestRefused      this request can never run; `param` names the field at fault
 ├── DecodeFailed        llama.cpp failed on a batch that held this request
 └── EngineClosed        the engine was shut down before the request ended
@@ -31,6 +32,12 @@ class RegisterError(ModelLoadError):
     """A name that is none, unknown or taken; or a register of names that cannot be read or written."""
 
     code = "model_register"
+
+
+class ImportanceError(EngineError):
+    """The text is missing, too short or no text, or this build of llama.cpp does not show what is needed."""
+
+    code = "importance_failed"
 
 
 class RequestRefused(EngineError):

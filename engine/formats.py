@@ -6,6 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import ModelLoadError
+
+Importance = Mapping[str, NDArray[np.float32]]  # tensor -> mean square of what meets each of its columns
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -119,7 +126,7 @@ def unfit(plan: list[Tensor], format: Format) -> list[Tensor]:
 _VERY_LOW = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}  # ggml's types, not the formats
 
 
-def needing_importance(plan: list[Tensor], name: str) -> list[Tensor]:
+def _needing_importance(plan: list[Tensor], name: str) -> list[Tensor]:
     """Those that llama.cpp refuses to write in this format without knowing which columns matter."""
     types = {*_VERY_LOW, "q2_K"} if name == "q2_k_s" else _VERY_LOW
     return [
@@ -130,3 +137,21 @@ def needing_importance(plan: list[Tensor], name: str) -> list[Tensor]:
 def fitting(rows: set[int]) -> list[str]:
     """Formats whose blocks divide rows of all these lengths."""
     return [name for name, format in FORMATS.items() if not any(row % format.block for row in rows)]
+
+
+def check_importance(path: str, name: str, plan: list[Tensor], importance: Importance) -> None:
+    """Raises ModelLoadError for a matrix that is not of this model, or too little of it for this format."""
+    if not any(tensor.name in importance for tensor in plan):
+        raise ModelLoadError(f"{path}: the importance matrix is not of this model: it knows no tensor of it")
+    for tensor in plan:
+        if (values := importance.get(tensor.name)) is None:
+            continue
+        columns = int(np.prod((tensor.shape[0], *tensor.shape[2:])))
+        if values.size != columns or not np.isfinite(values).all() or (values < 0).any():
+            raise ModelLoadError(
+                f"{path}: the importance matrix is not of this model: {tensor} takes {columns} finite "
+                f"numbers of at least 0, and it has {values.size}"
+            )
+    for tensor in _needing_importance(plan, name):
+        if tensor.name not in importance:
+            raise ModelLoadError(f"{path}: {name} needs the importance of {tensor}, which the matrix lacks")

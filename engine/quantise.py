@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
-import glob
 import json
 import os
-import secrets
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import llama_cpp
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.context import usable_cores
 from engine.errors import ModelLoadError
 from engine.formats import (
     FORMATS,
     Format,
+    Importance,
     Tensor,
+    check_importance,
     fitting,
-    needing_importance,
     read_plan,
     read_progress,
     unfit,
 )
 from engine.model import _collect_log, check_file
+from engine.parts import part_of
 
 __all__ = ["FORMATS", "Importance", "quantised_size", "requantise", "tensor_shapes", "unfit_tensors"]
 
-Importance = Mapping[str, NDArray[np.float32]]  # tensor -> mean square of what meets each of its columns
 Progress = Callable[[int, int], None]  # tensors done, and all of them
 ALIGNMENT = 32  # bytes; where a tensor begins in a GGUF that does not say otherwise
 LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
@@ -63,7 +61,7 @@ def requantise(
     """
     check_file(path)
     _check(path, format, importance)
-    with _part_of(Path(target)) as part:
+    with part_of(Path(target)) as part:
         job = {"path": path, "target": str(part), "format": format, "threads": threads}
         _run(path, job, importance, progress)
         part.replace(target)
@@ -80,7 +78,8 @@ def unfit_tensors(path: str, format: str) -> list[Tensor]:
 def quantised_size(path: str, format: str, *, with_importance: bool = False) -> int:
     """Bytes of the file that requantise() would write, with an importance matrix or without.
 
-    Some formats are other mixtures with one. Raises ModelLoadError.
+    Some formats are other mixtures with one. Of a model in several files, some hundred bytes too many.
+    Raises ModelLoadError.
     """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -90,7 +89,9 @@ def quantised_size(path: str, format: str, *, with_importance: bool = False) -> 
 
     plan, log = _plan(path, format, with_importance)
     added = sum(len(key) + 16 for key in _KEYS if key not in log)
-    described = Path(path).stat().st_size - sum(stored(t.shape, t.before) for t in plan)
+    described = sum(file.stat().st_size for file in _files(path)) - sum(
+        stored(t.shape, t.before) for t in plan
+    )
     return described + -(-added // ALIGNMENT) * ALIGNMENT + sum(stored(t.shape, t.after) for t in plan)
 
 
@@ -103,6 +104,15 @@ _KEYS = (
     "general.quantization_version",
     "general.file_type",
 )  # that llama.cpp adds: length, name, type, number
+
+
+def _files(path: str) -> list[Path]:
+    """Of the model whose first file this is."""
+    numbered = re.search(r"-00001-of-(\d{5})\.gguf$", path)
+    if numbered is None:
+        return [Path(path)]
+    stem, count = path[: numbered.start()], numbered[1]
+    return [Path(f"{stem}-{k:05}-of-{count}.gguf") for k in range(1, int(count) + 1)]
 
 
 # What cannot be
@@ -130,24 +140,7 @@ def _check(path: str, name: str, importance: Importance | None) -> None:
             f"formats that fit: {fit}"
         )
     if importance is not None:
-        _check_importance(path, name, plan, importance)
-
-
-def _check_importance(path: str, name: str, plan: list[Tensor], importance: Importance) -> None:
-    if not any(tensor.name in importance for tensor in plan):
-        raise ModelLoadError(f"{path}: the importance matrix is not of this model: it knows no tensor of it")
-    for tensor in plan:
-        if (values := importance.get(tensor.name)) is None:
-            continue
-        columns = int(np.prod((tensor.shape[0], *tensor.shape[2:])))
-        if values.size != columns or not np.isfinite(values).all() or (values < 0).any():
-            raise ModelLoadError(
-                f"{path}: the importance matrix is not of this model: {tensor} takes {columns} finite "
-                f"numbers of at least 0, and it has {values.size}"
-            )
-    for tensor in needing_importance(plan, name):
-        if tensor.name not in importance:
-            raise ModelLoadError(f"{path}: {name} needs the importance of {tensor}, which the matrix lacks")
+        check_importance(path, name, plan, importance)
 
 
 # llama.cpp
@@ -244,27 +237,3 @@ def _send(importance: Importance | None, child: subprocess.Popen[bytes]) -> None
     with suppress(BrokenPipeError), child.stdin:  # its end tells why
         if arrays:
             np.savez(child.stdin, **arrays)
-
-
-@contextmanager
-def _part_of(target: Path) -> Iterator[Path]:
-    """A file beside the target to write to, which is gone in the end; so are those of killed processes."""
-    try:
-        for leftover in target.parent.glob(f"{glob.escape(target.name)}.*.part"):
-            with suppress(FileNotFoundError, BlockingIOError), leftover.open("rb") as stream:
-                _lock(stream)
-                leftover.unlink()
-        part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
-        with part.open("xb") as stream:
-            try:
-                _lock(stream)
-                yield part
-            finally:
-                part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error
-
-
-def _lock(stream: IO[bytes]) -> None:
-    """Held while its process lives. Raises BlockingIOError when another one does."""
-    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

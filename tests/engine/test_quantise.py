@@ -17,7 +17,7 @@ from engine.formats import FORMATS
 from engine.lm_head import lm_head_rows
 from engine.model import Model, default_model_path
 from engine.quantise import call_llama, quantised_size, requantise, unfit_tensors
-from tests.engine.tiny import write_tiny_gguf
+from tests.engine.tiny import LAYERS, write_tiny_gguf
 
 WIDE = 256  # the block of the K-quants, so that every format fits
 
@@ -89,6 +89,14 @@ def test_the_table_of_formats_is_that_of_llama_cpp(wide_gguf: str, tiny_gguf: st
     assert bool(unfit_tensors(tiny_gguf, format)) == (known.block == 256)
 
 
+def test_the_bindings_hand_over_the_parameters_of_this_llama_cpp() -> None:
+    """Were a field missing, the last one would hold something else."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    assert (params.ftype, params.quantize_output_tensor) == (FORMATS["q8_0"].number, True)
+    assert not any((params.imatrix, params.kv_overrides, params.tt_overrides, params.prune_layers))
+    assert params.max_buf_size == 8 << 30
+
+
 def test_a_quantised_model_can_be_quantised_again(tiny_gguf: str, tmp_path: Path) -> None:
     requantise(tiny_gguf, str(tmp_path / "a.gguf"), "q4_0", threads=1)
     requantise(str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf"), "bf16", threads=1)
@@ -100,6 +108,22 @@ def test_the_size_of_the_default_model_in_another_format(tmp_path: Path) -> None
     target = tmp_path / "made.gguf"
     requantise(default_model_path(), str(target), "q4_0")
     assert target.stat().st_size == quantised_size(default_model_path(), "q4_0")
+
+
+def test_a_model_in_several_files_becomes_one(tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "split.gguf", split_tensors=6)
+    parts = sorted(tmp_path.iterdir())
+    assert len(parts) > 2
+    target = tmp_path / "made.gguf"
+    requantise(str(parts[0]), str(target), "q8_0", threads=1)
+    assert len(GGUFReader(target).tensors) == 3 + 9 * LAYERS
+    # Each part says again what kind of file it is.
+    assert 0 <= quantised_size(str(parts[0]), "q8_0") - target.stat().st_size < 500 * len(parts)
+    parts[1].unlink()
+    with pytest.raises(
+        ModelLoadError, match=r"split-00001-of-0000\d\.gguf: llama.cpp cannot write it as q8_0: "
+    ):
+        requantise(str(parts[0]), str(target), "q8_0", threads=1)
 
 
 def test_progress_counts_every_tensor(tiny_gguf: str, tmp_path: Path) -> None:

@@ -21,14 +21,16 @@ def write_tiny_gguf(
     width: int = WIDTH,
     feed_forward: int = FEED_FORWARD,
     experts: int = 0,
+    split_tensors: int = 0,
 ) -> str:
     """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare.
 
     without: characters that no token is to write. end: the token that ends a generation. experts: of each
-    layer's feed forward part, half of which a token is sent to; 0 is a plain one.
+    layer's feed forward part, half of which a token is sent to; 0 is a plain one. split_tensors: so many
+    to a file, of several that get numbers; 0 writes one file.
     """
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(str(path), "llama")
+    writer = GGUFWriter(str(path), "llama", split_max_tensors=split_tensors)
     writer.add_name("Tiny")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(width)
