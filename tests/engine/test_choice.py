@@ -34,9 +34,7 @@ def config(path: str) -> EngineConfig:
     return EngineConfig(model=path, weights="for_this_machine", slots=2, kv_cells=256)
 
 
-def test_what_was_chosen_is_served(
-    tiny_gguf: str, choice: Choice, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_chosen_is_served(tiny_gguf: str, choice: Choice, caplog: pytest.LogCaptureFixture) -> None:
     keep_choice(tiny_gguf, choice)
     assert chosen(tiny_gguf) == choice
     with caplog.at_level(logging.INFO):
