@@ -2,6 +2,7 @@
 
 EngineError
 ├── ModelLoadError      the GGUF cannot be served
+├── ImportanceError     the importance matrix of a text cannot be made
 ├── RequestRefused      this request can never run; `param` names the field at fault
 ├── DecodeFailed        llama.cpp failed on a batch that held this request
 └── EngineClosed        the engine was shut down before the request ended
@@ -24,6 +25,12 @@ class ModelLoadError(EngineError):
     """The model file is missing, not a GGUF, damaged, or of a kind the engine cannot serve."""
 
     code = "model_load_failed"
+
+
+class ImportanceError(EngineError):
+    """The text is missing, too short or no text, or this build of llama.cpp does not show what is needed."""
+
+    code = "importance_failed"
 
 
 class RequestRefused(EngineError):

@@ -1,0 +1,267 @@
+"""Which columns of a model's matrices matter: the importance matrix that coarse number formats are made with.
+
+For each column of each matrix, the mean square of the numbers that meet it while the model reads a text: an
+error in a weight weighs as much as what it is multiplied with. This is the measure of llama.cpp's own
+llama-imatrix, and comes out the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from llama_cpp import _ggml
+from numpy.typing import NDArray
+
+from engine.context import DecodeError, usable_cores
+from engine.errors import ImportanceError, ModelLoadError
+from engine.model import Model, Tokens, first_log_line
+from engine.quantise import tensor_shapes
+
+CHUNK = 512  # tokens read together, from an empty context: what llama.cpp takes
+WORTH = 50_000  # tokens beyond which a matrix changes little
+
+
+def importance_of(
+    path: str,
+    text: Path,
+    *,
+    threads: int = 0,
+    gpu_layers: int = -1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, NDArray[np.float32]]:
+    """Matrix name -> its columns' importance; that of a layer's experts in one array, one after the other.
+
+    progress: chunks of the text done, and all of them. Tokens beyond the last whole chunk are left out.
+    Raises ImportanceError for a text that does not serve, ModelLoadError for a model that does not.
+    """
+    written = _read(text)
+    seen = _Collector(tensor_shapes(path))
+    model = Model(path, gpu_layers)
+    chunk = min(CHUNK, model.trained_context or CHUNK)
+    tokens = model.tokenize(written, add_bos=True, special=False)
+    count = len(tokens) // chunk
+    if not count:
+        raise ImportanceError(
+            f"{text}: too short, {len(tokens)} tokens: {chunk} are needed, and {WORTH} help"
+        )
+    first = llama_cpp.llama_vocab_bos(model.vocab) if llama_cpp.llama_vocab_get_add_bos(model.vocab) else None
+    context = _context(model, chunk, threads or usable_cores(), seen)
+    try:
+        for k in range(count):
+            part = tokens[k * chunk : (k + 1) * chunk].copy()
+            if first is not None:
+                part[0] = first  # as at the beginning of everything that the model reads
+            _run(context, part)
+            seen.check()
+            if progress:
+                progress(k + 1, count)
+    finally:
+        llama_cpp.llama_free(context)
+    return seen.importance()
+
+
+def _read(text: Path) -> str:
+    try:
+        return text.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ImportanceError(f"{text}: not UTF-8 at byte {error.start}: give a plain text") from error
+    except OSError as error:
+        raise ImportanceError(f"{text}: cannot be read: {error.strerror}") from error
+
+
+def _context(model: Model, chunk: int, threads: int, seen: _Collector) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = chunk
+    params.n_threads = params.n_threads_batch = threads
+    # Every row is then an output: of the others, the last layer would compute no more than the attention.
+    params.embeddings = True
+    params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
+    params.cb_eval = seen.callback
+    params.no_perf = True
+    context = llama_cpp.llama_init_from_model(model.handle, params)
+    if not context:
+        raise ModelLoadError(f"{model.path}: no context of {chunk} cells: {first_log_line()}")
+    return context
+
+
+def _run(context: Any, tokens: Tokens) -> None:
+    llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+    pointer = tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
+    status = llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(pointer, len(tokens)))
+    if status != 0:
+        raise DecodeError(status)
+
+
+class _Collector:
+    """Sees every product of a matrix as llama.cpp computes it. shapes: of the tensors, as in the file."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._shapes = shapes
+        self._product, self._routed_product = _operations()
+        self._sums: dict[str, NDArray[np.float64]] = {}  # of squares: [matrices, columns]
+        self._rows: dict[str, NDArray[np.int64]] = {}  # that each matrix has met
+        self._error: BaseException | None = None
+        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._see)  # lives as long as this
+
+    def check(self) -> None:
+        """Raises what went wrong: an exception would not pass through llama.cpp, Ctrl-C's neither."""
+        if self._error:
+            raise self._error
+
+    def importance(self) -> dict[str, NDArray[np.float32]]:
+        """An expert that no token was sent to counts all its columns the same. Raises ImportanceError."""
+        found = {}
+        for name, sums in self._sums.items():
+            if not np.isfinite(sums).all():
+                raise ImportanceError(
+                    f"{name} meets numbers that are not finite: the model computes nonsense"
+                )
+            rows = self._rows[name][:, None]
+            found[name] = np.where(rows, sums / np.maximum(rows, 1), 1).astype(np.float32).reshape(-1)
+        return found
+
+    def _see(self, address: int, ask: bool, _user_data: ctypes.c_void_p) -> bool:
+        """Before it computes a tensor, llama.cpp asks whether to show it, and then does."""
+        if self._error:
+            return False
+        try:
+            product = GgmlTensor.from_address(address)
+            if product.op not in (self._product, self._routed_product):
+                return False
+            matrix, given = (GgmlTensor.from_address(source) for source in product.src[:2])
+            name = _name(matrix)
+            if name not in self._shapes or given.type != llama_cpp.GGML_TYPE_F32:
+                return False
+            if not ask:
+                self._check_shape(name, matrix)
+                self._take(name, matrix, product)
+        except BaseException as error:
+            self._error = error
+            return False
+        return True
+
+    def _check_shape(self, name: str, matrix: GgmlTensor) -> None:
+        shape = self._shapes[name]
+        if tuple(matrix.ne) != (*shape, *[1] * (4 - len(shape))):
+            raise ImportanceError(f"{name} is {tuple(matrix.ne)} in llama.cpp, and {shape} in the file")
+
+    def _take(self, name: str, matrix: GgmlTensor, product: GgmlTensor) -> None:
+        given = _numbers(product.src[1], np.float32)
+        columns, _, across, along = matrix.ne
+        sums = self._sums.setdefault(name, np.zeros((across * along, columns)))
+        rows = self._rows.setdefault(name, np.zeros(across * along, dtype=np.int64))
+
+        def add(k: int, part: NDArray[np.float32]) -> None:
+            sums[k] += np.einsum("ij,ij->j", part, part)
+            rows[k] += len(part)
+
+        if product.op == self._product:
+            for i in range(given.shape[0]):
+                for j in range(given.shape[1]):
+                    add(i % along * across + j % across, given[i, j])
+            return
+        chosen = _numbers(product.src[2], np.int32)[0, 0]  # [tokens, experts used]
+        for expert in np.unique(chosen):
+            token, slot = (chosen == expert).nonzero()
+            add(int(expert), given[0, token, slot % given.shape[2]])
+
+
+# ggml's tensors
+
+
+class GgmlTensor(ctypes.Structure):
+    """struct ggml_tensor of ggml.h, which the bindings leave out; _operations() holds it to the library."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("buffer", ctypes.c_void_p),
+        ("ne", ctypes.c_int64 * 4),  # numbers in each dimension, that of a row first
+        ("nb", ctypes.c_size_t * 4),  # bytes from one to the next
+        ("op", ctypes.c_int),
+        ("op_params", ctypes.c_int32 * 16),
+        ("flags", ctypes.c_int32),
+        ("src", ctypes.c_void_p * 10),
+        ("view_src", ctypes.c_void_p),
+        ("view_offs", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("name", ctypes.c_char * 64),
+        ("extra", ctypes.c_void_p),
+        ("padding", ctypes.c_char * 8),
+    )
+
+
+_OBJECT = 32  # bytes of the entry that ggml keeps for each tensor of a context, before it
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+def _function(name: str, returns: Any, *takes: Any) -> Any:
+    function = getattr(_ggml.libggml, name)
+    function.restype, function.argtypes = returns, takes
+    return function
+
+
+def _operations() -> tuple[int, int]:
+    """ggml's numbers of the plain product and of the one that sends rows to experts.
+
+    Both are made, of known tensors, and read back: raises ImportanceError where this library lays tensors
+    out in another way, before any address is trusted.
+    """
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    size = _function("ggml_tensor_overhead", ctypes.c_size_t)()
+    if size != ctypes.sizeof(GgmlTensor) + _OBJECT:
+        raise ImportanceError(f"{_UNKNOWN}: they take {size} bytes")
+    new = _function("ggml_new_tensor_3d", pointer, pointer, ctypes.c_int, integer, integer, integer)
+    context = _function("ggml_init", pointer, _InitParams)(_InitParams(16 * size, None, True))
+    try:
+        f32, i32 = llama_cpp.GGML_TYPE_F32, llama_cpp.GGML_TYPE_I32
+        matrices, rows = new(context, f32, 7, 5, 4), new(context, f32, 7, 1, 3)
+        plain, chosen = new(context, f32, 7, 6, 1), new(context, i32, 2, 3, 1)
+        _function("ggml_set_name", pointer, pointer, ctypes.c_char_p)(matrices, b"matrices")
+        multiply = _function("ggml_mul_mat", pointer, pointer, pointer, pointer)
+        route = _function("ggml_mul_mat_id", pointer, pointer, pointer, pointer, pointer)
+        product = GgmlTensor.from_address(multiply(context, plain, plain))
+        routed = GgmlTensor.from_address(route(context, matrices, rows, chosen))
+        matrix = GgmlTensor.from_address(matrices)
+        read = (
+            matrix.name,
+            matrix.type,
+            list(matrix.ne),
+            list(matrix.nb),
+            list(product.src[:3]),
+            list(routed.src[:3]),
+        )
+        numbers = ([7, 5, 4, 1], [4, 28, 140, 560], [plain, plain, None], [matrices, rows, chosen])
+        if read != (b"matrices", f32, *numbers) or len({matrix.op, product.op, routed.op}) != 3:
+            raise ImportanceError(f"{_UNKNOWN}: {read}")
+        return product.op, routed.op
+    finally:
+        _function("ggml_free", None, pointer)(context)
+
+
+_UNKNOWN = "this build of llama.cpp lays out its tensors in a way that is not known here"
+
+
+def _name(tensor: GgmlTensor) -> str:
+    """As in the file: a copy on a GPU is named device#name#number."""
+    parts = str(tensor.name.decode("utf-8", "replace")).split("#")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _numbers(address: int, dtype: type[Any]) -> NDArray[Any]:
+    """What a tensor holds, wherever that is: [.., .., rows, columns]."""
+    tensor = GgmlTensor.from_address(address)
+    lengths, steps = tuple(tensor.ne)[::-1], tuple(tensor.nb)[::-1]
+    size = sum((n - 1) * step for n, step in zip(lengths, steps, strict=True)) + np.dtype(dtype).itemsize
+    held = np.empty(size, dtype=np.uint8)
+    pointer = ctypes.c_void_p
+    get = _function("ggml_backend_tensor_get", None, pointer, pointer, ctypes.c_size_t, ctypes.c_size_t)
+    get(address, held.ctypes.data, 0, size)
+    return np.lib.stride_tricks.as_strided(held.view(dtype), lengths, steps, writeable=False)
