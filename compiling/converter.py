@@ -1,6 +1,6 @@
 """llama.cpp's own converter of checkpoints, at the version of the installed runtime.
 
-It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel was built from, and
+It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel is built from, and
 is fetched from there once. It runs in a process of its own, with memory of its own.
 """
 
@@ -34,6 +34,7 @@ NEEDED = (SCRIPT, "LICENSE", "conversion/", "gguf-py/gguf/", "models/templates/"
 PACKAGES = ("gguf", "numpy", "safetensors", "sentencepiece", "torch", "transformers")
 LOOK_S = 0.2  # between two looks at how much is written
 ERROR_LINE = re.compile(r"(?:ERROR:[\w.-]+:|(?:[\w.]+\.)?(\w+(?:Error|Exception)): )(.*)")
+UNKNOWN_ARCHITECTURE = re.compile(r"Model (\S+) is not supported")
 UNKNOWN_TOKENIZER = "BPE pre-tokenizer was not recognized"
 
 
@@ -174,6 +175,10 @@ def _failure(jobs: Sequence[Job], code: int, said: str) -> CompileError:
     if UNKNOWN_TOKENIZER in said:
         return SourceError(
             f"{name}: its tokenizer splits text in a way that llama.cpp {runtime_version()} does not know"
+        )
+    if unknown := UNKNOWN_ARCHITECTURE.search(said):
+        return SourceError(
+            f"{name}: its architecture {unknown[1]} is not known to llama.cpp {runtime_version()}"
         )
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reasons = [match for line in lines if (match := ERROR_LINE.fullmatch(line))]

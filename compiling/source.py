@@ -1,7 +1,7 @@
 """The GGUF that a compilation starts from: a given one, or the conversion of a checkpoint.
 
 A conversion works in a folder beside its result, `NAME-FORMAT.gguf.part`, and moves the whole file out at its
-end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.source` says what it was made from.
+end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.source` says what it is made from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from engine.model import read_shape
 NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 VOCABULARY_BYTES = 64_000_000  # more than any tokenizer takes in a GGUF
 PROCESS_BYTES = 800_000_000  # of the converter before it reads a tensor
-TENSOR_COPIES = 3  # of the largest tensor, each in 32 bits, while it is converted
+TENSOR_COPIES = 4  # of the largest tensor, each in 32 bits: the most that was seen while one is converted
 PART_OF_GGUF = re.compile(r".*-\d{5}-of-(\d{5})\.gguf")
 
 

@@ -1,6 +1,6 @@
 """The folder that the converter sees: the checkpoint's files by links, and nothing that could be executed.
 
-The converter loads tokenizers with trust_remote_code: transformers then runs the modules that `auto_map` names.
+The converter loads tokenizers with trust_remote_code: transformers then runs modules that `auto_map` names.
 """
 
 from __future__ import annotations

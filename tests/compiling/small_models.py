@@ -83,7 +83,7 @@ def _random_model(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> An
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     # A tied one must not outweigh the layers, or each token would only be followed by itself.
-    embedding = WIDTH**-0.5 if config.tie_word_embeddings else 1.0
+    embedding = 0.25 * WIDTH**-0.5 if config.tie_word_embeddings else 1.0
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
