@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from cli.comparison_report import STYLE
 from compiling.recommend import Load
 from compiling.room import size
-from compiling.run import Compiled, Row
-from compiling.speed import SLOTS, Speed
+from compiling.run import COUNTS, Compiled, Row
+from compiling.speed import SLOTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,17 +38,9 @@ EXPLAINED = (
 )
 
 
-def bulk(speed: Speed) -> float:
-    return speed.bulk_per_s
-
-
-def alone(speed: Speed) -> float:
-    return speed.alone_per_s
-
-
 def rows(compiled: Compiled) -> list[tuple[str, ...]]:
     """One of COLUMNS for each measured file."""
-    value = bulk if compiled.options.load is Load.BULK else alone
+    value = COUNTS[compiled.options.load]
     return [_row(row, f"{row.ratio(compiled.rows[0], value):.2f}x") for row in compiled.rows]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 GATEWAY_GRACE_S = 3  # a long poll may wait a minute; a stopping gateway does not
 KEEP_ALIVE_S = 75  # above any client's idle time, so that it is never the server that hangs up
 IO_THREADS = 4
+EARLY_FORMAT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"  # as Celery's own
 FLOWER_COLUMNS = "uuid,state,args,result,received,started,runtime,worker"  # the result line says the tokens/s
 
 
@@ -53,6 +55,8 @@ def run_worker(settings: Settings) -> NoReturn:
     _say_if_redis_is_down(settings)
     queues = "medusaq.interactive,medusaq.bulk"
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
+    if settings.log_format == "text":  # for what the engine says before Celery is ready to log
+        logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
     _celery("worker", "-l", settings.log_level, *options, *_worker_options("worker"))
 
 

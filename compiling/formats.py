@@ -13,7 +13,7 @@ from engine.model import read_shape
 from engine.quantise import FORMATS, unfit_tensors
 
 DEFAULT_TYPES = ("bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0")
-INSTEAD = {"q5_k_m": "q5_1", "q4_k_m": "q4_1"}  # of about the same size, with a smaller block
+INSTEAD = {"q5_k_m": "q5_0", "q4_k_m": "iq4_nl"}  # of about the same size, with a smaller block
 EXACT = "f16"  # holds any value of a coarser format, and its kernels do not round activations to 8 bits
 WHOLE = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}  # formats whose own outputs are exact
 

@@ -16,17 +16,16 @@ class Load(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """kl: mean divergence from the source in nats a token. bytes: of the file."""
+    """kl: mean divergence from the source in nats a token. per_s: tokens a second under the load that counts.
+
+    ratio: of that to the source as it is. bytes: of the file.
+    """
 
     type: str
     kl: float
-    bulk_per_s: float
-    alone_per_s: float
+    per_s: float
+    ratio: float
     bytes: int
-
-    def per_s(self, load: Load) -> float:
-        """Tokens a second."""
-        return self.bulk_per_s if load is Load.BULK else self.alone_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +38,22 @@ class Recommendation:
 
 
 def recommend(candidates: Sequence[Candidate], load: Load, max_kl: float) -> Recommendation:
-    """The bound itself is within it. Of equally fast ones the smaller file, of equally close ones the faster.
+    """The bound itself is within it.
 
-    The first candidate is the one that others are compared with.
+    Of equally fast ones the smaller file, of equally close ones the faster.
     """
-    base = candidates[0]
     within = [one for one in candidates if one.kl <= max_kl]
     what = "in bulk" if load is Load.BULK else "for a lone stream"
     if within:
-        best = max(within, key=lambda one: (one.per_s(load), -one.bytes))
-        gain = "" if best is base else f", {best.per_s(load) / base.per_s(load):.2f} times {base.type}"
+        best = max(within, key=lambda one: (one.per_s, -one.bytes))
         why = (
-            f"the fastest {what} ({best.per_s(load):.1f} tokens/s{gain}) of the {len(within)} whose "
-            f"divergence is at most {max_kl:g} nats a token; its own is {best.kl:.2g}"
+            f"the fastest {what} ({best.per_s:.1f} tokens/s, {best.ratio:.2f} times the source) of the "
+            f"{len(within)} whose divergence is at most {max_kl:g} nats a token; its own is {best.kl:.2g}"
         )
         return Recommendation(best.type, True, why)
-    best = min(candidates, key=lambda one: (one.kl, -one.per_s(load)))
+    best = min(candidates, key=lambda one: (one.kl, -one.per_s))
     why = (
         f"none has a divergence of at most {max_kl:g} nats a token; this one comes closest with "
-        f"{best.kl:.2g} ({best.per_s(load):.1f} tokens/s {what})"
+        f"{best.kl:.2g} ({best.per_s:.1f} tokens/s {what})"
     )
     return Recommendation(best.type, False, why)

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compiling import child, room
 from compiling.errors import CompileError
 from compiling.formats import EXACT, Source, chosen_types, read_source
@@ -23,12 +25,23 @@ from compiling.speed import Speed
 from compiling.texts import PASSAGES_FILE, read_text
 from engine.measured import identity, machine
 from engine.model import build
-from engine.quantise import quantised_size, requantise
+from engine.quantise import Importance, quantised_size, requantise
 
 ROUNDS = 3  # of speed: single ones differ by a tenth on a machine with neighbours
 MAX_KL = 0.02  # nats a token; see docs/compile.md
 WORK = "work"  # folder of what is needed meanwhile
 AS_SHIPPED = "source"
+
+
+def bulk(speed: Speed) -> float:
+    return speed.bulk_per_s
+
+
+def alone(speed: Speed) -> float:
+    return speed.alone_per_s
+
+
+COUNTS = {Load.BULK: bulk, Load.ONE: alone}  # tokens a second, under each load
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +112,9 @@ class Compiled:
 
 def compile_model(options: Options, progress: Progress) -> Compiled:
     """Raises CompileError or EngineError; repeating goes on from what is done."""
-    if options.text is not None:
-        read_text(options.text)
+    for text in (options.text, options.imatrix):
+        if text is not None:
+            read_text(text)
     room.make_folder(options.folder)
     record = Record(options.folder)
     source = read_source(_gguf(options, progress))
@@ -140,6 +154,8 @@ class _Run:
         self._rated = [read_text(self._text), *self._where]
         self._reference = self._work / f"reference-{digest(self._own, self._rated)}.f32"
         self._exact = self._work / f"exact-{digest(self._own)}.gguf"
+        self._weighed = None if options.imatrix is None else read_text(options.imatrix)
+        self._matrix = self._work / f"importance-{digest(self._own, self._weighed, *self._where)}.npz"
         self._base = f"{AS_SHIPPED} ({source.type})"
 
     def run(self) -> Compiled:
@@ -150,14 +166,14 @@ class _Run:
         for what, step in steps:
             self._progress.begin(what)
             step()
-        recommendation = recommend(
-            [self._candidate(row) for row in self._rows()], self._options.load, self._options.max_kl
-        )
+        rows = self._rows()
+        candidates = [self._candidate(row, rows[0]) for row in rows]
+        recommendation = recommend(candidates, self._options.load, self._options.max_kl)
         self._keep(recommendation.type)
         shutil.rmtree(self._work, ignore_errors=True)
         return Compiled(
             source=self._source,
-            rows=self._rows(),
+            rows=rows,
             exact=Quality(**self._known("quality", EXACT)),
             recommendation=recommendation,
             options=self._options,
@@ -180,8 +196,7 @@ class _Run:
         return self._options.folder / f"{stem}.{type}.gguf"
 
     def _about(self, kind: str, type: str, number: int = 0) -> list[object]:
-        imatrix = read_text(self._options.imatrix) if self._options.imatrix and type in self._types else None
-        about: list[object] = [self._own, type, imatrix]
+        about: list[object] = [self._own, type, self._weighed if type in self._types else None]
         if kind == "quality":
             return [*about, self._rated]
         return [*about, *self._where, self._options.threads, number] if kind == "speed" else about
@@ -222,6 +237,7 @@ class _Run:
             *(part for type in self._types for part in _parts(self.path(type))),
             *(set(self._work.glob("reference-*.f32")) - {self._reference}),
             *(set(self._work.glob("exact-*.gguf")) - {self._exact}),
+            *(set(self._work.glob("importance-*.npz")) - {self._matrix}),
         ):
             left.unlink(missing_ok=True)
         for type in self._types:
@@ -246,7 +262,8 @@ class _Run:
             room.check_memory(max(exact, source.bytes if exact else 0, *loaded), source.cell_bytes)
 
     def _size(self, type: str) -> int:
-        return quantised_size(self._source.path, type)
+        weighed = self._weighed is not None and type != EXACT
+        return quantised_size(self._source.path, type, with_importance=weighed)
 
     # The work
 
@@ -256,6 +273,8 @@ class _Run:
             if not self._source.exact and not self._exact.exists():
                 steps.append(("the source's exact values", self._unpack))
             steps.append(("outputs of the source's exact values", self._refer))
+        if self._weighed is not None and self._to_make() and not self._matrix.exists():
+            steps.append(("importance matrix", self._weigh))
         steps += [(f"{type}: writing", partial(self._make, type)) for type in self._to_make()]
         for type in self._all:
             if not self._known("quality", type) and not (type == self._base and self._source.exact):
@@ -282,17 +301,29 @@ class _Run:
             self._record.put("quality", found, *self._about("quality", type))
         self._exact.unlink(missing_ok=True)
 
+    def _weigh(self) -> None:
+        assert self._options.imatrix is not None
+        arguments = ("--text", str(self._options.imatrix), "--target", str(self._matrix))
+        self._ask("weighing", Path(self._source.path), *arguments)
+
     def _make(self, type: str) -> None:
         path = self.path(type)
         self._record.put("begun", True, path.name)
-        self._write(path, type)
+        matrix = None
+        if self._weighed is not None:
+            if not self._matrix.exists():  # where a file is made again after all was measured
+                self._weigh()
+            with np.load(self._matrix) as kept:
+                matrix = dict(kept)
+        self._write(path, type, matrix)
         self._record.put("made", identity(str(path)), *self._about("made", type))
 
-    def _write(self, path: Path, type: str) -> None:
+    def _write(self, path: Path, type: str, importance: Importance | None = None) -> None:
         def note(done: int, of: int) -> None:
             self._progress.note(done / of)
 
-        requantise(self._source.path, str(path), type, self._options.threads, progress=note)
+        threads = self._options.threads
+        requantise(self._source.path, str(path), type, threads, importance=importance, progress=note)
 
     def _rate(self, type: str) -> None:
         arguments = ("--reference", str(self._reference), "--text", str(self._text))
@@ -324,9 +355,9 @@ class _Run:
         size = path.stat().st_size if path.exists() else self._size(type)
         return Row(type, str(path), size, Quality(**self._known("quality", type)), tuple(speeds))
 
-    def _candidate(self, row: Row) -> Candidate:
-        speed = row.speed
-        return Candidate(row.type, row.quality.kl, speed.bulk_per_s, speed.alone_per_s, row.bytes)
+    def _candidate(self, row: Row, base: Row) -> Candidate:
+        value = COUNTS[self._options.load]
+        return Candidate(row.type, row.quality.kl, value(row.speed), row.ratio(base, value), row.bytes)
 
 
 def _parts(path: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from engine.model import Model
 SLOTS = 16  # requests decoded together
 ROWS = (1, 2, 3, 4, 6, 8, 16)  # n of T(n)
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12  # over them
-ROUNDS_S = 3.0  # time for more than the least
+ROUNDS_S = 2.0  # time for more than the least
 PREFILL = 256  # tokens of the prompt that is timed
 KIB = 1024
 

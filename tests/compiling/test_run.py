@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +14,13 @@ import pytest
 
 from compiling import room
 from compiling.errors import CompileError, FormatError, RoomError, SourceError
-from compiling.formats import read_source
-from compiling.record import NAME, Record
+from compiling.formats import chosen_types, read_source
 from compiling.recommend import Load
-from compiling.run import WORK, Compiled, Options, compile_model
-from engine import ModelLoadError
+from compiling.record import NAME, Record
+from compiling.run import COUNTS, WORK, Compiled, Options, compile_model
+from engine import EngineError, ModelLoadError
 from engine.model import default_model_path
+from engine.quantise import requantise
 from tests.chaos.disk import small_disk
 from tests.engine.tiny import write_tiny_gguf
 
@@ -65,6 +67,7 @@ def done(models: Path) -> tuple[Compiled, Steps]:
 @pytest.fixture
 def out(done: tuple[Compiled, Steps], models: Path, tmp_path: Path) -> Path:
     """A copy of its folder."""
+    assert done[0].rows
     return Path(shutil.copytree(models / "out", tmp_path / "out"))
 
 
@@ -92,7 +95,7 @@ def test_every_type_is_made_and_measured(done: tuple[Compiled, Steps], models: P
     assert source.bytes > fine.bytes > coarse.bytes
     assert coarse.path == str(models / "out" / "tiny.q4_0.gguf")
     assert compiled.exact == source.quality, "F32 is exact itself"
-    assert [row.ratio(source, lambda speed: speed.bulk_per_s) > 0 for row in compiled.rows] == [True] * 3
+    assert [row.ratio(source, COUNTS[Load.ONE]) > 0 for row in compiled.rows] == [True] * 3
     assert names(models / "out") == {"tiny.q8_0.gguf", "tiny.q4_0.gguf", NAME}, "and nothing else is left"
     assert len(steps.begun) == steps.planned == 8
 
@@ -134,10 +137,25 @@ def test_a_quantised_source_is_measured_against_its_exact_values(
     assert names(tmp_path) == {"tiny.f16.gguf", NAME}
 
 
-def test_the_default_model_end_to_end(models: Path, tmp_path: Path) -> None:
+def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> None:
+    options = replace(given(models, tmp_path / "out"), types=("iq4_nl",), imatrix=tmp_path / "words")
+    (tmp_path / "words").write_text("abc jade bad cafe, 12 34. " * 60)
+    steps = Steps()
+    compiled = compile_model(options, steps)
+    assert steps.begun[1:3] == ["importance matrix", "iq4_nl: writing"]
+    plain = tmp_path / "plain.gguf"
+    requantise(options.source, str(plain), "iq4_nl", threads=1)
+    assert Path(compiled.rows[1].path).read_bytes() != plain.read_bytes()
+    assert names(tmp_path / "out") == {"tiny.iq4_nl.gguf", NAME}
+    (tmp_path / "words").write_text("too short")
+    with pytest.raises(EngineError, match="too short"):
+        compile_model(options, steps)
+
+
+def test_the_default_model_end_to_end(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("The harbour lay quiet under the first snow. def f(x): return x + 1\n" * 4)
-    options = Options(default_model_path(), tmp_path / "out", ("q8_0",), text=text, rounds=1)
+    options = Options(default_model_path(), tmp_path / "out", ("q8_0",), text=text, rounds=1, threads=1)
     compiled = compile_model(options, Steps())
     source, made = compiled.rows
     assert source.type == "source (q4_1)"
@@ -158,20 +176,18 @@ def test_types_that_cannot_be(models: Path, tmp_path: Path) -> None:
         return str(caught.value)
 
     assert refused("q8_0", "q9_9").startswith("no type q9_9; there are f32, f16, bf16, q8_0, q6_k")
-    assert refused("") .startswith("no type (empty); there are")
+    assert refused("").startswith("no type (empty); there are")
     assert refused("q4_k_m").startswith("q4_k_m: it packs 256 weights of a row together, which forbids ")
     assert refused("iq2_xs") == "iq2_xs needs an importance matrix: give --imatrix TEXT"
 
 
-def test_by_default_what_fits_the_shapes(models: Path, tmp_path: Path) -> None:
-    from compiling.formats import chosen_types
-
+def test_by_default_what_fits_the_shapes(models: Path) -> None:
     types, left_out = chosen_types(None, read_source(str(models / "tiny.f32.gguf")), with_importance=False)
-    assert types == ["bf16", "q8_0", "q5_1", "q4_1", "q4_0"]
+    assert types == ["bf16", "q8_0", "q5_0", "iq4_nl", "q4_0"]
     assert [line.partition(":")[0] for line in left_out] == [
         f"{name} is left out" for name in ("q6_k", "q5_k_m", "q4_k_m")
     ]
-    assert left_out[1].endswith("; q5_1 takes its place")
+    assert left_out[1].endswith("; q5_0 takes its place")
 
 
 def test_files_of_others_are_left_alone(models: Path, tmp_path: Path) -> None:
@@ -195,7 +211,8 @@ def small_folder(tmp_path: Path) -> Iterator[Path]:
     if disk is None:
         pytest.skip("no small disk can be mounted here")
     with disk.full():
-        (disk.folder / "ballast").open("rb+").truncate((disk.folder / "ballast").stat().st_size - 300_000)
+        ballast = disk.folder / "ballast"
+        os.truncate(ballast, ballast.stat().st_size - 300_000)
         yield disk.folder
     disk.close()
 
@@ -211,17 +228,32 @@ def test_too_little_memory(models: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """No machine is short of memory for a tiny model, so the reading is another."""
     seen = psutil.virtual_memory()._replace(available=200_000_000)
     monkeypatch.setattr(room.psutil, "virtual_memory", lambda: seen)
-    with pytest.raises(RoomError, match=r"30\d MB of memory are needed, for a file of \d+ kB, and 200 MB are"):
+    with pytest.raises(
+        RoomError, match=r"30\d MB of memory are needed, for a file of \d+ kB, and 200 MB are"
+    ):
         compile_model(given(models, tmp_path), Steps())
     assert not list(tmp_path.glob("*.gguf"))
 
 
 def test_sources_that_are_none(models: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.gguf"
+    damaged, other = tmp_path / "damaged.gguf", tmp_path / "other.gguf"
     damaged.write_bytes((models / "tiny.f32.gguf").read_bytes()[:5000])
-    for source, message in ((tmp_path / "none.gguf", "no such file"), (damaged, "cannot load it")):
+    other.write_text("no model")
+    for source, message in (
+        (tmp_path / "none.gguf", "no such file"),
+        (damaged, "cannot load it"),
+        (other, "not a GGUF file"),
+    ):
         with pytest.raises((SourceError, ModelLoadError), match=message):
             compile_model(replace(given(models, tmp_path / "out"), source=str(source)), Steps())
+
+
+@pytest.mark.parametrize("option", ["text", "imatrix"])
+def test_texts_that_are_none(models: Path, tmp_path: Path, option: str) -> None:
+    steps = Steps()
+    with pytest.raises(SourceError, match="none: cannot be read: No such file"):
+        compile_model(replace(given(models, tmp_path), **{option: tmp_path / "none"}), steps)
+    assert steps.begun == []
 
 
 # The record
@@ -252,6 +284,6 @@ def test_a_record_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         record.put("speed", 1)
 
 
-def test_the_record_is_json(models: Path, done: tuple[Compiled, Steps]) -> None:
-    content = json.loads((models / "out" / NAME).read_text())
+def test_the_record_is_json(out: Path) -> None:
+    content = json.loads((out / NAME).read_text())
     assert set(content) == {"begun", "made", "quality", "speed"}

@@ -1,0 +1,39 @@
+"""The importance matrix of a text, in a process of its own: it holds the source's model.
+
+python -m compiling.weighing FILE --text TEXT --target NPZ [--threads N]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from engine.importance import importance_of
+
+from compiling import child
+
+
+def main() -> None:
+    parser = child.parser(__doc__)
+    parser.add_argument("--text", type=Path, required=True, help="what the model is to be good at")
+    parser.add_argument("--target", type=Path, required=True, help="the file to write")
+    options = parser.parse_args()
+
+    def work(note: child.Note) -> int:
+        found = importance_of(
+            options.file,
+            options.text,
+            threads=options.threads,
+            progress=lambda done, of: note(done / of),
+        )
+        part = options.target.with_name(f"{options.target.name}.part")
+        with part.open("wb") as file:
+            np.savez(file, allow_pickle=False, **found)
+        part.replace(options.target)
+        return len(found)
+
+    child.answer(work, options.follow)
+
+
+if __name__ == "__main__":
+    main()
