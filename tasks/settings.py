@@ -97,7 +97,8 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None  # that commands send
 
     # the engine; the worker hands these on
-    model: str | None = None  # path of a GGUF; None is the packaged default model
+    model: str | None = None  # path of a GGUF, or a name; None is the packaged default model
+    models: Path | None = None  # folder of the register of names; None is that of this user
     weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16)$")  # number format they are computed in
     slots: int = Field(16, ge=1, le=64)
     kv_cells: int = Field(8192, ge=64)
@@ -112,6 +113,10 @@ class Settings(BaseSettings):
     busy_cells: int = Field(0, ge=0)  # 0 lets the engine choose
     speculation: bool = True  # draft tokens where that pays; results stay the same
     heads: str | None = None  # Medusa heads; None is those that come with the package for this model
+    served: list[str] = Field([])  # models of `medusaq up`, by name or path, where there are several
+    memory: str | None = None  # for all of them together, as 6GB; None is what is free, less a tenth
+    turn_s: float = Field(60.0, gt=0)  # that a model has while others wait for its memory
+    swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 
     # the life of a job

@@ -36,6 +36,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))
     yield from guarded("workers", partial(stack.workers, settings))
+    yield from guarded("model memory", partial(stack.models, state_dir))
 
 
 def _of_engine(settings: Settings) -> Iterator[Finding]:
