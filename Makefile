@@ -10,8 +10,8 @@ STAMP := $(VENV)/.installed
 demo: install ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh
 
-test: install ## the test suite, in two processes
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+test: install ## the test suite, in three processes: on two cores, one usually waits
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: install ## formatting, lint, types
 	@$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from api.content import READ_BYTES, ContentResponse, open_content
 from api.errors import BadRequest, BatchNotEnded
-from api.gateway import Gateway, GatewayDep
+from api.gateway import WORKERS_AGE_S, Gateway, GatewayDep
 from api.inputs import (
     MAX_EXPIRY_S,
     MIN_EXPIRY_S,
@@ -23,6 +24,7 @@ from api.inputs import (
     page_query,
     seen_by,
 )
+from api.routing import unnamed
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
 from api.submission import check_target, hash_of
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
@@ -147,6 +149,8 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
         webhook=old.webhook,
         idempotency_key=key,
         body_hash=hash_of(batch_id),
+        default_model=old.default_model,
+        choose_from=old.choose_from,
     )
     return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
 
@@ -198,6 +202,9 @@ def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     if record.purpose is not Purpose.BATCH:
         message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
         raise BadRequest(message, param="input_file_id")
+    if new.retry_of is None:  # kept with the batch: its file may be read twice, and must be read alike
+        model, names = unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
+        new = replace(new, default_model=model or "", choose_from=tuple(names))
     return gateway.batches.create(new)
 
 

@@ -8,12 +8,12 @@ ApiError
 ├── ForeignPage            a browser was sent here by another site
 ├── TooManyRequests        of one key in this minute, or open at once
 ├── BadRequest             a field, header or query parameter is wrong; `param` names it
-├── UnknownModel           live workers exist, and none serves this model
+├── UnknownModel           models are served or known, and this is none of them
 ├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
 ├── UnsupportedMedia       the body is not declared as JSON, or an upload not as a form
 ├── UploadStalled          an upload that does not go on
 ├── RangeNotSatisfiable    a range that begins behind the end of the file
-├── NoWorker               no worker is alive, and somebody waits for the answer
+├── NoWorker               no worker of the model is alive, and somebody waits for the answer
 ├── NotInTime              the job behind the answer did not end in time
 ├── JobCancelled           somebody cancelled the job behind the answer
 ├── JobUnsuccessful        the job behind the answer failed
@@ -95,7 +95,7 @@ class BadRequest(ApiError):
 
 
 class UnknownModel(ApiError):
-    """Live workers exist, and none of them serves this model."""
+    """Models are served, and neither they nor any that were served before have this name."""
 
 
 class BodyTooLarge(ApiError):
@@ -118,7 +118,7 @@ class RangeNotSatisfiable(ApiError):
 
 
 class NoWorker(ApiError):
-    """No worker is alive, and the client waits for its answer."""
+    """No worker of the model is alive, and the client waits for its answer."""
 
 
 class NotInTime(ApiError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, TypeVar
 
 from anyio import CapacityLimiter
@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 
+from api.routing import View
 from api.waiting import Waiter
 from tasks.batches import BatchStore
 from tasks.deliveries import DeliveryStore
@@ -55,15 +56,20 @@ class Gateway:
         self._registry = Registry(self.store, settings.worker_ttl_s)
         self.awaited: set[str] = set()  # jobs whose only reason is a request under way
         self._cancelling: set[asyncio.Task[None]] = set()
-        self._seen: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
+        self._seen: tuple[float, View] = (float("-inf"), View())
 
-    def workers(self, max_age_s: float = 0.0) -> list[WorkerInfo]:
-        """The live workers; raises StoreUnavailable."""
+    def view(self, max_age_s: float = 0.0) -> View:
+        """The live workers and the models; raises StoreUnavailable."""
         at, seen = self._seen
         if time.monotonic() - at > max_age_s:
-            seen = self._registry.live()
+            registry = self._registry
+            seen = View(registry.live(), registry.announced(), registry.seen())
             self._seen = (time.monotonic(), seen)
         return seen
+
+    def workers(self, max_age_s: float = 0.0) -> Sequence[WorkerInfo]:
+        """The live workers; raises StoreUnavailable."""
+        return self.view(max_age_s).workers
 
     async def in_file_thread(self, call: Callable[[], T], *, abandon: bool = False) -> T:
         """What may wait for the file store, off the event loop. abandon: left to itself when cancelled."""

@@ -48,6 +48,9 @@ class GenerateRequest(Strict):
     """A prompt: one user turn through the model's chat template, decoded greedily."""
 
     prompt: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Which of the models answers, where workers serve several."
+    )
     max_length: int | None = Field(
         None,
         ge=1,
@@ -125,7 +128,13 @@ async def _run(
     request: Request, gateway: Gateway, asked: GenerateRequest, decoding: Decoding, give_up: float
 ) -> Job:
     """The job that has succeeded; raises ApiError for any other."""
-    fields = {"prompt": asked.prompt, "max_tokens": asked.max_length, "seed": 0, "decoding": decoding}
+    fields = {
+        "prompt": asked.prompt,
+        "model": asked.model,
+        "max_tokens": asked.max_length,
+        "seed": 0,
+        "decoding": decoding,
+    }
     body = JobRequest.model_validate(fields)
     try:
         job = await run_in_threadpool(submit, gateway, body, owner_of(request))

@@ -74,6 +74,15 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
+    waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
+    by_model = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
+    oldest = "How long the oldest of them has waited"
+    ages = GaugeMetricFamily("medusaq_model_queue_oldest_seconds", oldest, labels=("model", "priority"))
+    for model, queues in now.models.items():
+        for priority, queue in queues.items():
+            by_model.add_metric((model, priority), queue.jobs)
+            ages.add_metric((model, priority), queue.oldest_s)
+    yield from (by_model, ages)
     yield _gauge("medusaq_queue_held_jobs", "Bulk jobs held back for their owner's share", now.held)
     unsent = "Lines of batches that are to be sent to workers and were not yet"
     yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)

@@ -10,9 +10,9 @@ from contextlib import aclosing
 from fastapi.concurrency import run_in_threadpool
 
 from api.asked import Asked, renamed
-from api.errors import BadRequest, NotInTime, NoWorker
+from api.errors import BadRequest, NotInTime
 from api.following import Text, follow
-from api.gateway import WORKERS_AGE_S, Gateway
+from api.gateway import Gateway
 from api.outcomes import failure
 from api.submission import submit
 from tasks.job import Job
@@ -105,15 +105,13 @@ class Running:
 
 def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
     settings, keep_s = gateway.settings, gateway.settings.online_result_ttl_s
-    if not gateway.workers(WORKERS_AGE_S):
-        raise NoWorker("no model worker is alive: try again later, or send a job or a batch, which waits")
     latest = time.time() + settings.online_timeout_s  # for the case that this gateway is killed
     jobs: list[Job] = []
     try:
         for body in asked.jobs:
             due = latest if body.deadline is None else min(body.deadline, latest)
             body = body.model_copy(update={"deadline": due})
-            jobs.append(submit(gateway, body, owner, watched=asked.stream, keep_s=keep_s))
+            jobs.append(submit(gateway, body, owner, watched=asked.stream, keep_s=keep_s, online=True))
     except Exception as error:
         gateway.cancel([job.id for job in jobs])
         raise (_worded(error, asked) if isinstance(error, BadRequest) else error) from None

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from api.errors import BadRequest, UnknownModel
+from api.errors import BadRequest
 from api.gateway import WORKERS_AGE_S, Gateway
+from api.routing import route
 from tasks.errors import TargetRefused
 from tasks.job import Decoding, Job, NewJob
 from tasks.registry import WorkerInfo
@@ -23,23 +24,26 @@ def submit(
     *,
     watched: bool = False,
     keep_s: float | None = None,
+    online: bool = False,
 ) -> Job:
     """Store the record, then send its message: from the first on, the job is accepted.
 
-    watched and keep_s are those of NewJob. Raises ApiError, InvalidRequest, IdempotencyConflict and
-    StoreUnavailable.
+    watched and keep_s are those of NewJob. online: somebody waits for the answer. Raises ApiError,
+    InvalidRequest, IdempotencyConflict and StoreUnavailable.
     """
     body_hash = hash_of(body.sent())
     if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
         return earlier
     check_deadline(body.deadline)
-    _check_against_workers(gateway, body)
+    view = gateway.view(WORKERS_AGE_S)
+    model = route(body.model, gateway.settings.default_model, view, online=online)
+    _check_against(view.able(model), body)
     if body.webhook is not None:
         check_target(gateway, body.webhook.url)
     new = NewJob(
         request=body.fixed(gateway.settings.default_max_tokens),
         priority=body.priority,
-        model=body.model,
+        model=model,
         deadline=body.deadline,
         metadata=body.metadata,
         idempotency_key=key,
@@ -69,25 +73,12 @@ def hash_of(body: object) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def not_served(model: str, workers: Sequence[WorkerInfo]) -> UnknownModel:
-    """What is said of a model that none of these has."""
-    served = ", ".join(sorted({worker.model for worker in workers})) or "none"
-    return UnknownModel(f"model: no live worker serves {model!r}; served: {served}")
-
-
-def _check_against_workers(gateway: Gateway, body: JobRequest) -> None:
-    """Refuse what no live worker can run. With none alive the job waits for one."""
-    forced = body.decoding is Decoding.MEDUSA
-    if body.model is None and body.max_tokens is None and not forced:
-        return
-    workers = gateway.workers(WORKERS_AGE_S)
-    able = [worker for worker in workers if body.model in (None, worker.model)]
-    if workers and not able:
-        raise not_served(str(body.model), workers)
+def _check_against(able: Sequence[WorkerInfo], body: JobRequest) -> None:
+    """Refuse what none of the live workers of its model can run. With none alive the job waits for one."""
     longest = max((worker.context_length for worker in able), default=None)
     if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
         message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"
         raise BadRequest(message, param="max_tokens")
-    if forced and able and not any(worker.has_heads for worker in able):
+    if body.decoding is Decoding.MEDUSA and able and not any(worker.has_heads for worker in able):
         message = "decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
         raise BadRequest(message, code="no_heads", param="decoding")

@@ -10,8 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from api.gateway import GatewayDep
+from api.routing import not_served
 from api.schemas import ErrorBody
-from api.submission import not_served
 from tasks.errors import StoreUnavailable
 from tasks.registry import WorkerInfo
 
@@ -32,10 +32,10 @@ async def list_models(gateway: GatewayDep) -> JSONResponse:
 @router.get("/v1/models/{model_id:path}", responses={404: {"model": ErrorBody}})
 async def get_model(model_id: str, gateway: GatewayDep) -> JSONResponse:
     """One of them; a name may have slashes."""
-    workers = await run_in_threadpool(gateway.workers)
-    if serving := [worker for worker in workers if worker.model == model_id]:
+    view = await run_in_threadpool(gateway.view)
+    if serving := view.able(model_id):
         return JSONResponse(_model(model_id, serving))
-    raise not_served(model_id, workers)
+    raise not_served(model_id, view.known)
 
 
 @router.get("/healthz")

@@ -87,7 +87,7 @@ def _bars(
     axes.bar_label(bars, labels, label_type="center" if many else "edge", color="white" if many else "black")
     axes.margins(y=0.12)
     axes.set_title(name)
-    _plain(axes)
+    plain(axes)
 
 
 def _gain(axes: Axes, good: Sequence[Compared]) -> None:
@@ -107,7 +107,7 @@ def _gain(axes: Axes, good: Sequence[Compared]) -> None:
     axes.set_title("Acceptance and speed-up")
     axes.set_ymargin(0.3)  # room for the legend, where high gains at low acceptance would be
     axes.legend(frameon=False, loc="upper left")
-    _plain(axes)
+    plain(axes)
 
 
 def _points(compared: Sequence[Compared], way: Decoding) -> tuple[list[float], list[float]]:
@@ -117,5 +117,5 @@ def _points(compared: Sequence[Compared], way: Decoding) -> tuple[list[float], l
     return [place for place, _ in found], [up for _, up in found]
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,12 +11,15 @@ import typer
 from cli.batch_commands import batches
 from cli.bench_commands import bench
 from cli.compare_commands import COMPARE_EPILOG, compare_command
+from cli.compile_commands import COMPILE_EPILOG, compile_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
 from cli.look_commands import doctor, top
+from cli.model_commands import models
 from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.service_commands import flower, gateway, io, redis, up, worker
+from cli.slice_heads import SLICE_EPILOG, slice_heads
 from cli.train_heads import TRAIN_EPILOG, train_heads
 from cli.webhook_commands import webhooks
 
@@ -35,12 +38,19 @@ EPILOGS = {
     "submit": SUBMIT_EPILOG,
     "compare": COMPARE_EPILOG,
     "train-heads": TRAIN_EPILOG,
+    "compile": COMPILE_EPILOG,
+    "slice-heads": SLICE_EPILOG,
 }
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up, "top": top, "doctor": doctor},
-    "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
+    "Models": {"compile": compile_command},
+    "Medusa heads": {
+        "compare": compare_command,
+        "train-heads": train_heads,
+        "slice-heads": slice_heads,
+    },
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }
 for panel, commands in PANELS.items():
@@ -48,6 +58,7 @@ for panel, commands in PANELS.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
 app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(keys, name="keys", rich_help_panel="The stack")
+app.add_typer(models, name="models", rich_help_panel="The stack")
 app.add_typer(webhooks, name="webhooks", rich_help_panel="Single jobs")
 app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)

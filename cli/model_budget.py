@@ -54,7 +54,7 @@ def look_at_machine() -> Machine:
     """Of this machine, or of the container that this process is in."""
     if importlib.util.find_spec("psutil") is None:
         raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     memory = psutil.virtual_memory()
     whole, available = memory.total, memory.available

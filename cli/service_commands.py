@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,8 +29,7 @@ def up(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="MODEL",
-            help="Path of a GGUF or name of a model; may be repeated. (default: SmolLM2-135M-Instruct)",
+            metavar="PATH|NAME", help="GGUF to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
         ),
     ] = None,
     memory: Annotated[
@@ -42,6 +42,16 @@ def up(
         Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
     ] = STATE_DIR,
     no_flower: Annotated[bool, typer.Option("--no-flower", help="Leave Flower out.")] = False,
+    for_this_machine: Annotated[
+        bool,
+        typer.Option(
+            "--for-this-machine",
+            help="Compute weights as was measured to be best here; measure first if need be.",
+        ),
+    ] = False,
+    load: Annotated[
+        str | None, typer.Option(help="With it: one stream (one), or many requests (bulk). (default: bulk)")
+    ] = None,
 ) -> None:
     """Run the whole stack on this machine until Ctrl-C.
 
@@ -49,19 +59,27 @@ def up(
     [bold]medusaq up[/] on the same state folder. Of several models, those run that fit the memory;
     the others take turns with them when jobs wait.
     """
+    from cli.compile_commands import ensure_chosen
     from cli.interrupts import Interrupts
     from cli.stack import Stack, StackOptions
     from tasks.settings import get_settings
 
     settings = get_settings()
-    chosen_flower = settings.flower_port if flower_port is None else flower_port
+    if load is not None and not for_this_machine:
+        raise BadInput("--load goes with --for-this-machine")
     asked = model or settings.served or [settings.model or ""]
+    if for_this_machine:
+        for one in asked:
+            _say(f"weights: {ensure_chosen(_path(one, settings), load)}")
+        settings = settings.model_copy(update={"weights": "for_this_machine"})
+    chosen_flower = settings.flower_port if flower_port is None else flower_port
     served, budget = _within_memory(asked, memory, settings)
     options = StackOptions(
         state_dir,
         settings.port if port is None else port,
         None if no_flower else chosen_flower,
         model=asked[0] or None,
+        weights=settings.weights if for_this_machine else None,
         served=served,
         budget=budget,
     )
@@ -77,6 +95,17 @@ def up(
                     raise error
             _say("stopping (Ctrl-C again: at once)")
         _say("stopped")
+
+
+def _path(asked: str, settings: Settings) -> str | None:
+    """Of the file behind a name or path; None is the default model. Raises BadInput."""
+    from engine.errors import RegisterError
+    from engine.named_models import Register
+
+    try:
+        return Register(settings.models).resolve(asked or None).path
+    except RegisterError as error:
+        raise BadInput(error.message) from None
 
 
 def _within_memory(
@@ -108,8 +137,15 @@ def gateway() -> None:
     services.run_gateway(get_settings())
 
 
-def worker() -> None:
+def worker(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="GGUF to serve, or a name that `medusaq models` knows."),
+    ] = None,
+) -> None:
     """Serve the model (MEDUSAQ_MODEL, MEDUSAQ_SLOTS, ...). Exit code 3: it cannot be loaded."""
+    if model is not None:
+        os.environ["MEDUSAQ_MODEL"] = model  # before anybody reads the settings
     from cli import services
     from tasks.settings import get_settings
 

@@ -41,8 +41,8 @@ STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 class StackOptions:
     """Where a stack lives. Port 0 is any free one; flower_port None is no Flower.
 
-    model None leaves the setting; drain_s None likewise. private: it goes with a command, and its files with
-    it, whatever the setting. served: several models instead of one, within the budget (bytes).
+    model None leaves the setting; drain_s and weights None likewise. private: it goes with a command, and
+    its files with it, whatever the setting. served: several models instead of one, within the budget (bytes).
     """
 
     state_dir: Path
@@ -51,6 +51,7 @@ class StackOptions:
     model: str | None = None
     drain_s: float | None = None
     private: bool = False
+    weights: str | None = None
     served: tuple[Served, ...] = ()
     budget: int = 0
 
@@ -85,6 +86,7 @@ class Stack:
             check_flower_guarded(self._settings)
         self._drain_s = settings.drain_s if options.drain_s is None else options.drain_s
         self._model = options.model
+        self._weights = options.weights
         self._say = say
         self._state_dir = options.state_dir.absolute()
         # Named by nobody, they are kept with the records that tell of them.
@@ -232,6 +234,8 @@ class Stack:
             "MEDUSAQ_FILES": self._files,
             "PYTHONUNBUFFERED": "1",
         }
+        if self._weights is not None:
+            env["MEDUSAQ_WEIGHTS"] = self._weights
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
             env |= _flower_keeps(self._state_dir / "flower")

@@ -80,7 +80,7 @@ def decide(models: Sequence[Model], rules: Rules, now: float) -> Actions:
 def _make_room(
     models: Sequence[Model], wanted: int, since: float, rules: Rules, now: float
 ) -> tuple[str, ...]:
-    """Who is to stop so that as many bytes come free for one who has waited since then, or none.
+    """Who is to stop so that so many bytes come free for one who has waited since then, or nobody.
 
     The longest idle go first, then those that have run longest.
     """

@@ -3,6 +3,7 @@
 CompileError
 ├── HubError       a hub does not give what was named
 ├── SourceError    the checkpoint or GGUF cannot be compiled as it stands
+├── ConverterError llama.cpp's converter cannot be had
 ├── FormatError    a number format that does not exist, or that the tensors' shapes forbid
 └── RoomError      too little disk or memory, or a target that cannot be written
 """
@@ -18,6 +19,10 @@ class HubError(CompileError):
 
 class SourceError(CompileError):
     """The checkpoint or GGUF is missing, incomplete, damaged, or of a kind that cannot be converted."""
+
+
+class ConverterError(CompileError):
+    """llama.cpp's converter, or a package that it needs, is not there and cannot be fetched."""
 
 
 class FormatError(CompileError):

@@ -1,8 +1,9 @@
-"""From a request to prompt tokens, through the chat template inside the GGUF."""
+"""From a request to prompt tokens, through the chat template inside the GGUF, or one given beside it."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
@@ -10,18 +11,24 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine import chat_templates
 from engine.errors import ModelLoadError, RequestRefused
 from engine.model import Model, Tokens
 from engine.request import Request
+
+log = logging.getLogger(__name__)
 
 
 class PromptEncoder:
     """Turns requests into token ids. Safe to call from any thread."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, template: str | None = None) -> None:
+        """template: Jinja text in place of the file's own. Raises ModelLoadError when it is none."""
         self._model = model
         self._bos, self._eos = model.bos_text, model.eos_text
-        template = model.chat_template
+        template = template or model.chat_template
+        if not template:
+            log.warning("%s: %s", model.path, chat_templates.missing(model.path))
         # The template is code from a downloaded file: it runs in Jinja's sandbox.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -60,7 +67,9 @@ class PromptEncoder:
     def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         if self._template is None:
             raise RequestRefused(
-                "this model has no chat template: send a prompt", param="messages", code="no_chat_template"
+                "this model has no chat template: send a prompt, or start its worker with one",
+                param="messages",
+                code="no_chat_template",
             )
         if tools and not self._takes_tools:
             self._refuse_tools("tools")

@@ -11,6 +11,8 @@ DEFAULT_BATCH_WINDOW_MS = (
 )
 DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: two long instructions
 AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which weights are computed
+FOR_THIS_MACHINE = "for_this_machine"  # likewise: in what engine/choice.py keeps
+WEIGHTS = (AUTO, AS_SHIPPED, BF16, FOR_THIS_MACHINE)
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
@@ -27,7 +29,7 @@ class EngineConfig:
 
     model: path of a GGUF; None is the packaged default model. weights: computed as_shipped in the file,
     unpacked to bf16, or auto: unpacked where that is measured to be faster (see engine/weights.py), but
-    as shipped with batch_invariant.
+    as shipped with batch_invariant; for_this_machine: as was chosen before (see engine/choice.py).
     slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
     prefill_chunk: prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
     On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
@@ -37,7 +39,8 @@ class EngineConfig:
     rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
     against that of all. speculation: draft tokens where that is measured to
     pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
-    that come with the package, if they are for this model.
+    that come with the package, if they are for this model. chat_template: a known one's name, or a file
+    (see engine/chat_templates.py); None is the model's own.
     """
 
     model: str | None = None
@@ -55,10 +58,11 @@ class EngineConfig:
     busy_cells: int = 0
     speculation: bool = True
     heads: str | None = None
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         checks = (
-            ("weights", self.weights in (AUTO, AS_SHIPPED, BF16), "must be auto, as_shipped or bf16"),
+            ("weights", self.weights in WEIGHTS, f"must be one of {', '.join(WEIGHTS)}"),
             ("slots", 1 <= self.slots <= 64, "must be between 1 and 64"),
             ("kv_cells", self.kv_cells >= 64, "must be at least 64"),
             ("batch_window_ms", 0 <= self.batch_window_ms <= 1000, "must be between 0 and 1000"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from engine import chat_templates
 from engine.accept import sample_and_match
 from engine.chat import PromptEncoder
 from engine.config import CPU_PREFILL_CELLS, EngineConfig
@@ -91,6 +92,7 @@ class Engine:
         """model: one that another engine has loaded already. Raises ModelLoadError."""
         gpu = on_gpu(config.gpu_layers)
         max_rows, chunk_rows = config.rows(gpu)
+        template = chat_templates.read(config.chat_template) if config.chat_template else None
         self.model = model or open_model(config)
         self.context = Context(
             self.model,
@@ -125,7 +127,7 @@ class Engine:
         )
         self._max_rows = max_rows
         self._leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
-        self._encoder = PromptEncoder(self.model)
+        self._encoder = PromptEncoder(self.model, template)
         self._grammars = Grammars(self.model)
         self._draft_source = draft_source or NoDraft()
 

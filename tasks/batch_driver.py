@@ -152,9 +152,8 @@ class BatchDriver:
     def round(self) -> bool:
         """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
         began = time.monotonic()
-        workers = self._live()
-        room = room_for(workers, self._settings.worker_lookahead)
-        work = self._batches.lead(self._token, room)
+        room = partial(self._room, self._live())
+        work = self._batches.lead(self._token, room(""))
         if work is None:
             return False
         for active in work.active:
@@ -173,6 +172,11 @@ class BatchDriver:
         self._forget({active.batch.id for active in work.active})
         ROUND_SECONDS.observe(time.monotonic() - began)
         return True
+
+    def _room(self, workers: list[WorkerInfo], lane: str) -> int:
+        """For bulk jobs of a lane: the one without a name is open to every worker."""
+        able = [worker for worker in workers if lane in ("", worker.model)]
+        return room_for(able, self._settings.worker_lookahead)
 
     def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch

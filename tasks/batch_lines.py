@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -57,14 +57,23 @@ def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, byt
 class LineDecoder:
     """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own.
 
-    Bodies of JOBS may name several models.
+    Bodies of JOBS may name several models. default_model: of lines that name none; choose_from: the models of
+    which they must name one, where there is no such default.
     """
 
-    def __init__(self, endpoint: str, max_bytes: int, default_max_tokens: int) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        max_bytes: int,
+        default_max_tokens: int,
+        default_model: str = "",
+        choose_from: Collection[str] = (),
+    ) -> None:
         self.model: str | None = None  # that of the first good line that names one
         self._endpoint = endpoint
         self._max_bytes = max_bytes
         self._default_max_tokens = default_max_tokens
+        self._default_model, self._choose_from = default_model, choose_from
         self._seen: dict[str, int] = {}  # custom_id -> line
 
     def decode(self, number: int, raw: bytes | None) -> Line | Refused:
@@ -87,15 +96,19 @@ class LineDecoder:
         job = problems or read_job(fields)
         if isinstance(job, list):
             return Refused(number, custom_id, (problems or in_body(job, value))[0])
-        self.model = self.model or job.model
-        if job.model not in (None, self.model) and self._endpoint != JOBS:  # whose jobs each name their own
+        model = job.model or self._default_model
+        if not model and self._choose_from:
+            names = ", ".join(self._choose_from)
+            return Refused(number, custom_id, Problem(f"name one of {names}", "model", "model_required"))
+        self.model = self.model or model or None
+        if model not in ("", self.model) and self._endpoint != JOBS:  # whose jobs each name their own
             return Refused(
                 number, custom_id, Problem(f"the batch is for {self.model!r}", "model", "model_mismatch")
             )
         sent = job.fixed(self._default_max_tokens)
         sent.pop("model", None)
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
-        return Line(number, custom_id, job.model or "", request, preview(sent))
+        return Line(number, custom_id, model, request, preview(sent))
 
     def _id_problem(self, number: int, custom_id: object) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:

@@ -7,14 +7,18 @@ when Redis does not answer in time.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
 from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
+from tasks.job import Priority
 from tasks.scripts import answering, pairs
-from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, earlier, full
+from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, full
+
+Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
 MOST_CLEANUPS = 4  # looked at in one round
 # The fields of a batch that a round needs: many rounds a second read those of all active batches.
@@ -33,6 +37,7 @@ WORKED_ON = (
     "place",
     "validated",
     "ending",
+    "model",
 )
 
 
@@ -61,19 +66,20 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by owner.
+    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
 
     cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
-    spent: those whose tokens of today are.
+    spent: those whose tokens of today are. known: models that have a lane.
     """
 
     now: float
-    outstanding: dict[str, int]
-    held: dict[str, int]
+    outstanding: Lanes
+    held: Lanes
     active: list[Active]
     cleanup: list[str]
     weights: Mapping[str, float] = field(default_factory=dict)
     spent: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,8 @@ class BatchStore:
             "retry_of": new.retry_of or "",
             "dry_run": int(new.dry_run),
             "webhook": "" if new.webhook is None else new.webhook.stored(),
+            "default_model": new.default_model,
+            "choose_from": json.dumps(new.choose_from),
         }
         answer, record = self._run(
             "batch_create",
@@ -208,11 +216,11 @@ class BatchStore:
         answer = self._run("batch_lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
-        _, now, outstanding, held, active, cleanup, keys = answer
+        _, now, outstanding, held, active, cleanup, keys, known = answer
         return Work(
             int(now) / 1000,
-            {owner: int(count) for owner, count in pairs(outstanding).items()},
-            {owner: int(count) for owner, count in pairs(held).items()},
+            _by_lane(outstanding),
+            _by_lane(held),
             [
                 Active(Batch.from_hash(dict(zip(WORKED_ON, values, strict=True))), live, ended)
                 for values, live, ended in active
@@ -220,6 +228,7 @@ class BatchStore:
             cleanup,
             {owner: float(weight) for owner, weight, _ in keys},
             frozenset(owner for owner, _, spent in keys if spent),
+            frozenset(known),
         )
 
     def renew(self, token: str) -> None:
@@ -230,11 +239,13 @@ class BatchStore:
         """Let another lead at once."""
         self._run("batch_resign", token)
 
-    def release(self, token: str, shares: Mapping[str, int]) -> list[tuple[str, str]]:
-        """So many of each owner's held jobs may be sent: id and preview of each. Raises LeadLost."""
-        status, *flat = self._run("release", token, *(value for pair in shares.items() for value in pair))
+    def release(self, token: str, shares: Mapping[str, int], lane: str = "") -> list[Unsent]:
+        """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
+        accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
+        status, *flat = self._run("release", token, *(value for pair in accounts for value in pair))
         _check(status)
-        return list(zip(flat[::2], flat[1::2], strict=True))
+        each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        return [Unsent(job_id, Priority.BULK, shown, of) for job_id, shown, of in each]
 
     def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> None:
         """While a file is read: so many chunks can be sent, so many lines were seen. Raises LeadLost."""
@@ -260,10 +271,15 @@ class BatchStore:
         )
 
     def fill(
-        self, token: str, batch: Batch, after: tuple[int, int], jobs: Sequence[tuple[str, Line]]
+        self,
+        token: str,
+        batch: Batch,
+        after: tuple[int, int],
+        jobs: Sequence[tuple[str, Line]],
+        lane: str = "",
     ) -> bool:
-        """Make jobs of the next lines; after: chunk and place behind them. False when there is nothing to
-        send any more, or somebody sent these already. Raises LeadLost.
+        """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
+        is nothing to send any more, or somebody sent these already. Raises LeadLost.
         """
         flat = (
             value
@@ -278,7 +294,7 @@ class BatchStore:
                 json.loads(line.request).get("max_tokens", 0),
             )
         )
-        status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, *flat)
+        status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, lane, *flat)
         _check(status)
         return bool(status == "ok")
 
@@ -329,6 +345,15 @@ class BatchStore:
         """Ids of its jobs that have not ended."""
         with answering():
             return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live"))
+
+
+def _by_lane(accounts: Sequence[str]) -> Lanes:
+    """From OWNER or OWNER@LANE and a number, each."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, count in pairs(accounts).items():
+        owner, _, lane = name.partition("@")
+        counts[lane][owner] = int(count)
+    return counts
 
 
 def _check(status: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from tasks.batch import Batch, line_job_id
 from tasks.batch_files import read_chunk
-from tasks.batches import Active, BatchStore, Line, Work
+from tasks.batches import Active, BatchStore, Lanes, Line, Work
 from tasks.fairness import HELD, Source, shares
 from tasks.files import FileStore
 from tasks.job import Priority
@@ -20,7 +22,8 @@ from tasks.store import Unsent
 
 LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
 REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second
-IN_HAND = 2  # batches of one owner whose next lines are held in memory: one may end, the next goes on
+IN_HAND = 2  # batches of one owner and lane whose next lines are held: one may end, the next goes on
+MOST_IN_HAND = 16  # of one owner, in all lanes: a chunk is megabytes
 MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
 
 
@@ -44,11 +47,12 @@ class Dispatcher:
         self._token = token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
-    def send(self, work: Work, room: int, files_s: float) -> None:
+    def send(self, work: Work, room: Callable[[str], int], files_s: float) -> None:
         """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
 
-        The batches of a key whose tokens are spent rest until its next day. Raises LeadLost and
-        StoreUnavailable.
+        room: bulk jobs that may be outstanding, of each lane. A lane that is full keeps no other waiting, but
+        the lines of one batch go in their order. The batches of a key whose tokens are spent rest until its
+        next day. Raises LeadLost and StoreUnavailable.
         """
         self._forget(work.active)
         batches = {
@@ -56,50 +60,90 @@ class Dispatcher:
             for active in work.active
             if self._may_send(active) and active.batch.owner not in work.spent
         }
-        held, outstanding = Counter(work.held), Counter(work.outstanding)
-        if held:  # in their shares, as if there were a lot to send of each batch
-            unread = (Source(batch.owner, batch.id, _rank(batch), room) for batch in batches.values())
-            released = self._release(shares([*_held(held), *unread], outstanding, room, work.weights))
-            held.subtract(released)
-            outstanding.update(released)
-        sources = [*_held(held), *self._sources(batches, files_s)]
-        counts = shares(sources, outstanding, room, work.weights)
-        self._release(counts)
-        for source, count in counts.items():
-            if source.name != HELD:
-                self._fill(batches[source.name], count)
+        held, outstanding = _counters(work.held), _counters(work.outstanding)
+        for lane, waiting in list(
+            held.items()
+        ):  # in their shares, as if there were a lot to send of each batch
+            most = room(lane)
+            own = (batch for batch in batches.values() if self._lane(batch, work.known) == lane)
+            unread = (Source(batch.owner, batch.id, _rank(batch), most) for batch in own)
+            counts = shares([*_held(waiting), *unread], outstanding[lane], most, work.weights)
+            released = self._release(lane, counts)
+            waiting.subtract(released)
+            outstanding[lane].update(released)
+        until = time.monotonic() + files_s
+        more = True
+        while more:
+            sources = self._sources(batches, work.known, until)
+            going_on = {}
+            for lane in {*held, *sources}:
+                counts = shares(
+                    [*_held(held[lane]), *sources[lane]], outstanding[lane], room(lane), work.weights
+                )
+                self._release(lane, counts)
+                for source, count in counts.items():
+                    if source.name != HELD and (after := self._fill(batches[source.name], lane, count)):
+                        outstanding[lane][source.owner] += count
+                        if count == source.waiting and self._has_chunk(after):
+                            going_on[after.id] = after  # its next line is for another lane
+            held.clear()
+            batches, more = going_on, bool(going_on)
 
-    def _release(self, counts: Mapping[Source, int]) -> dict[str, int]:
+    def _release(self, lane: str, counts: Mapping[Source, int]) -> dict[str, int]:
         """How many held jobs that is of each owner."""
         held = {source.owner: count for source, count in counts.items() if source.name == HELD}
         if held:
-            released = self._batches.release(self._token, held)
-            self._publisher.try_all([Unsent(job_id, Priority.BULK, shown) for job_id, shown in released])
+            self._publisher.try_all(self._batches.release(self._token, held, lane))
         return held
 
-    def _sources(self, batches: dict[str, Batch], files_s: float) -> Iterator[Source]:
-        """Of the batches, among which priority and deadline decide."""
-        until, late = time.monotonic() + files_s, False
-        served: Counter[str] = Counter()
+    def _sources(
+        self, batches: Mapping[str, Batch], known: Collection[str], until: float
+    ) -> defaultdict[str, list[Source]]:
+        """Of the batches, by the lane of their next line; priority and deadline decide among an owner's."""
+        late = False
+        served: Counter[tuple[str, str]] = Counter()
+        in_hand: Counter[str] = Counter()
+        found: defaultdict[str, list[Source]] = defaultdict(list)
         for batch in sorted(batches.values(), key=_rank):
-            if served[batch.owner] == IN_HAND or (late and not self._has_chunk(batch)):
+            owner, guess = batch.owner, self._lane(batch, known)
+            full = served[owner, guess] == IN_HAND or in_hand[owner] == MOST_IN_HAND
+            if not self._has_chunk(batch) and (late or full):
                 continue
             lines = self._patience.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
             late = time.monotonic() > until
-            if lines is not None:
-                served[batch.owner] += 1
-                yield Source(batch.owner, batch.id, _rank(batch), len(lines) - batch.place)
+            if lines is None:
+                continue
+            in_hand[owner] += 1
+            lane = self._lane(batch, known)
+            if served[owner, lane] == IN_HAND:
+                continue
+            served[owner, lane] += 1
+            lanes = (_lane_of(line.model, known) for line in lines[batch.place :])
+            run = sum(1 for _ in takewhile(lane.__eq__, lanes))
+            found[lane].append(Source(owner, batch.id, _rank(batch), run))
+        return found
+
+    def _lane(self, batch: Batch, known: Collection[str]) -> str:
+        """Of its next line, or as far as the file is known."""
+        model = batch.model or ""
+        if self._has_chunk(batch):
+            model = self._chunks[batch.id][1][batch.place].model
+        return _lane_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
         return active.batch.sendable and active.ended < MOST_UNCOLLECTED
 
-    def _fill(self, batch: Batch, count: int) -> None:
+    def _fill(self, batch: Batch, lane: str, count: int) -> Batch | None:
+        """The batch behind these lines; None where nothing was sent."""
         chunk = self._chunk(batch)
         end = batch.place + count
         jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.place : end]]
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
-        if self._batches.fill(self._token, batch, after, jobs):
-            self._publisher.try_all([Unsent(job_id, Priority.BULK, line.preview) for job_id, line in jobs])
+        if not self._batches.fill(self._token, batch, after, jobs, lane):
+            return None
+        unsent = [Unsent(job_id, Priority.BULK, line.preview, lane) for job_id, line in jobs]
+        self._publisher.try_all(unsent)
+        return replace(batch, chunk=after[0], place=after[1])
 
     def _chunk(self, batch: Batch) -> list[Line]:
         if not self._has_chunk(batch):
@@ -112,6 +156,18 @@ class Dispatcher:
     def _forget(self, active: Sequence[Active]) -> None:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
             del self._chunks[gone]
+
+
+def _lane_of(model: str, known: Collection[str]) -> str:
+    """Where a line goes that asks for this model: one that nobody knows is refused by any worker."""
+    return model if model in known else ""
+
+
+def _counters(lanes: Lanes) -> defaultdict[str, Counter[str]]:
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for lane, counts in lanes.items():
+        found[lane].update(counts)
+    return found
 
 
 def _held(counts: Mapping[str, int]) -> Iterator[Source]:

@@ -2,6 +2,7 @@
 
 The only file of this folder that imports the engine. Loaded by the model worker alone:
 `celery -A tasks.app worker -P threads -I tasks.generate -Q medusaq.interactive,medusaq.bulk`.
+Once the model is loaded, the queues of its name are added to these.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -38,6 +39,7 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
+from engine.named_models import Register
 from tasks import tracing
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
@@ -49,11 +51,11 @@ from tasks.job import Job, Priority, Status, result_line
 from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
-from tasks.queues import GENERATE
+from tasks.queues import GENERATE, add_queue, queue_of
 from tasks.registry import Registry, WorkerInfo
 from tasks.room import Room
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, Refusal, new_token
+from tasks.store import Claim, JobStore, Refusal, Unsent, new_token
 from tasks.token_stream import TokenStream
 from tasks.worker_figures import EngineCollector, observe_job
 
@@ -80,9 +82,11 @@ E = TypeVar("E", bound=StrEnum)
 class ModelWorker:
     """One engine and the jobs it runs; run() is called by as many threads as Celery has."""
 
-    def __init__(self, settings: Settings, engine: EngineService) -> None:
+    def __init__(self, settings: Settings, engine: EngineService, model: str) -> None:
+        """model: the name under which it is served."""
         self._settings = settings
         self._engine = engine
+        self.model = model
         self._store = JobStore(settings)
         self._publisher = Publisher(app)
         self._room = Room()
@@ -100,7 +104,7 @@ class ModelWorker:
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
-        REGISTRY.register(EngineCollector(engine.info.name, self._figures))
+        REGISTRY.register(EngineCollector(model, self._figures))
         self._tracing = tracing.begin("medusaq-worker")
         self.reporter = FigureReporter(settings, self._store, "worker", self.id)
 
@@ -120,7 +124,13 @@ class ModelWorker:
         if self.heartbeat.draining:
             raise Reject("this worker is shutting down", requeue=True)
         token = new_token()
-        claim = self._insist(lambda: self._store.claim(job_id, self.id, token, last_alone=True))
+        claim = self._insist(
+            lambda: self._store.claim(job_id, self.id, token, last_alone=True, model=self.model)
+        )
+        if isinstance(claim, Unsent):
+            log.info("%s waits for %r: this worker serves %r", job_id, claim.lane, self.model)
+            self._publisher.try_all([claim])
+            raise Ignore
         if claim is Refusal.DONE:
             return self._stored_end(job_id)
         if isinstance(claim, Refusal):
@@ -174,7 +184,7 @@ class ModelWorker:
     def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
         written = not running.disowned and self._insist(
-            lambda: self._store.finish(claim.job_id, claim.fence, status, model=self._engine.info.name, **end)
+            lambda: self._store.finish(claim.job_id, claim.fence, status, model=self.model, **end)
         )
         if not written:
             log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
@@ -204,9 +214,8 @@ class ModelWorker:
         return end_line(job)
 
     def _check_model(self, name: str | None) -> None:
-        served = self._engine.info.name
-        if name is not None and name != served:
-            message = f"this worker serves {served!r}, not {name!r}"
+        if name is not None and name != self.model:
+            message = f"this worker serves {self.model!r}, not {name!r}"
             raise RequestRefused(message, code="model_not_found", param="model")
 
     def _engine_lost(self, claim: Claim) -> None:
@@ -224,7 +233,7 @@ class ModelWorker:
         info = self._engine.info
         return WorkerInfo(
             id=self.id,
-            model=info.name,
+            model=self.model,
             context_length=info.context_length,
             slots=info.slots,
             pid=os.getpid(),
@@ -348,17 +357,26 @@ def unbegun(status: Status) -> str:
     return f"{status} before it ran"
 
 
-def load_engine(settings: Settings) -> EngineService:
-    """Call the engine factory; ends the process with one line and EXIT_MODEL when it cannot."""
+def load_engine(settings: Settings) -> tuple[EngineService, str]:
+    """Call the engine factory: what it gives, and the name of its model.
+
+    Ends the process with one line and EXIT_MODEL when it cannot.
+    """
     module, _, function = settings.engine_factory.partition(":")
     try:
-        config = EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
+        chosen = Register(settings.models).resolve(settings.model)
+        fields = {name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__}
+        fields["model"] = chosen.path
+        for name in ("heads", "chat_template"):
+            if fields.get(name, "") is None:
+                fields[name] = getattr(chosen, name)
+        config = EngineConfig(**fields)
         service: EngineService = getattr(importlib.import_module(module), function)(config)
     except Exception as error:  # whatever it is, Celery would swallow it and wait for ever
         what = "the Medusa heads" if isinstance(error, HeadsLoadError) else "the model"
         print(f"error: {what} cannot be loaded: {error}", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_MODEL) from None
-    return service
+    return service, chosen.name or service.info.name
 
 
 _worker: ModelWorker | None = None
@@ -369,7 +387,9 @@ _consumer: WakingConsumer | None = None
 def _start(**_: object) -> None:
     global _worker
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    _worker = ModelWorker(settings, load_engine(settings))
+    _worker = ModelWorker(settings, *load_engine(settings))
+    for priority in Priority:  # beside the queues of the command line, which are open to all
+        app.amqp.queues.select_add(add_queue(app, queue_of(priority, _worker.model)))
 
 
 @signals.worker_ready.connect

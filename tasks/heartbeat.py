@@ -151,7 +151,7 @@ class Heartbeat:
         try:
             if self._store.hand_back(claim.job_id, claim.fence):
                 log.warning("handed back %s, unfinished while shutting down", claim.job_id)
-                self._publisher.publish(claim.job_id, claim.priority, claim.preview)
+                self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.lane)
         except StoreUnavailable as error:
             log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
         except PublishFailed as error:

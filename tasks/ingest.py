@@ -66,7 +66,13 @@ class Ingest:
 
     def _read(self, batch: Batch, source: BinaryIO, only: set[str] | None) -> None:
         settings = self._settings
-        decoder = LineDecoder(batch.endpoint, settings.max_body_bytes, settings.default_max_tokens)
+        decoder = LineDecoder(
+            batch.endpoint,
+            settings.max_body_bytes,
+            settings.default_max_tokens,
+            batch.default_model,
+            batch.choose_from,
+        )
         invalid: list[Result] = []
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()

@@ -141,7 +141,7 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
     All passes come before the first message: a list that is no longer empty would hide the other
     lost messages from the next pass.
     """
-    waiting = publisher.waiting()
+    waiting = publisher.waiting(store.lanes())
     passes = [store.reconcile(waiting)]
     while passes[-1].full:
         passes.append(store.reconcile(waiting))

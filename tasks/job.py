@@ -113,7 +113,10 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too."""
+    """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too.
+
+    lane: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
+    """
 
     id: str
     status: Status
@@ -130,6 +133,7 @@ class Job:
     result: dict[str, Any] | None
     error: dict[str, Any] | None
     owner: str = ""
+    lane: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -154,6 +158,7 @@ class Job:
             result=_object(fields.get("result")),
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),
+            lane=fields.get("lane", ""),
         )
 
     def to_json(self) -> dict[str, Any]:

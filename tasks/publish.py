@@ -17,7 +17,7 @@ from redis import RedisError
 
 from tasks.errors import PublishFailed
 from tasks.job import Job, Priority
-from tasks.queues import GENERATE, QUEUES, make_app, over_redis
+from tasks.queues import GENERATE, add_queue, make_app, over_redis, queue_of
 from tasks.settings import Settings
 from tasks.store import Unsent
 
@@ -45,9 +45,9 @@ class Publisher:
     def connect(cls, settings: Settings) -> Publisher:
         return cls(make_app(settings))
 
-    def publish(self, job_id: str, priority: Priority, shown: str) -> None:
+    def publish(self, job_id: str, priority: Priority, shown: str, lane: str = "") -> None:
         """Queue a message; `shown` is what Flower lists as its argument. Raises PublishFailed."""
-        self.publish_all([Unsent(job_id, priority, shown)])
+        self.publish_all([Unsent(job_id, priority, shown, lane)])
 
     def publish_all(self, messages: Sequence[Unsent]) -> None:
         """Queue messages in one round trip; raises PublishFailed if perhaps not all of them are queued."""
@@ -76,20 +76,20 @@ class Publisher:
             return False
         return True
 
-    def waiting(self) -> dict[Priority, int] | None:
+    def waiting(self, lanes: Sequence[str] = ("",)) -> dict[tuple[Priority, str], int] | None:
         """How many messages wait in each queue of a broker beside Redis; None where Redis is the broker.
 
-        Of a broker that is away, that there are some: none are to be sent again.
+        By priority and lane. Of a broker that is away, that there are some: none are to be sent again.
         """
         if over_redis(self._app):
             return None
         with self._lock:
             try:
-                return self._connected().waiting()
+                return self._connected().waiting(lanes)
             except FAILURES as error:
                 self._disconnect()
                 log.warning("no message is taken to be lost: the broker does not answer: %s", error)
-                return dict.fromkeys(Priority, 1)
+                return dict.fromkeys(((priority, lane) for lane in lanes for priority in Priority), 1)
 
     def close(self) -> None:
         with self._lock:
@@ -156,17 +156,35 @@ class _Connection:
         self._connection: Any = app.connection_for_write(transport_options=CONNECTING)
         self._channel = self._connection.default_channel
         self._limit_waits()
-        for each in app.amqp.queues.values():
-            each(self._channel).declare()
+        self._declared: set[str] = set()
+        for name in list(app.amqp.queues):
+            self._declare(name)
         self._producer = Producer(self._channel, auto_declare=False)
 
     def send(self, messages: Sequence[Unsent]) -> None:
+        self._declare_for(messages)
         for message in messages:
             self._write(message)
 
-    def waiting(self) -> dict[Priority, int]:
-        counts = {p: self._channel.queue_declare(name, passive=True) for p, name in QUEUES.items()}
-        return {priority: declared.message_count for priority, declared in counts.items()}
+    def waiting(self, lanes: Sequence[str]) -> dict[tuple[Priority, str], int]:
+        counts = {}
+        for lane in lanes:
+            for priority in Priority:
+                name = queue_of(priority, lane)
+                self._declare(name)
+                declared = self._channel.queue_declare(name, passive=True)
+                counts[priority, lane] = declared.message_count
+        return counts
+
+    def _declare_for(self, messages: Sequence[Unsent]) -> None:
+        """A model's queues may be new: its worker is perhaps not there yet."""
+        for name in {queue_of(message.priority, message.lane) for message in messages}:
+            self._declare(name)
+
+    def _declare(self, name: str) -> None:
+        if name not in self._declared:
+            add_queue(self._app, name)(self._channel).declare()
+            self._declared.add(name)
 
     def _limit_waits(self) -> None:
         """py-amqp waits for ever for a broker that hangs: its own read_timeout only makes it try again."""
@@ -177,7 +195,7 @@ class _Connection:
             GENERATE,
             args=(message.job_id,),
             task_id=message.job_id,
-            queue=QUEUES[message.priority],
+            queue=queue_of(message.priority, message.lane),
             argsrepr=repr(message.preview),
             kwargsrepr="{}",
             ignore_result=True,
@@ -197,6 +215,7 @@ class _RedisConnection(_Connection):
     """
 
     def send(self, messages: Sequence[Unsent]) -> None:
+        self._declare_for(messages)
         with self._channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
             acquire = self._channel.conn_or_acquire
             self._channel.conn_or_acquire = lambda _client=None: nullcontext(pipeline)

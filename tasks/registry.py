@@ -1,14 +1,20 @@
-"""Which model workers are alive: one hash each that dies with its time to live, and the set of them."""
+"""Which model workers are alive: one entry each that dies with its time to live, and the set of them.
+
+And which models jobs may wait for: those that workers have served, and those that somebody has announced.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tasks.scripts import answering
 from tasks.store import JobStore
+
+MOST_SEEN = 256  # models that are remembered, those served last
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,42 @@ class Registry:
         self._redis = store.redis
         self._members = f"{store.prefix}workers"
         self._prefix = f"{store.prefix}worker:"
+        self._models = f"{store.prefix}models"
+        self._announced = f"{store.prefix}announced"
         self._ttl_ms = round(ttl_s * 1000)
 
     def refresh(self, worker: WorkerInfo) -> None:
         with answering(), self._redis.pipeline() as pipe:
             pipe.set(self._prefix + worker.id, json.dumps(asdict(worker)), px=self._ttl_ms)
             pipe.sadd(self._members, worker.id)
+            pipe.zadd(self._models, {worker.model: round(time.time() * 1000)})
+            pipe.zremrangebyrank(self._models, 0, -MOST_SEEN - 1)
             pipe.execute()
+
+    def announce_models(self, names: Iterable[str], ttl_s: float) -> None:
+        """Say that a worker will be started for each of these when jobs wait for it, for so long (s).
+
+        Say it again before that is over. Online requests for them wait, as jobs do. Raises StoreUnavailable.
+        """
+        with answering(), self._redis.pipeline() as pipe:
+            for name in names:
+                pipe.set(self._announced + ":" + name, 1, px=max(1, round(ttl_s * 1000)))
+                pipe.sadd(self._announced, name)
+            pipe.execute()
+
+    def announced(self) -> frozenset[str]:
+        """The models that are announced now. Raises StoreUnavailable."""
+        with answering():
+            names = sorted(self._redis.smembers(self._announced))
+            if not names:
+                return frozenset()
+            there = self._redis.mget([self._announced + ":" + name for name in names])
+        return frozenset(name for name, found in zip(names, there, strict=True) if found)
+
+    def seen(self) -> frozenset[str]:
+        """Models that workers have served, whether or not they still do. Raises StoreUnavailable."""
+        with answering():
+            return frozenset(self._redis.zrange(self._models, 0, -1))
 
     def leave(self, worker_id: str) -> None:
         with answering(), self._redis.pipeline() as pipe:

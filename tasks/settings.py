@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     # the engine; the worker hands these on
     model: str | None = None  # path of a GGUF, or a name; None is the packaged default model
     models: Path | None = None  # folder of the register of names; None is that of this user
-    weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16)$")  # number format they are computed in
+    weights: str = Field("auto", pattern=r"^(auto|as_shipped|bf16|for_this_machine)$")
     slots: int = Field(16, ge=1, le=64)
     kv_cells: int = Field(8192, ge=64)
     batch_window_ms: float = Field(10.0, ge=0, le=1000)
@@ -117,6 +117,7 @@ class Settings(BaseSettings):
     memory: str | None = None  # for all of them together, as 6GB; None is what is free, less a tenth
     turn_s: float = Field(60.0, gt=0)  # that a model has while others wait for its memory
     swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
+    chat_template: str | None = None  # a known one's name, or a file; None is the model's own
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 
     # the life of a job
@@ -150,6 +151,7 @@ class Settings(BaseSettings):
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)
     default_max_tokens: int = Field(256, ge=1)
+    default_model: str | None = Field(None, min_length=1)  # of requests that name none
     online_timeout_s: float = Field(600.0, gt=0)  # what OpenAI's own client waits by default
     online_result_ttl_s: int = Field(3600, ge=1)  # the answer is with the client; this is for looking back
 

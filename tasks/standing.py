@@ -10,13 +10,22 @@ from tasks.store import JobStore
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Jobs of one model and priority that wait. oldest_s: since the creation of the oldest of them."""
+
+    jobs: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
 
     oldest_s: since the creation of the oldest job that waits, 0 for none. held: bulk jobs among those that
     wait which were not sent yet, outstanding: those that were and have not ended. lines: of batches, among
     those that wait, which are no jobs yet; they wait since their batch was made. led: an io worker works.
-    webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
+    webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none. models: jobs among
+    those that wait which wait for one model alone, by its name and their priority; no lines of batches.
     """
 
     jobs: Mapping[str, int]
@@ -29,6 +38,7 @@ class Standing:
     batches: int
     led: bool
     webhooks_due_s: float
+    models: Mapping[str, Mapping[str, Waiting]]
 
 
 def standing(store: JobStore) -> Standing:
@@ -45,4 +55,10 @@ def standing(store: JobStore) -> Standing:
         batches=found["batches"],
         led=bool(found["led"]),
         webhooks_due_s=found["webhooks_due_ms"] / 1000,
+        models={
+            model: {
+                priority: Waiting(of["waiting"], of["oldest_ms"] / 1000) for priority, of in queues.items()
+            }
+            for model, queues in found["models"].items()
+        },
     )

@@ -69,6 +69,7 @@ class Claim:
     batch_id: str | None = None
     traceparent: str = ""
     alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,16 @@ class TokenPart:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A queued job whose Celery message must be sent."""
+    """A queued job whose Celery message must be sent. lane: as in Job."""
 
     job_id: str
     priority: Priority
     preview: str
+    lane: str = ""
 
     @classmethod
     def of(cls, job: Job) -> Unsent:
-        return cls(job.id, job.priority, preview(job.request))
+        return cls(job.id, job.priority, preview(job.request), job.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,18 +211,24 @@ class JobStore:
         if answer == "active":
             raise JobNotFinished(job_id)
 
-    def claim(self, job_id: str, worker: str, token: str, last_alone: bool = False) -> Claim | Refusal:
+    def claim(
+        self, job_id: str, worker: str, token: str, last_alone: bool = False, model: str = ""
+    ) -> Claim | Refusal | Unsent:
         """Take a job for `worker`. token is unique to this claim and makes repeating it safe.
 
-        last_alone: the worker does as Claim.alone says.
+        last_alone: the worker does as Claim.alone says. model: what it serves. A job for another model that
+        is known waits for that one from now on, and its message must be sent.
         """
         s = self._settings
         limits = (s.lease_ms, s.max_attempts, self.ttl_ms)
-        answer = self._run("claim", job_id, worker, token, *limits, "1" if last_alone else "")
+        answer = self._run("claim", job_id, worker, token, *limits, "1" if last_alone else "", model)
+        if answer[0] == "elsewhere":
+            _, lane, other, line = answer
+            return Unsent(job_id, Priority(other), line, lane)
         if answer[0] != "claimed":
             return Refusal(answer[0])
         fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
-        shown, watched, queued_at, batch_id, traceparent, alone = rest
+        shown, watched, queued_at, batch_id, traceparent, alone, lane = rest
         return Claim(
             job_id=job_id,
             fence=int(fence),
@@ -237,6 +245,7 @@ class JobStore:
             batch_id=batch_id or None,
             traceparent=traceparent,
             alone=alone == "1",
+            lane=lane,
         )
 
     def begin(self, job_id: str, fence: int) -> bool:
@@ -286,14 +295,22 @@ class JobStore:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
         return bool(self._run("hand_back", job_id, fence, self.ttl_ms) == 1)
 
-    def reconcile(self, waiting: Mapping[Priority, int] | None = None) -> Reconciled:
+    def lanes(self) -> list[str]:
+        """Models in whose queues jobs may wait, and "" for the queues of any worker."""
+        with answering():
+            return ["", *sorted(self.redis.smembers(f"{self.prefix}lanes"))]
+
+    def reconcile(self, waiting: Mapping[tuple[Priority, str], int] | None = None) -> Reconciled:
         """One pass over expired leases, passed deadlines, lost messages and records past their time.
 
-        waiting: messages in each queue of a broker that is not this Redis.
+        waiting: messages in each queue of a broker that is not this Redis, by priority and lane.
         """
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
-        queues = [(p.value, list_key(s, p) if waiting is None else waiting[p]) for p in Priority]
+        if waiting is None:
+            queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
+        else:
+            queues = [(p.value, lane, str(count)) for (p, lane), count in waiting.items()]
         answer = self._run(
             "reconcile",
             s.max_attempts,
@@ -305,7 +322,7 @@ class JobStore:
             *itertools.chain(*queues),
         )
         requeued, lost, expired, resent, dropped, full, *unsent = answer
-        triples = zip(unsent[::3], unsent[1::3], unsent[2::3], strict=True)
+        each = zip(unsent[::4], unsent[1::4], unsent[2::4], unsent[3::4], strict=True)
         return Reconciled(
             requeued,
             lost,
@@ -313,7 +330,7 @@ class JobStore:
             resent,
             dropped,
             bool(full),
-            tuple(Unsent(job_id, Priority(priority), shown) for job_id, priority, shown in triples),
+            tuple(Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in each),
         )
 
     @property

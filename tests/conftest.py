@@ -14,6 +14,36 @@ from tests.s3 import S3Server
 from tests.servers import RedisServer, fast_settings
 from tests.workers import Workers
 
+# By `pytest --durations=0`: what comes last leaves the other processes without work.
+LONGEST_FIRST = (
+    "engine/test_lossless_heads.py",
+    "engine/test_exactness.py",
+    "tasks/test_large_batch.py",
+    "cli/test_stack.py",
+    "training/test_train_heads.py",
+    "tasks/test_batch_run.py",
+    "integration/test_whole_system.py",
+    "cli/test_doctor.py",
+    "cli/test_batches.py",
+    "tasks/test_worker.py",
+    "chaos/test_cases.py",
+    "engine/test_constrained.py",
+    "cli/test_compare.py",
+    "tasks/test_batch_interleavings.py",
+    "engine/test_sources.py",
+    "integration/test_online_model.py",
+    "tasks/test_sentinel.py",
+    "cli/test_run.py",
+    "tasks/test_interleavings.py",
+    "benchmarks/test_fleet.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

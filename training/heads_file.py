@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
 from engine.head_layouts import TOKEN_MAP
 from training.errors import TrainingError
@@ -21,10 +22,15 @@ from training.network import DraftHeads
 def write(
     path: Path, network: DraftHeads, vocabulary: NDArray[np.int32], metadata: Mapping[str, object]
 ) -> None:
+    """Of trained heads. Raises TrainingError when the file cannot be written."""
+    write_tensors(path, network.state_dict(), vocabulary, metadata)
+
+
+def write_tensors(
+    path: Path, weights: Mapping[str, Tensor], vocabulary: NDArray[np.int32], metadata: Mapping[str, object]
+) -> None:
     """bf16, the format that the engine computes in. Raises TrainingError when it cannot be written."""
-    tensors = {
-        key: tensor.to("cpu", torch.bfloat16).contiguous() for key, tensor in network.state_dict().items()
-    }
+    tensors = {key: tensor.to("cpu", torch.bfloat16).contiguous() for key, tensor in weights.items()}
     tensors[TOKEN_MAP] = torch.from_numpy(np.ascontiguousarray(vocabulary, dtype=np.int32))
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     part = _part(path)

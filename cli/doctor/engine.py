@@ -88,9 +88,11 @@ def model(settings: Settings) -> Iterator[Finding]:
     from engine import ModelLoadError
     from engine.memory import needed
     from engine.model import default_model_path, read_shape
+    from engine.named_models import Register
 
     try:
-        path = settings.model or default_model_path()
+        chosen = Register(settings.models).resolve(settings.model)
+        path = chosen.path or default_model_path()
         shape = read_shape(path)
     except ModelLoadError as error:
         mend = "set MEDUSAQ_MODEL to a GGUF that is whole, or unset it for the packaged model"
@@ -103,12 +105,15 @@ def model(settings: Settings) -> Iterator[Finding]:
         yield warn(
             "kv cells", what, f"{shape.trained_context * settings.slots} are enough for MEDUSAQ_KV_CELLS"
         )
-    yield from _heads(settings, path, shape.width, shape.vocab_size)
-    config = replace(engine_config(settings), model=path)
+    yield from _heads(settings, chosen.heads, path, shape.width, shape.vocab_size)
+    config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
     yield fits(needed(config).total, *_memory())
 
 
-def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterator[Finding]:
+def _heads(
+    settings: Settings, named: str | None, path: str, width: int, vocab_size: int
+) -> Iterator[Finding]:
+    """named: those that go with the name of the model."""
     from engine import HeadsLoadError
     from engine.lm_head import lm_head_rows
     from engine.sources import shipped_heads
@@ -117,7 +122,7 @@ def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterat
         yield ok("heads", "not asked for: MEDUSAQ_SPECULATION is off")
         return
     try:
-        heads = settings.heads or shipped_heads(path)
+        heads = settings.heads or named or shipped_heads(path)
         if heads is None:
             yield ok("heads", "none for this model: drafts come from prompt lookup")
             return
@@ -129,7 +134,7 @@ def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterat
             str(heads), width=width, vocab_size=vocab_size, lm_head=lambda ids: lm_head_rows(path, ids)
         )
     except HeadsLoadError as error:
-        if settings.heads is None:
+        if settings.heads is None and named is None:
             mend = "pip install 'medusaq[medusa]'; until then drafts come from prompt lookup"
             yield warn("heads", error.message, mend)
         else:

@@ -16,6 +16,7 @@ from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.files import make_store
 from tasks.registry import Registry
 from tasks.settings import Settings
+from tasks.standing import standing
 from tasks.store import JobStore
 
 
@@ -54,6 +55,7 @@ def workers(settings: Settings) -> Iterator[Finding]:
     store = JobStore(settings)
     try:
         live = Registry(store, settings.worker_ttl_s).live()
+        waits = standing(store).models
         led = BatchStore(store).led()
     except StoreUnavailable:  # said already
         return
@@ -62,12 +64,12 @@ def workers(settings: Settings) -> Iterator[Finding]:
     models = sorted({worker.model for worker in live})
     if not live:
         yield warn("model workers", "none is alive: jobs are accepted and wait", "start one: medusaq worker")
-    elif len(models) > 1:
-        what = f"they serve different models from the same queues: {', '.join(models)}"
-        yield fail("model workers", what, "run one model for each MEDUSAQ_KEY_PREFIX")
     else:
         slots = sum(worker.slots for worker in live)
-        yield ok("model workers", f"{len(live)} alive, {slots} slots, {models[0]}")
+        yield ok("model workers", f"{len(live)} alive, {slots} slots, {', '.join(models)}")
+    if waiting := sorted(set(waits) - set(models)):
+        what = f"jobs wait for {', '.join(waiting)}, which no live worker serves"
+        yield warn("models", what, f"start one: medusaq worker --model {waiting[0]}, or cancel the jobs")
     if led:
         yield ok("io worker", "one works on batches")
     else:

@@ -1,5 +1,5 @@
 -- ARGV: leader token, batch id, chunk and place of the first line to send, chunk and place after the last one,
---       then of each line: job id, line number, custom_id, model, request, preview, most tokens of the answer.
+--       lane, then of each line: job id, line number, custom_id, model, request, preview, most tokens of the answer.
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
 if not leads(ARGV[1]) then return 'lost' end
 local id = ARGV[2]
@@ -9,13 +9,14 @@ if batch[3] ~= '' or not redis.call('ZSCORE', P .. 'batches:active', id) then re
 if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end
 redis.call('HSET', key, 'chunk', ARGV[5], 'place', ARGV[6])
 local metadata = cjson.encode({ batch_id = id })
-for i = 7, #ARGV, 7 do
+local lane = ARGV[7]
+for i = 8, #ARGV, 7 do
   local job = ARGV[i]
-  add_job(job, 'bulk', batch[4], ARGV[i + 4], metadata, batch[5], ARGV[i + 5], 'model', ARGV[i + 3],
+  add_job(job, 'bulk', batch[4], ARGV[i + 4], metadata, batch[5], ARGV[i + 5], 'model', ARGV[i + 3], 'lane', lane,
     'batch', id, 'line', ARGV[i + 1], 'custom_id', ARGV[i + 2],
     unpack(set_aside(batch[4], tonumber(ARGV[i + 6]))))
-  redis.call('ZADD', P .. 'pending:bulk', int(NOW), job)
+  wait_in_queue(job, 'bulk', lane)
   redis.call('SADD', key .. ':live', job)
-  count_in(job, batch[4])
+  count_in(job, batch[4], lane)
 end
 return 'ok'

@@ -1,6 +1,6 @@
 -- ARGV: leader token, room for bulk jobs, most batches to clean up, fields of a batch. Takes or keeps the lead.
--- Returns 1 and what there is to do (owners' outstanding and held jobs, active batches, batches to clean up, keys
--- among the owners with their weights and 1 for those whose tokens are spent), or 0 if another leads.
+-- Returns 1 and what there is to do (accounts' outstanding and held jobs, active batches, batches to clean up, keys
+-- among the owners with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
 if not leads(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
   redis.call('SET', P .. 'led_by', ARGV[1])
@@ -14,7 +14,7 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   table.insert(batches, { redis.call('HMGET', key, unpack(ARGV, 4)), redis.call('SCARD', key .. ':live'),
     redis.call('LLEN', key .. ':ended') })
 end
-for _, owner in ipairs(redis.call('HKEYS', P .. 'held')) do owners[owner] = true end
+for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do owners[owner_of_account(name)] = true end
 local keys = {}
 for owner in pairs(owners) do
   if keyed(owner) then
@@ -23,4 +23,4 @@ for owner in pairs(owners) do
   end
 end
 return { 1, int(NOW), redis.call('HGETALL', P .. 'outstanding'), redis.call('HGETALL', P .. 'held'), batches,
-  redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), keys }
+  redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), keys, all_known() }

@@ -1,6 +1,7 @@
 -- ARGV: id, worker, claim token, lease ms, max attempts, result ttl ms,
---       '1' if the worker runs last attempts alone and says when one begins, or ''
--- Returns 'claimed' with what the worker needs, or why not: 'unknown' | 'busy' | 'done'.
+--       '1' if the worker runs last attempts alone and says when one begins, or '', its model or ''
+-- Returns 'claimed' with what the worker needs, or why not: 'unknown' | 'busy' | 'done', or 'elsewhere' with the model
+-- in whose queue the job waits now, its priority and preview: the worker sends the message there.
 local job = load_job(ARGV[1])
 if not job then return { 'unknown' } end
 if TERMINAL[job.status] then return { 'done' } end
@@ -11,8 +12,16 @@ if not ours then
   if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
   if closed_before_run(job, tonumber(ARGV[5]), tonumber(ARGV[6])) then return { 'done' } end
 
-  local sent = tonumber(redis.call('GET', P .. 'claimed:' .. job.priority) or '0')
-  if job.enqueued_at > sent then redis.call('SET', P .. 'claimed:' .. job.priority, int(job.enqueued_at)) end
+  local sent = queue_key('claimed', job.priority, job.lane)
+  if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
+
+  -- Sent to the queue of all, by an older release or before its model was known.
+  local model, own = redis.call('HGET', key, 'model') or '', ARGV[8] or ''
+  if own ~= '' and model ~= '' and model ~= own and (job.lane == model or known(model)) then
+    change_lane(job, model)
+    requeue(job, job.attempts)
+    return { 'elsewhere', model, job.priority, job.preview }
+  end
 
   leave_lists(job)
   move(job, 'running')
@@ -33,4 +42,5 @@ redis.call('ZADD', P .. 'leases', lease_until, job.id)
 local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent')
 local alone = job.uncounted ~= ''
 return { 'claimed', int(job.fence), int(job.attempts + (alone and 1 or 0)), rest[1], rest[2], job.priority, rest[3],
-  rest[4], int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '', alone and '1' or '' }
+  rest[4], int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '', alone and '1' or '',
+  job.lane }

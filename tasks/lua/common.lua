@@ -3,11 +3,16 @@
 --
 -- job:ID hash           the record
 -- jobs, status:S, meta:K=V   indexes: id -> sequence number, for listing newest first
--- pending:PRIORITY      queued jobs: id -> when their message was last sent
--- held:OWNER            queued bulk jobs whose message waits until their owner's share allows it
--- held                  owners that have some: owner -> how many
--- outstanding           bulk jobs sent and not ended: owner -> how many
--- bulk_room             how many of these may be, as long as somebody leads who sends the held ones
+-- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
+--                       queue that is, '' of the queue that every worker takes jobs from
+-- lanes                 set of models that may have some
+-- models, announced     models that workers have served: name -> when last, ms; set of those that are to be
+--                       started when they are asked for, as long as announced:NAME is there
+-- held:ACCOUNT          queued bulk jobs whose message waits until their owner's share allows it. An account is
+--                       OWNER, or OWNER@LANE: of each model, an owner has a share of its own
+-- held                  accounts that have some: account -> how many
+-- outstanding           bulk jobs sent and not ended: account -> how many
+-- bulk_room             how many of a lane may be, as long as somebody leads who sends the held ones
 -- batch:ID hash         a batch; batch:ID:live its jobs that have not ended, batch:ID:ended those that have
 --                       and whose results are not collected yet, batch:ID:parts names of the parts of those that
 --                       are, batch:ID:codes why lines failed -> how many
@@ -16,7 +21,7 @@
 -- batches:cleanup       set of batches of which nothing must stay in the file store but their output files
 -- leader                who works on batches; gone when it was silent for LEAD_MS
 -- led_by                who worked on them last: it leads on, unless another takes over
--- claimed:PRIORITY      when the newest message claimed so far was sent
+-- claimed:PRIORITY[:LANE]    when the newest message claimed so far was sent
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
 -- keys hash             SHA-256 of an API key -> its id, of those that stand
@@ -55,7 +60,7 @@ local DAY_MS = 24 * 3600 * 1000
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
-  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted' }
+  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted', 'lane' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 local announce -- in outbox.lua
@@ -100,6 +105,41 @@ local function leads(token)
   redis.call('SET', P .. 'leader', token, 'PX', LEAD_MS)
   redis.call('PEXPIRE', P .. 'bulk_room', LEAD_MS)
   return true
+end
+
+-- Whether jobs may wait for a model that no worker serves at the moment.
+local function known(model)
+  return redis.call('ZSCORE', P .. 'models', model) and true or redis.call('EXISTS', P .. 'announced:' .. model) == 1
+end
+
+local function all_known()
+  local names = redis.call('ZRANGE', P .. 'models', 0, -1)
+  for _, name in ipairs(redis.call('SMEMBERS', P .. 'announced')) do
+    if redis.call('EXISTS', P .. 'announced:' .. name) == 1 then table.insert(names, name) end
+  end
+  return names
+end
+
+-- The queue for a job that asks for this model, '' for none: any worker may say that it does not know the model.
+local function lane_of(model)
+  return model ~= '' and known(model) and model or ''
+end
+
+local function queue_key(name, priority, lane)
+  return P .. name .. ':' .. priority .. (lane == '' and '' or ':' .. lane)
+end
+
+local function account(owner, lane)
+  return lane == '' and owner or owner .. '@' .. lane
+end
+
+local function lane_of_account(name)
+  local at = name:find('@', 1, true)
+  return at and name:sub(at + 1) or ''
+end
+
+local function owner_of_account(name)
+  return name:sub(1, (name:find('@', 1, true) or 0) - 1)
 end
 
 local function meta_key(name, value) -- the length keeps a=b / c and a / b=c apart
@@ -149,11 +189,19 @@ local function tell_watchers(job)
 end
 
 local function leave_lists(job)
-  redis.call('ZREM', P .. 'pending:' .. job.priority, job.id)
+  redis.call('ZREM', queue_key('pending', job.priority, job.lane), job.id)
+  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
   redis.call('ZREM', P .. 'leases', job.id)
-  if redis.call('ZREM', P .. 'held:' .. job.owner, job.id) == 1 then
-    if redis.call('HINCRBY', P .. 'held', job.owner, -1) == 0 then redis.call('HDEL', P .. 'held', job.owner) end
+  local of = account(job.owner, job.lane)
+  if redis.call('ZREM', P .. 'held:' .. of, job.id) == 1 then
+    if redis.call('HINCRBY', P .. 'held', of, -1) == 0 then redis.call('HDEL', P .. 'held', of) end
   end
+end
+
+-- A queued job whose message is sent now.
+local function wait_in_queue(id, priority, lane)
+  redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), id)
+  if lane ~= '' then redis.call('SADD', P .. 'lanes', lane) end
 end
 
 local function wake()
@@ -161,23 +209,40 @@ local function wake()
 end
 
 -- A bulk job whose message is sent: from here to its end it takes one of its owner's places.
-local function count_in(id, owner)
+local function count_in(id, owner, lane)
   redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
-  redis.call('HINCRBY', P .. 'outstanding', owner, 1)
+  redis.call('HINCRBY', P .. 'outstanding', account(owner, lane), 1)
 end
 
 local function count_out(job)
   if job.counted == '' then return end
-  if redis.call('HINCRBY', P .. 'outstanding', job.owner, -1) <= 0 then
-    redis.call('HDEL', P .. 'outstanding', job.owner)
-  end
+  local of = account(job.owner, job.lane)
+  if redis.call('HINCRBY', P .. 'outstanding', of, -1) <= 0 then redis.call('HDEL', P .. 'outstanding', of) end
   wake()
 end
 
-local function outstanding()
-  local sum = 0
-  for _, count in ipairs(redis.call('HVALS', P .. 'outstanding')) do sum = sum + tonumber(count) end
+-- Of one lane, or of all.
+local function outstanding(lane)
+  local sum, counts = 0, redis.call('HGETALL', P .. 'outstanding')
+  for i = 1, #counts, 2 do
+    if not lane or lane_of_account(counts[i]) == lane then sum = sum + tonumber(counts[i + 1]) end
+  end
   return sum
+end
+
+local function holds(lane)
+  for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do
+    if lane_of_account(name) == lane then return true end
+  end
+  return false
+end
+
+-- A job that asks for another model than that of the queue where it was, and that is put there next.
+local function change_lane(job, lane)
+  count_out(job)
+  job.lane = lane
+  redis.call('HSET', P .. 'job:' .. job.id, 'lane', lane)
+  if job.counted ~= '' then count_in(job.id, job.owner, lane) end
 end
 
 -- The record of a new job and its place in the lists; the caller decides when its message is sent.
@@ -247,7 +312,7 @@ local function requeue(job, attempts)
   move(job, 'queued')
   redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '',
     'uncounted', '')
-  redis.call('ZADD', P .. 'pending:' .. job.priority, int(NOW), job.id)
+  wait_in_queue(job.id, job.priority, job.lane)
   if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
   tell_watchers(job)
 end

@@ -28,7 +28,8 @@ if keyed(owner) then
   end
 end
 
-local seq = add_job(id, priority, owner, ARGV[4], ARGV[5], ARGV[6], ARGV[7], 'model', ARGV[3],
+local lane = lane_of(ARGV[3])
+local seq = add_job(id, priority, owner, ARGV[4], ARGV[5], ARGV[6], ARGV[7], 'model', ARGV[3], 'lane', lane,
   unpack(set_aside(owner, tokens)))
 if keyed(owner) then
   redis.call('HSET', P .. 'job:' .. id, 'seat', 1)
@@ -40,13 +41,13 @@ if ARGV[12] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'keep_ms', ARGV[12]
 if ARGV[16] ~= '' then redis.call('HSET', P .. 'job:' .. id, 'webhook', ARGV[16]) end
 local answer = 'created'
 local room = priority == 'bulk' and redis.call('GET', P .. 'bulk_room')
-if room and (redis.call('HLEN', P .. 'held') > 0 or outstanding() >= tonumber(room)) then
-  redis.call('ZADD', P .. 'held:' .. owner, seq, id)
-  redis.call('HINCRBY', P .. 'held', owner, 1)
+if room and (holds(lane) or outstanding(lane) >= tonumber(room)) then
+  redis.call('ZADD', P .. 'held:' .. account(owner, lane), seq, id)
+  redis.call('HINCRBY', P .. 'held', account(owner, lane), 1)
   wake()
   answer = 'held'
 else
-  redis.call('ZADD', P .. 'pending:' .. priority, int(NOW), id)
-  if priority == 'bulk' then count_in(id, owner) end
+  wait_in_queue(id, priority, lane)
+  if priority == 'bulk' then count_in(id, owner, lane) end
 end
 return { answer, redis.call('HGETALL', P .. 'job:' .. id) }

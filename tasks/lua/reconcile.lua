@@ -1,27 +1,27 @@
 -- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
---       then of each queue its priority, and its Celery list or, where another broker has it, its length.
+--       then of each queue its priority, its lane, and its Celery list or, where another broker has it, its length.
 -- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
--- then id, priority and preview of each job whose message must be sent.
+-- then id, priority, preview and lane of each job whose message must be sent.
 local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease, gap, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
 local send = {}
 
 local function due(index, until_ms)
-  local ids = redis.call('ZRANGEBYSCORE', P .. index, '-inf', int(until_ms), 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGEBYSCORE', index, '-inf', int(until_ms), 'LIMIT', 0, limit)
   if #ids == limit then full = 1 end
   return ids
 end
 
 local function to_send(job)
-  for _, value in ipairs({ job.id, job.priority, job.preview }) do table.insert(send, value) end
+  for _, value in ipairs({ job.id, job.priority, job.preview, job.lane }) do table.insert(send, value) end
 end
 
 -- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
 local function not_beyond(index, until_ms)
-  local ids = redis.call('ZRANGEBYSCORE', P .. index, '(' .. int(until_ms), '+inf', 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGEBYSCORE', index, '(' .. int(until_ms), '+inf', 'LIMIT', 0, limit)
   if #ids == limit then full = 1 end
-  for _, id in ipairs(ids) do redis.call('ZADD', P .. index, int(until_ms), id) end
+  for _, id in ipairs(ids) do redis.call('ZADD', index, int(until_ms), id) end
   return ids
 end
 
@@ -29,16 +29,15 @@ local function not_longer(key, ms)
   if redis.call('PTTL', P .. key) > ms then redis.call('PEXPIRE', P .. key, int(ms)) end
 end
 
-not_beyond('leases', NOW + lease)
+not_beyond(P .. 'leases', NOW + lease)
 not_longer('grace_until', lease)
 not_longer('leader', LEAD_MS)
-for i = 7, #ARGV, 2 do
-  for _, id in ipairs(not_beyond('pending:' .. ARGV[i], NOW)) do
+for i = 7, #ARGV, 3 do
+  for _, id in ipairs(not_beyond(queue_key('pending', ARGV[i], ARGV[i + 1]), NOW)) do
     redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
   end
-  if tonumber(redis.call('GET', P .. 'claimed:' .. ARGV[i]) or '0') > NOW then
-    redis.call('SET', P .. 'claimed:' .. ARGV[i], int(NOW))
-  end
+  local claimed = queue_key('claimed', ARGV[i], ARGV[i + 1])
+  if tonumber(redis.call('GET', claimed) or '0') > NOW then redis.call('SET', claimed, int(NOW)) end
 end
 
 -- After a gap (Redis was down, or nobody looked) the leases are old because they could not be
@@ -49,7 +48,7 @@ if last > NOW then hooks_earlier(last - NOW) end
 if NOW - last > gap then redis.call('SET', P .. 'grace_until', int(NOW + lease), 'PX', int(lease)) end
 
 if redis.call('EXISTS', P .. 'grace_until') == 0 then
-  for _, id in ipairs(due('leases', NOW)) do
+  for _, id in ipairs(due(P .. 'leases', NOW)) do
     local job = load_job(id)
     if closed_before_run(job, max_attempts, ttl) then
       lost = lost + 1
@@ -62,7 +61,7 @@ if redis.call('EXISTS', P .. 'grace_until') == 0 then
 end
 
 -- A running job past its deadline is the engine's to end, which keeps the partial text.
-for _, id in ipairs(due('deadlines', NOW)) do
+for _, id in ipairs(due(P .. 'deadlines', NOW)) do
   local job = load_job(id)
   if job.status == 'queued' then
     close(job, 'expired', '', '', ttl)
@@ -73,26 +72,35 @@ for _, id in ipairs(due('deadlines', NOW)) do
 end
 
 -- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
-for i = 7, #ARGV, 2 do
-  local priority, list = ARGV[i], ARGV[i + 1]
+for i = 7, #ARGV, 3 do
+  local priority, lane, list = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local waiting = tonumber(list) or redis.call('LLEN', list)
   local newest = NOW
   if waiting > 0 then
-    newest = math.min(NOW, tonumber(redis.call('GET', P .. 'claimed:' .. priority) or '0'))
+    newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, lane)) or '0'))
   end
-  for _, id in ipairs(due('pending:' .. priority, newest - resend_after)) do
+  for _, id in ipairs(due(queue_key('pending', priority, lane), newest - resend_after)) do
     local job = load_job(id)
     redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
-    redis.call('ZADD', P .. 'pending:' .. priority, int(NOW), id)
+    redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), id)
+    job.lane = lane
     to_send(job)
     resent = resent + 1
   end
 end
 
-for _, id in ipairs(due('expiry', NOW)) do
+for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+  local waiting = 0
+  for _, priority in ipairs({ 'interactive', 'bulk' }) do
+    waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, lane))
+  end
+  if waiting == 0 then redis.call('SREM', P .. 'lanes', lane) end
+end
+
+for _, id in ipairs(due(P .. 'expiry', NOW)) do
   forget(load_job(id))
   dropped = dropped + 1
 end
-for _, id in ipairs(due('batches:expiry', NOW)) do drop_batch(id) end
+for _, id in ipairs(due(P .. 'batches:expiry', NOW)) do drop_batch(id) end
 
 return { requeued, lost, expired, resent, dropped, full, unpack(send) }

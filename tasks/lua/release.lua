@@ -1,17 +1,15 @@
--- ARGV: leader token, then owner and number. Makes so many of the owners' held jobs ready to be sent.
--- Returns 'lost' if another leads, else 'ok' and id and preview of each.
+-- ARGV: leader token, then account and number. Makes so many of the accounts' held jobs ready to be sent.
+-- Returns 'lost' if another leads, else 'ok' and id, preview and lane of each.
 if not leads(ARGV[1]) then return { 'lost' } end
 local answer = { 'ok' }
 for i = 2, #ARGV, 2 do
-  local owner = ARGV[i]
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. owner, 0, tonumber(ARGV[i + 1]) - 1)) do
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. ARGV[i], 0, tonumber(ARGV[i + 1]) - 1)) do
     local job = load_job(id)
     leave_lists(job)
     redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
-    redis.call('ZADD', P .. 'pending:' .. job.priority, int(NOW), id)
-    count_in(id, owner)
-    table.insert(answer, id)
-    table.insert(answer, job.preview)
+    wait_in_queue(id, job.priority, job.lane)
+    count_in(id, job.owner, job.lane)
+    for _, value in ipairs({ id, job.preview, job.lane }) do table.insert(answer, value) end
   end
 end
 return answer

@@ -116,7 +116,7 @@ def test_a_field_that_nobody_knows(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_nobody_serves(client: OpenAI, stream: bool) -> None:
-    with pytest.raises(openai.NotFoundError, match="served: scripted") as refused:
+    with pytest.raises(openai.NotFoundError, match="known: scripted") as refused:
         client.chat.completions.create(model="gpt-9", messages=HI, stream=stream)
     assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
 

@@ -225,7 +225,7 @@ def test_an_unknown_model_is_one_line(cli: Cli, gateway: str) -> None:
     ended = cli("compare", "x", "y", "--url", gateway, "--model", "other")
     assert (ended.returncode, ended.stderr) == (
         1,
-        "error: model: no live worker serves 'other'; served: scripted\n",
+        "error: model: no live worker serves 'other'; known: scripted\n",
     )
 
 

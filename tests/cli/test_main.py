@@ -147,7 +147,7 @@ def test_refusals_are_one_line(cli: Cli, gateway: str) -> None:
     for arguments, message in {
         ("status", "job_x"): "no job with id 'job_x'",
         ("submit", ""): "prompt: string should have at least 1 character",
-        ("submit", "x", "--model", "y"): "model: no live worker serves 'y'; served: scripted",
+        ("submit", "x", "--model", "y"): "model: no live worker serves 'y'; known: scripted",
         (
             "submit",
             "x",

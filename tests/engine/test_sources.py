@@ -11,7 +11,7 @@ from engine import EngineConfig
 from engine.engine import Engine
 from engine.lm_head import fingerprint
 from engine.model import default_model_path
-from engine.quantise import FORMATS, requantise
+from engine.quantise import requantise
 from engine.sources import _key, shipped_heads
 
 
@@ -51,7 +51,7 @@ def test_shipped_heads_are_for_the_default_model_in_every_format(tmp_path: Path)
     path = default_model_path()
     shipped = shipped_heads(path)
     assert shipped is not None
-    for format in FORMATS:
+    for format in ("f16", "bf16", "q8_0", "q4_0"):
         other = str(tmp_path / f"renamed-{format}.gguf")
         requantise(path, other, format)
         assert fingerprint(other) == fingerprint(path)

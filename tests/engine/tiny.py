@@ -18,22 +18,29 @@ def write_tiny_gguf(
     chat_template: str | None = CHAT_TEMPLATE,
     without: bytes = b"",
     end: int = 2,
+    width: int = WIDTH,
+    feed_forward: int = FEED_FORWARD,
+    experts: int = 0,
 ) -> str:
     """Byte tokens for every byte, then letter pairs; logits spread enough that greedy ties are rare.
 
-    without: characters that no token is to write. end: the token that ends a generation.
+    without: characters that no token is to write. end: the token that ends a generation. experts: of each
+    layer's feed forward part, half of which a token is sent to; 0 is a plain one.
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(str(path), "llama")
     writer.add_name("Tiny")
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
+    writer.add_embedding_length(width)
     writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_feed_forward_length(feed_forward)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_rope_dimension_count(width // HEADS)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(experts // 2)
     writer.add_vocab_size(VOCAB)
     _add_vocabulary(writer, without, end)
     if chat_template:
@@ -42,20 +49,23 @@ def write_tiny_gguf(
     def tensor(name: str, *shape: int, scale: float) -> None:
         writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
 
-    head = WIDTH // HEADS
-    tensor("token_embd.weight", VOCAB, WIDTH, scale=1.0)
-    tensor("output.weight", VOCAB, WIDTH, scale=0.4)
-    writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
+    head = width // HEADS
+    tensor("token_embd.weight", VOCAB, width, scale=1.0)
+    tensor("output.weight", VOCAB, width, scale=0.4)
+    writer.add_tensor("output_norm.weight", np.ones(width, dtype=np.float32))
     for i in range(LAYERS):
         for norm in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{i}.{norm}.weight", np.ones(WIDTH, dtype=np.float32))
-        tensor(f"blk.{i}.attn_q.weight", WIDTH, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.attn_k.weight", KV_HEADS * head, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.attn_v.weight", KV_HEADS * head, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.attn_output.weight", WIDTH, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.ffn_gate.weight", FEED_FORWARD, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.ffn_up.weight", FEED_FORWARD, WIDTH, scale=0.3)
-        tensor(f"blk.{i}.ffn_down.weight", WIDTH, FEED_FORWARD, scale=0.3)
+            writer.add_tensor(f"blk.{i}.{norm}.weight", np.ones(width, dtype=np.float32))
+        tensor(f"blk.{i}.attn_q.weight", width, width, scale=0.3)
+        tensor(f"blk.{i}.attn_k.weight", KV_HEADS * head, width, scale=0.3)
+        tensor(f"blk.{i}.attn_v.weight", KV_HEADS * head, width, scale=0.3)
+        tensor(f"blk.{i}.attn_output.weight", width, width, scale=0.3)
+        kind, many = ("_exps", (experts,)) if experts else ("", ())
+        if experts:
+            tensor(f"blk.{i}.ffn_gate_inp.weight", experts, width, scale=0.3)
+        tensor(f"blk.{i}.ffn_gate{kind}.weight", *many, feed_forward, width, scale=0.3)
+        tensor(f"blk.{i}.ffn_up{kind}.weight", *many, feed_forward, width, scale=0.3)
+        tensor(f"blk.{i}.ffn_down{kind}.weight", *many, width, feed_forward, scale=0.3)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -21,7 +21,7 @@ BATCH, OWNER = "batch_1", "key_o"
 JOBS = ("j1", "j2")  # of the lines 1 and 2
 LEADERS = ("x", "y")
 CAP = 9
-RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", PREFIX + LIST)
+RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", "", PREFIX + LIST)
 CODE = "c"
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed", "batch.cancelled"]})
 
@@ -285,7 +285,9 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
     if what == "send":
         after = (1, 0) if number + 1 == len(JOBS) else (0, number + 1)
         line = (JOBS[number], number + 1, f"id-{number}", "", "{}", "", 0)
-        return [Step(f"{token} sends a line", done, "batch_fill", (token, BATCH, 0, number, *after, *line))]
+        return [
+            Step(f"{token} sends a line", done, "batch_fill", (token, BATCH, 0, number, *after, "", *line))
+        ]
     if what == "finalise":
         unsent = (token, BATCH, number, CODE)
         return [Step(f"{token} finalises", finalised, "batch_finalizing", unsent)]

@@ -25,7 +25,7 @@ from tasks.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, Job
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import CHAT
 from tasks.settings import Settings
-from tasks.store import Beat, Claim, JobStore, new_token
+from tasks.store import Beat, Claim, JobStore, Unsent, new_token
 from tests.workers import wait_until
 
 ROOM = 64
@@ -141,7 +141,7 @@ def test_lines_are_sent_once(batches: BatchStore, store: JobStore) -> None:
     stale = batch  # as it was before: chunk 0, place 0
     assert not batches.fill("me", stale, (0, 2), [(first, lines(1, 1)[0])])
     assert one(batches, batch.id).live == 2
-    assert lead(batches).outstanding == {"o": 2}
+    assert lead(batches).outstanding == {"": {"o": 2}}
 
 
 def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobStore) -> None:
@@ -208,13 +208,13 @@ def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStor
     assert [to_send for _, to_send in held] == [False, False, False]
     work = batches.lead("me", 2)
     assert work is not None
-    assert (work.outstanding, work.held) == ({"a": 2}, {"a": 2, "b": 1})
+    assert (work.outstanding, work.held) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
     assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs never wait"
-    assert batches.release("me", {"a": 1, "b": 5}) == [(held[0][0], "p"), (held[1][0], "p")]
+    assert batches.release("me", {"a": 1, "b": 5}) == [Unsent(held[n][0], Priority.BULK, "p") for n in (0, 1)]
     store.cancel(held[2][0])
     work = batches.lead("me", 2)
     assert work is not None
-    assert (work.outstanding, work.held) == ({"a": 3, "b": 1}, {})
+    assert (work.outstanding, work.held) == ({"": {"a": 3, "b": 1}}, {})
     assert store.get(held[0][0]).status is Status.QUEUED
     claimed(store, held[0][0])
 
@@ -341,7 +341,7 @@ class Counters(RuleBasedStateMachine):
         assert active.live == len(self.live)
         assert active.ended == len(self.ends) - self.collected_jobs
         assert active.batch.place == self.sent
-        assert work.outstanding.get(self.owner, 0) == len(self.live)
+        assert work.outstanding.get("", {}).get(self.owner, 0) == len(self.live)
 
 
 def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> None:

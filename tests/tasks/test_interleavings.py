@@ -16,7 +16,7 @@ import redis
 
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 
-JOB, OWNER, LIST = "job_1", "key_o", "queue"
+JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
 SET_ASIDE, TOOK = 10, 7  # tokens of its owner: while it lives, and in the end if it ran
 LEASE = RESEND = 1  # ticks of the clock, a second each
 OLD = 2  # ticks; a time longer ago than this is like any other
@@ -27,7 +27,8 @@ MESSAGES = 2  # copies of the job's message in the queue at most
 MS = 1000
 TTL = 10**9  # ms; no record is dropped here
 NEVER = 10**9  # ms
-RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200, "bulk", PREFIX + LIST)
+RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200)
+RECONCILE += ("bulk", "", PREFIX + LIST, "bulk", MODEL, PREFIX + LIST)
 TERMINAL = ("succeeded", "failed", "cancelled", "expired")
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" for status in TERMINAL]})
 WORKERS = ("a", "b")
@@ -102,14 +103,22 @@ class State:
 class JobLife(Model[State]):
     """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too.
 
-    deadline: ms, or "". ends: the statuses in which the job has been seen.
+    deadline: ms, or "". model: that it asks for, not known when it was created, but by now. serve: what the
+    workers have. ends: the statuses in which the job has been seen.
     """
 
-    def __init__(self, server: Server, deadline: int | str = "") -> None:
+    def __init__(
+        self,
+        server: Server,
+        deadline: int | str = "",
+        model: str = "",
+        serve: tuple[str, str] = ("", ""),
+    ) -> None:
+        self._model, self._serve = model, serve
         create = (
             JOB,
             "bulk",
-            "",
+            model,
             "{}",
             "{}",
             deadline,
@@ -126,6 +135,8 @@ class JobLife(Model[State]):
             "",
         )
         [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "create", create)])
+        if model:
+            keys["zset models"] = {model: "1"}
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
         self.ends: set[str] = set()
 
@@ -152,7 +163,7 @@ class JobLife(Model[State]):
         def reconciled(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
                 after = replace(state, keys=keys)
-                return after.with_messages(queued + len(answer[6:]) // 3) if sent else after
+                return after.with_messages(queued + len(answer[6:]) // 4) if sent else after
 
             return then
 
@@ -182,12 +193,21 @@ class JobLife(Model[State]):
             return steps
         steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
         if worker.stage == "taken":
-            claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
+            claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
             steps.append(
                 Step(
                     f"{name} claims", lambda got, keys: self._claimed(state, index, got, keys), "claim", claim
                 )
             )
+            if self._model:  # before it sends the message on
+                killed = Step(
+                    f"{name} claims and is killed",
+                    lambda _, keys: replace(state, keys=keys).idle(index),
+                    "claim",
+                    claim,
+                    own=False,
+                )
+                steps.append(killed)
         elif worker.stage in HOLDING:
             steps += self._of_running(state, index)
         else:
@@ -206,7 +226,7 @@ class JobLife(Model[State]):
 
     def _of_running(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
-        claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1")
+        claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
         status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
         end = (JOB, worker.fence, status, "{}", "", "", TTL, TOOK)
 
@@ -258,9 +278,11 @@ class JobLife(Model[State]):
 
     def _claimed(self, state: State, index: int, answer: Any, keys: Keys) -> State:
         after = replace(state, keys=keys)
+        if answer[0] == "elsewhere":
+            return after.idle(index).with_messages(len(state.queue) + 1)
         if answer[0] != "claimed":
             return after.idle(index)
-        stage, fence = "waiting" if answer[-1] == "1" else "running", int(answer[1])
+        stage, fence = "waiting" if answer[-2] == "1" else "running", int(answer[1])
         enters = stage == "running" and fence != state.workers[index].fence
         after = replace(after, entered=state.entered + enters)
         return after.with_worker(index, stage=stage, fence=fence)
@@ -291,11 +313,13 @@ class JobLife(Model[State]):
                 ago(job.get("lease_until")) if job["status"] == "running" else None,
                 ago(job["enqueued_at"]),
                 ago(state.keys.get("string claimed:bulk")),
+                ago(state.keys.get(f"string claimed:bulk:{MODEL}")),
                 max(0, int(job["deadline"]) // MS - now) if job["deadline"] else None,
                 "zset deadlines" in state.keys,
             )
         )
-        return ended, live, len(state.queue), tuple(sorted(workers))
+        named = tuple(sorted(workers)) if self._serve[0] == self._serve[1] else workers
+        return ended, live, len(state.queue), named, job.get("lane")
 
     def check(self, before: State, step: Step[State], answer: Any, after: State) -> None:
         job, keys = after.job, after.keys
@@ -304,6 +328,8 @@ class JobLife(Model[State]):
         if step.script in ("heartbeat", "begin", "finish", "hand_back"):
             self._check_token(before, step, answer)
         if step.script == "claim" and answer[0] == "claimed":
+            serves = self._serve[WORKERS.index(step.name[0])]
+            assert not serves or serves == self._model, "given to a worker of another model"
             holder = before.job["claim_token"] if before.job["status"] == "running" else None
             if holder != before.workers[WORKERS.index(step.name[0])].token:  # else its first answer was lost
                 assert holder is None or int(before.job["lease_until"]) <= before.now * MS, (
@@ -331,18 +357,20 @@ class JobLife(Model[State]):
         assert statuses == [job["status"]], f"listed as {statuses}"
         lists = {
             "zset leases": job["status"] == "running",
-            "zset pending:bulk": job["status"] == "queued",
             "zset expiry": not live,
             "hash outstanding": live,
             "hash live": live,
             f"hash hook:evt_{JOB.removeprefix('job_')}": not live,
         }
+        lane = f":{job['lane']}" if job.get("lane") else ""
+        waiting = [f"zset pending:bulk{lane}"] if job["status"] == "queued" else []
+        assert [name for name in keys if name.startswith("zset pending")] == waiting, "waits in another queue"
         for name, there in lists.items():
             assert (name in keys) == there, f"{job['status']}, and {name} is {keys.get(name)}"
         if live:
-            assert keys["hash outstanding"] == keys["hash live"] == {OWNER: "1"}, (
-                "its owner's share is miscounted"
-            )
+            account = f"{OWNER}@{job['lane']}" if job.get("lane") else OWNER
+            assert keys["hash outstanding"] == {account: "1"}, "its owner's share is miscounted"
+            assert keys["hash live"] == {OWNER: "1"}, "its owner's seat is miscounted"
         else:
             assert keys["string hook_seq"] == "1", "its webhook was put into the outbox twice"
         spent = SET_ASIDE if live else TOOK if after.winner else 0
@@ -376,6 +404,35 @@ def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(scra
     life = JobLife(server, DEADLINE * MS)
     print(explore(server, life, MOST_STATES))
     assert life.ends == {"succeeded", "cancelled", "expired"}, "it comes before two leases have run out"
+
+
+def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis.Redis) -> None:
+    server = Server(scratch)
+    life = JobLife(server, model=MODEL, serve=(MODEL, "other"))
+    found = explore(server, life, MOST_STATES)
+    print(found)
+    assert life.ends == {"succeeded", "failed", "cancelled"}
+    assert {"a claims", "b claims"} <= found.names
+
+
+MUTATIONS_OF_MODELS = [
+    ("claim", "    requeue(job, job.attempts)\n", ""),
+    ("claim", "model ~= own", "model == ''"),
+    ("common", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
+    (
+        "common",
+        "  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_MODELS)
+def test_a_fault_with_models_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
+    server = Server(scratch, {script: (old, new)})
+    with pytest.raises(Broken) as caught:
+        explore(server, JobLife(server, model=MODEL, serve=(MODEL, "other")), MOST_STATES)
+    print(script, repr(new), caught.value)
 
 
 MUTATIONS = [

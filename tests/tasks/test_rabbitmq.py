@@ -18,6 +18,7 @@ from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import Workers, wait_until
 
 LIMIT_S = 30.0
+QUEUES_OF_ALL = [(priority, "") for priority in Priority]  # of no model in particular
 
 needs_rabbit = pytest.mark.skipif(bool(rabbit_missing()), reason=rabbit_missing() or "it is here")
 
@@ -58,7 +59,7 @@ def test_a_broker_that_is_away_fails_in_time_and_calls_no_message_lost(settings:
     publisher = Publisher.connect(nowhere)
     with pytest.raises(PublishFailed, match="job_1"):
         publisher.publish("job_1", Priority.BULK, "x")
-    assert publisher.waiting() == {Priority.INTERACTIVE: 1, Priority.BULK: 1}
+    assert publisher.waiting() == dict.fromkeys(QUEUES_OF_ALL, 1)
     publisher.close()
 
 
@@ -71,12 +72,12 @@ def test_a_full_queue_elsewhere_keeps_messages_from_being_sent_again(
     sent: list[Unsent] = []
 
     def sent_again() -> bool:
-        sent.extend(patient.reconcile(dict.fromkeys(Priority, 0)).unsent)
+        sent.extend(patient.reconcile(dict.fromkeys(QUEUES_OF_ALL, 0)).unsent)
         return bool(sent)
 
     wait_until(sent_again)
     assert sent[0].job_id == job.id
-    assert patient.reconcile(dict.fromkeys(Priority, 1)).unsent == ()
+    assert patient.reconcile(dict.fromkeys(QUEUES_OF_ALL, 1)).unsent == ()
     patient.close()
 
 
@@ -86,7 +87,7 @@ def test_jobs_run_through_it_and_their_records_stay_in_redis(
     rabbit_settings: Settings, own_store: JobStore, sender: Publisher, workers: Workers
 ) -> None:
     jobs = [_submit(own_store, sender, priority) for priority in Priority for _ in range(3)]
-    assert sender.waiting() == dict.fromkeys(Priority, 3)
+    assert sender.waiting() == dict.fromkeys(QUEUES_OF_ALL, 3)
     assert not own_store.redis.exists(*(list_key(rabbit_settings, priority) for priority in Priority))
     with flower(rabbit_settings) as shown:
         workers.model(rabbit_settings)
@@ -94,7 +95,7 @@ def test_jobs_run_through_it_and_their_records_stay_in_redis(
             _wait(own_store, job_id)
         last = _submit(own_store, sender, Priority.INTERACTIVE)
         wait_until(lambda: last in shown(), LIMIT_S)
-    assert sender.waiting() == dict.fromkeys(Priority, 0)
+    assert sender.waiting() == dict.fromkeys(QUEUES_OF_ALL, 0)
 
 
 @needs_rabbit
@@ -134,7 +135,7 @@ def test_a_frozen_one_is_given_up_in_time(rabbit: RabbitServer, sender: Publishe
     try:
         with pytest.raises(PublishFailed, match="job_2"):
             sender.publish("job_2", Priority.BULK, "x")
-        assert sender.waiting() == dict.fromkeys(Priority, 1)
+        assert sender.waiting() == dict.fromkeys(QUEUES_OF_ALL, 1)
     finally:
         rabbit.thaw()
     sender.publish("job_3", Priority.BULK, "x")

@@ -12,7 +12,7 @@ import pytest
 import engine
 from tasks.job import Acceptance, Decoding, NewJob, Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import QUEUES, make_app
+from tasks.queues import make_app, queue_of
 from tasks.registry import Registry
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
@@ -404,7 +404,8 @@ def test_a_worker_answers_what_flower_asks(settings: Settings) -> None:
     [stats] = inspect.stats().values()
     assert stats["pool"]["max-concurrency"] == settings.concurrency
     [queues] = app.control.inspect(timeout=3, limit=1).active_queues().values()
-    assert {queue["name"] for queue in queues} == set(QUEUES.values())
+    taken = {queue_of(priority, model) for priority in Priority for model in ("", "scripted")}
+    assert {queue["name"] for queue in queues} == taken
     app.close()
 
 

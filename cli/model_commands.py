@@ -1,0 +1,165 @@
+"""`medusaq models`: names for models, kept in a register on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import EXIT_FAILURE, CliError
+from cli.remote import JsonOption, print_list
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from engine.kept_files import Progress
+    from engine.named_models import NamedModel, Register
+
+ADD_EPILOG = """[bold]Examples[/]
+
+medusaq models add small ~/models/SmolLM2-135M-Instruct.Q4_0.gguf
+
+medusaq models add vicuna organisation/repository --file model.Q4_K_M.gguf --heads ~/models/medusa_lm_head.pt
+
+Then: medusaq worker --model small"""
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of a-z, 0-9, '.', '_' and '-'.")]
+
+models = typer.Typer(help="Models by name, for workers and requests.", no_args_is_help=True)
+
+
+@models.command(epilog=ADD_EPILOG)
+def add(
+    name: NameArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="PATH|HUB", help="A GGUF, a folder with one, or ORGANISATION/REPOSITORY.")
+    ],
+    heads: Annotated[
+        str | None, typer.Option(metavar="PATH|HUB", help="Medusa heads for it, a file or a folder.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="NAME.gguf", help="Which one, where there are several.")
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="In place of the model's own.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Give a name that is taken to this one.")
+    ] = False,
+) -> None:
+    """Give a model a name. Its files stay where they are; their hashes are kept."""
+    from cli.named_models import check_heads, find_heads, find_model
+    from engine.kept_files import kept_file, size_of
+    from engine.named_models import NamedModel, check_name, now
+
+    with _register() as register:
+        check_name(name)
+        if not replace and (taken := register.all().get(name)):
+            raise CliError(f"{name!r} is {taken.model.path} already: remove it first, or say --replace")
+        path = find_model(source, file)
+        heads_path = None if heads is None else find_heads(heads)
+        if heads_path is not None:
+            check_heads(heads_path, path)
+        size = size_of(path) + (0 if heads_path is None else size_of(heads_path))
+        with _reading(size) as progress:
+            kept = kept_file(path, source, progress)
+            kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
+        if chat_template is not None and Path(chat_template).expanduser().exists():
+            chat_template = str(Path(chat_template).expanduser().absolute())
+        register.add(NamedModel(name, kept, kept_heads, chat_template, now()), replace=replace)
+    typer.echo(f"{name} is {kept.path}")
+
+
+@models.command("list")
+def list_models(as_json: JsonOption = False) -> None:
+    """List the names and what they stand for."""
+    with _register() as register:
+        found = list(register.all().values())
+    if as_json:
+        typer.echo(json.dumps([asdict(model) for model in found], ensure_ascii=False))
+    elif found:
+        print_list(_table(found), False, "")
+    else:
+        typer.echo("no model has a name yet: medusaq models add NAME PATH")
+
+
+@models.command()
+def remove(name: NameArgument) -> None:
+    """Forget a name. The files stay."""
+    with _register() as register:
+        model = register.remove(name)
+    files = ", ".join(file.path for file in model.files.values())
+    typer.echo(f"{name} is forgotten; the files stay: {files}")
+
+
+@models.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="(default: all)")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the files again and compare: ok, missing or changed. Exit code 1 unless all are ok."""
+    from engine.kept_files import State, state_of
+
+    with _register() as register:
+        chosen = [register.get(name) for name in names] if names else list(register.all().values())
+        files = [(model.name, what, file) for model in chosen for what, file in model.files.items()]
+        with _reading(sum(file.bytes for _, _, file in files)) as progress:
+            found = [(name, what, file.path, state_of(file, progress)) for name, what, file in files]
+    if as_json:
+        keys = ("name", "file", "path", "state")
+        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in found], ensure_ascii=False))
+    else:
+        for name, what, path, state in found:
+            typer.echo(f"{state:<8} {name} {what} {path}")
+    if any(state is not State.OK for *_, state in found):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@contextlib.contextmanager
+def _register() -> Iterator[Register]:
+    """Of the settings; its errors as those of the command."""
+    from compiling.errors import CompileError
+    from engine import EngineError
+    from engine.named_models import Register
+    from tasks.settings import get_settings
+
+    try:
+        yield Register(get_settings().models)
+    except EngineError as error:
+        raise CliError(error.message) from None
+    except CompileError as error:
+        raise CliError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _reading(size: int) -> Iterator[Progress]:
+    """A bar of bytes on stderr, on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda count: bar.advance(task, count)
+
+
+def _table(found: list[NamedModel]) -> Table:
+    from datetime import datetime
+
+    from rich.filesize import decimal
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "size", "added", "heads", "file", box=None, pad_edge=False)
+    for model in found:
+        added = datetime.fromtimestamp(model.added_at).strftime("%Y-%m-%d")
+        heads = "-" if model.heads is None else Path(model.heads.path).name
+        table.add_row(model.name, decimal(model.model.bytes), added, Text(heads), Text(model.model.path))
+    return table

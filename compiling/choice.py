@@ -1,0 +1,34 @@
+"""The runtime format for this machine: measured, recommended, and kept for workers to load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from compiling.progress import Progress
+from compiling.record import digest
+from compiling.run import Compiled, Options, compile_model
+from engine.choice import Choice, keep_choice
+from engine.measured import cache_folder
+
+
+def own_folder(source: str) -> Path:
+    """Where files and measurements are kept for a model when no folder was named."""
+    return cache_folder() / f"compiled-{digest(str(Path(source).resolve()))}"
+
+
+def choose(options: Options, progress: Progress) -> Compiled:
+    """Measure, and keep what is recommended as this machine's choice for the model.
+
+    In its own folder only the recommended file stays. Raises CompileError or EngineError.
+    """
+    if options.folder == own_folder(options.source):
+        options = replace(options, keep=False)
+    compiled = compile_model(options, progress)
+    best = compiled.recommended
+    file = None if best is compiled.rows[0] else str(Path(best.path).resolve())
+    keep_choice(
+        compiled.source.path,
+        Choice(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
+    )
+    return compiled

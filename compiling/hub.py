@@ -1,0 +1,114 @@
+"""Models by the names they have on a hub, through huggingface_hub (HF_ENDPOINT, HF_TOKEN, HF_HOME)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from compiling.errors import HubError, RoomError
+from compiling.room import size
+
+NAME = re.compile(r"[\w.-]+/[\w.-]+")
+MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
+
+
+def looks_like_a_name(source: str) -> bool:
+    """As organisation/repository."""
+    return NAME.fullmatch(source) is not None
+
+
+def fetch(name: str, patterns: Sequence[str]) -> Path:
+    """A folder of the hub's cache with these files of a repository; only what is missing is fetched.
+
+    patterns: as shells have them, "*.json". Raises HubError.
+    """
+    with _errors_of(name):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+
+
+def choose(name: str, pick: Callable[[Sequence[str]], list[str]]) -> Path:
+    """fetch() of those files that `pick` takes out of all; an earlier copy where the hub gives none.
+
+    Raises HubError, or RoomError when the disk does not hold them.
+    """
+    try:
+        sizes = list_files(name)
+    except HubError:
+        kept = _kept(name)
+        if kept is None:
+            raise
+        return kept
+    files = pick(list(sizes))
+    _check_disk(name, {file: sizes[file] for file in files})
+    return fetch(name, files)
+
+
+def list_files(name: str) -> dict[str, int]:
+    """The files of a repository and their sizes in bytes. Raises HubError."""
+    with _errors_of(name):
+        from huggingface_hub import HfApi
+
+        siblings = HfApi().model_info(name, files_metadata=True).siblings or []
+        return {file.rfilename: file.size or 0 for file in siblings}
+
+
+def _kept(name: str) -> Path | None:
+    with suppress(HubError), _errors_of(name):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, local_files_only=True))
+    return None
+
+
+def _check_disk(name: str, sizes: Mapping[str, int]) -> None:
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    missing = [file for file in sizes if not isinstance(try_to_load_from_cache(name, file), str)]
+    needed, cache = sum(sizes[file] for file in missing), Path(constants.HF_HUB_CACHE)
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise RoomError(
+            f"{name}: {size(needed)} of disk are needed in {cache}, {size(free)} are free; "
+            "HF_HOME names another folder"
+        )
+
+
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """What huggingface_hub raises, as one line that says what to do."""
+    try:
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise HubError(MISSING) from error
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise HubError(
+            f"{name}: gated: accept its terms on the hub's page, then set HF_TOKEN to a token of that account"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise HubError(
+            f"{name}: no such repository on the hub, or a private one (HF_TOKEN names the account)"
+        ) from error
+    except errors.HFValidationError as error:
+        raise HubError(f"{name}: not a name of the hub, which are as organisation/repository") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise HubError(f"{name}: the hub cannot be reached, and an earlier copy is not kept here") from error
+    except errors.HfHubHTTPError as error:
+        raise HubError(f"{name}: the hub answered: {_first_line(error)}") from error
+    except (ConnectionError, httpx.ConnectError) as error:
+        raise HubError(f"{name}: the hub cannot be reached: {_first_line(error)}") from error
+    except (OSError, httpx.HTTPError) as error:
+        raise HubError(f"{name}: the download broke off: {_first_line(error)}; repeat to go on") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

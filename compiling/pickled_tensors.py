@@ -1,0 +1,36 @@
+"""The process that looks into PyTorch's pickles: `python -P pickled_tensors.py FILE...`
+
+Prints [dtype, numbers] of every tensor as JSON. torch reads them with weights_only, which builds tensors and
+nothing else, and on the meta device, so that no weights are read.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import torch
+
+DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+def main() -> None:
+    found = []
+    for file in sys.argv[1:]:
+        try:
+            tensors = torch.load(file, map_location="meta", mmap=True, weights_only=True)
+        except pickle.UnpicklingError:
+            sys.exit(f"{file}: holds more than tensors, which is not read, since it could run code")
+        except (RuntimeError, EOFError) as error:
+            sys.exit(f"{file}: damaged or cut off: {next(iter(str(error).splitlines()), '')}")
+        if not isinstance(tensors, dict) or not all(
+            isinstance(one, torch.Tensor) for one in tensors.values()
+        ):
+            sys.exit(f"{file}: holds something else than named tensors")
+        found += [(DTYPES.get(one.dtype, str(one.dtype)), one.numel()) for one in tensors.values()]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The converter, fetched once and kept where the command keeps it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compiling import converter
+from compiling.progress import Silence
+from engine.measured import cache_folder
+
+KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
+
+
+@pytest.fixture(scope="session")
+def converter_folder() -> Iterator[Path]:
+    """llama.cpp's converter, for child processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(KEPT.parent))
+        found = converter.find(Silence())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(converter.SETTING, str(found))
+        yield found

@@ -1,0 +1,257 @@
+"""A compilation from a GGUF to its rows: on a tiny model, broken off, changed, and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compiling import room
+from compiling.errors import CompileError, FormatError, RoomError, SourceError
+from compiling.formats import read_source
+from compiling.record import NAME, Record
+from compiling.recommend import Load
+from compiling.run import WORK, Compiled, Options, compile_model
+from engine import ModelLoadError
+from engine.model import default_model_path
+from tests.chaos.disk import small_disk
+from tests.engine.tiny import write_tiny_gguf
+
+TYPES = ("q8_0", "q4_0")
+TEXT = "abc jade bad cafe, 12 34. " * 8
+
+
+class Steps:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.said: list[str] = []
+        self.planned = 0
+
+    def plan(self, steps: int) -> None:
+        self.planned = steps
+
+    def begin(self, what: str) -> None:
+        self.begun.append(what)
+
+    def note(self, share: float) -> None:
+        assert 0 <= share <= 1
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_gguf(folder / "tiny.f32.gguf")
+    (folder / "text").write_text(TEXT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(models: Path) -> tuple[Compiled, Steps]:
+    """A whole compilation, in models/out."""
+    steps = Steps()
+    return compile_model(given(models, models / "out"), steps), steps
+
+
+@pytest.fixture
+def out(done: tuple[Compiled, Steps], models: Path, tmp_path: Path) -> Path:
+    """A copy of its folder."""
+    return Path(shutil.copytree(models / "out", tmp_path / "out"))
+
+
+def given(models: Path, folder: Path) -> Options:
+    return Options(
+        source=str(models / "tiny.f32.gguf"),
+        folder=folder,
+        types=TYPES,
+        text=models / "text",
+        rounds=1,
+        threads=1,
+    )
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_every_type_is_made_and_measured(done: tuple[Compiled, Steps], models: Path) -> None:
+    compiled, steps = done
+    assert [row.type for row in compiled.rows] == ["source (f32)", *TYPES]
+    source, fine, coarse = compiled.rows
+    assert (source.quality.kl, source.quality.top1) == (0.0, 1.0)
+    assert 0 < fine.quality.kl < coarse.quality.kl
+    assert source.bytes > fine.bytes > coarse.bytes
+    assert coarse.path == str(models / "out" / "tiny.q4_0.gguf")
+    assert compiled.exact == source.quality, "F32 is exact itself"
+    assert [row.ratio(source, lambda speed: speed.bulk_per_s) > 0 for row in compiled.rows] == [True] * 3
+    assert names(models / "out") == {"tiny.q8_0.gguf", "tiny.q4_0.gguf", NAME}, "and nothing else is left"
+    assert len(steps.begun) == steps.planned == 8
+
+
+def test_what_is_done_is_not_done_again(done: tuple[Compiled, Steps], models: Path, out: Path) -> None:
+    steps = Steps()
+    assert compile_model(given(models, models / "out"), steps).rows == done[0].rows
+    assert steps.begun == []
+    tight = compile_model(replace(given(models, models / "out"), max_kl=0.0, load=Load.ONE), steps)
+    assert (tight.recommendation.type, steps.begun) == ("source (f32)", [])
+    (out / "tiny.q8_0.gguf").unlink()
+    compile_model(given(models, out), steps)
+    assert steps.begun[0] == "q8_0: writing"
+    assert "q4_0: writing" in steps.begun, "copies are not what was made"
+    assert not [what for what in steps.begun if "quality" in what or "speed" in what]
+
+
+def test_what_was_half_written_goes(models: Path, out: Path) -> None:
+    part = out / "tiny.q8_0.gguf.1234.part"
+    part.write_bytes(b"GGUF")
+    (out / WORK).mkdir()
+    (out / WORK / "reference-0.f32").write_bytes(b"of another text")
+    compile_model(given(models, out), Steps())
+    assert names(out) == {"tiny.q8_0.gguf", "tiny.q4_0.gguf", NAME}
+
+
+def test_a_quantised_source_is_measured_against_its_exact_values(
+    done: tuple[Compiled, Steps], models: Path, tmp_path: Path
+) -> None:
+    options = replace(given(models, tmp_path), source=done[0].rows[2].path, types=("f16", "q4_0"))
+    steps = Steps()
+    compiled = compile_model(options, steps)
+    assert steps.said == ["q4_0 is what the source is in already"]
+    source, exact = compiled.rows
+    assert source.type == "source (q4_0)"
+    assert 0 < source.quality.kl < done[0].rows[2].quality.kl, "its kernels round, its weights are its own"
+    assert exact.quality.kl == 0.0
+    assert exact.quality.perplexity == compiled.exact.perplexity
+    assert names(tmp_path) == {"tiny.f16.gguf", NAME}
+
+
+def test_the_default_model_end_to_end(models: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("The harbour lay quiet under the first snow. def f(x): return x + 1\n" * 4)
+    options = Options(default_model_path(), tmp_path / "out", ("q8_0",), text=text, rounds=1)
+    compiled = compile_model(options, Steps())
+    source, made = compiled.rows
+    assert source.type == "source (q4_1)"
+    assert all(0 < row.quality.kl < 0.02 and row.quality.top1 > 0.9 for row in (source, made))
+    assert source.quality.perplexity == pytest.approx(compiled.exact.perplexity, rel=0.05)
+    assert made.bytes > 1.3 * source.bytes
+    assert names(tmp_path / "out") == {"SmolLM2-135M-Instruct.q8_0.gguf", NAME}
+
+
+# What is refused before the work begins
+
+
+def test_types_that_cannot_be(models: Path, tmp_path: Path) -> None:
+    def refused(*types: str) -> str:
+        with pytest.raises(FormatError) as caught:
+            compile_model(replace(given(models, tmp_path / "out"), types=types), Steps())
+        assert not list((tmp_path / "out").glob("*.gguf"))
+        return str(caught.value)
+
+    assert refused("q8_0", "q9_9").startswith("no type q9_9; there are f32, f16, bf16, q8_0, q6_k")
+    assert refused("") .startswith("no type (empty); there are")
+    assert refused("q4_k_m").startswith("q4_k_m: it packs 256 weights of a row together, which forbids ")
+    assert refused("iq2_xs") == "iq2_xs needs an importance matrix: give --imatrix TEXT"
+
+
+def test_by_default_what_fits_the_shapes(models: Path, tmp_path: Path) -> None:
+    from compiling.formats import chosen_types
+
+    types, left_out = chosen_types(None, read_source(str(models / "tiny.f32.gguf")), with_importance=False)
+    assert types == ["bf16", "q8_0", "q5_1", "q4_1", "q4_0"]
+    assert [line.partition(":")[0] for line in left_out] == [
+        f"{name} is left out" for name in ("q6_k", "q5_k_m", "q4_k_m")
+    ]
+    assert left_out[1].endswith("; q5_1 takes its place")
+
+
+def test_files_of_others_are_left_alone(models: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "tiny.q8_0.gguf"
+    theirs.write_bytes(b"precious")
+    with pytest.raises(CompileError, match=r"tiny\.q8_0\.gguf: exists and was not made here; move it"):
+        compile_model(given(models, tmp_path), Steps())
+    assert theirs.read_bytes() == b"precious"
+
+
+def test_a_folder_that_cannot_be_written(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RoomError, match=r"file/out: cannot be written: Not a directory$"):
+        compile_model(given(models, tmp_path / "file" / "out"), Steps())
+
+
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Iterator[Path]:
+    """On a disk that is full but for a little."""
+    disk = small_disk(tmp_path / "disk")
+    if disk is None:
+        pytest.skip("no small disk can be mounted here")
+    with disk.full():
+        (disk.folder / "ballast").open("rb+").truncate((disk.folder / "ballast").stat().st_size - 300_000)
+        yield disk.folder
+    disk.close()
+
+
+def test_too_little_disk(models: Path, small_folder: Path) -> None:
+    with pytest.raises(RoomError, match=r"[\d.]+ [kMG]B of disk are needed, [\d.]+ kB are free; name fewer"):
+        compile_model(given(models, small_folder), Steps())
+    assert names(small_folder) <= {"ballast", WORK}
+    assert not list((small_folder / WORK).iterdir())
+
+
+def test_too_little_memory(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine is short of memory for a tiny model, so the reading is another."""
+    seen = psutil.virtual_memory()._replace(available=200_000_000)
+    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: seen)
+    with pytest.raises(RoomError, match=r"30\d MB of memory are needed, for a file of \d+ kB, and 200 MB are"):
+        compile_model(given(models, tmp_path), Steps())
+    assert not list(tmp_path.glob("*.gguf"))
+
+
+def test_sources_that_are_none(models: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes((models / "tiny.f32.gguf").read_bytes()[:5000])
+    for source, message in ((tmp_path / "none.gguf", "no such file"), (damaged, "cannot load it")):
+        with pytest.raises((SourceError, ModelLoadError), match=message):
+            compile_model(replace(given(models, tmp_path / "out"), source=str(source)), Steps())
+
+
+# The record
+
+
+def test_a_record_is_kept_whole(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    record.put("speed", {"a": 1.5}, "model", 3)
+    assert Record(tmp_path).get("speed", "model", 3) == {"a": 1.5}
+    assert Record(tmp_path).get("speed", "model", 4) is None
+    assert Record(tmp_path).get("quality", "model", 3) is None
+    assert names(tmp_path) == {NAME}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"made": 3}'])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / NAME).write_text(content)
+    with pytest.raises(CompileError, match=r"compile\.json: damaged; remove it and the GGUFs beside it"):
+        Record(tmp_path)
+
+
+def test_a_record_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(RoomError, match=r"compile\.json: cannot be read: Is a directory$"):
+        Record(tmp_path)
+    record = Record(tmp_path / "none")
+    with pytest.raises(RoomError, match=r"compile\.json: cannot be written: No such file"):
+        record.put("speed", 1)
+
+
+def test_the_record_is_json(models: Path, done: tuple[Compiled, Steps]) -> None:
+    content = json.loads((models / "out" / NAME).read_text())
+    assert set(content) == {"begun", "made", "quality", "speed"}

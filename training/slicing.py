@@ -1,0 +1,118 @@
+"""Full heads cut to a draft vocabulary, without training: of each lm_head the rows of frequent tokens.
+
+A full lm_head for each head is most of what heads cost on a CPU. A token without a row is never guessed,
+which costs acceptance and never correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from engine.calibration import RANKS
+from engine.head_layouts import HeadsLoadError, files_of
+from engine.heads import HeadsFile, check_sizes, own_lm_head
+from engine.lm_head import FINGERPRINT, fingerprint
+from engine.model import Model, Tokens, read_shape
+from training import heads_file
+from training.errors import PromptsError, TrainingError
+from training.ranking import composed_texts, count_tokens, ranked, read_texts
+from training.shards import sha256
+
+DEFAULT_TOKENS = 8192  # a quarter of Llama's vocabulary; beyond it single tokens are rare
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """What was kept: tokens of vocab_size, and of all tokens of the counted text this share."""
+
+    heads: int
+    tokens: int
+    vocab_size: int
+    coverage: float
+
+
+def slice_heads(
+    heads: Path,
+    model: str,
+    output: Path,
+    *,
+    tokens: int = DEFAULT_TOKENS,
+    texts: Sequence[Path] = (),
+    source: str | None = None,
+) -> Sliced:
+    """Write the heads of a file or folder, for the tokens that these texts hold most often.
+
+    model: the GGUF that the heads are for, whose tokenizer counts. texts: none stands for composed prompts.
+    source: the heads' name, for the record. Raises ModelLoadError, HeadsLoadError or TrainingError.
+    """
+    heads_file.check_writable(output)
+    shape = read_shape(model)
+    if not RANKS <= tokens <= shape.vocab_size:
+        raise TrainingError(
+            f"a draft vocabulary of {tokens} tokens cannot be: the model has {shape.vocab_size}, and "
+            f"{RANKS} is the least"
+        )
+    try:
+        file = HeadsFile(heads)
+        check_sizes(file, shape.width, shape.vocab_size)
+        _refuse_sliced(file, shape.vocab_size)
+    except HeadsLoadError as error:
+        raise HeadsLoadError(f"{heads}: {error.message}") from error
+    vocabulary = Model(model, gpu_layers=0, vocabulary_only=True)
+    counts = count_tokens(vocabulary, read_texts(texts) if texts else composed_texts())
+    if not counts.any():
+        raise PromptsError("the texts hold no token")
+    kept = ranked(vocabulary, counts)[:tokens]
+    coverage = float(counts[kept].sum() / counts.sum())
+    metadata = {
+        "format": "medusaq heads",
+        "source": source or heads.name,
+        "source_sha256": {path.name: sha256(path) for path in files_of(heads)},
+        "base_model": Path(model).name,
+        FINGERPRINT: fingerprint(model),
+        "width": str(shape.width),
+        "vocab_size": str(shape.vocab_size),
+        "draft_vocabulary": {
+            "text": [path.name for path in texts] or "composed prompts",
+            "counted_tokens": int(counts.sum()),
+            "seen": int(np.count_nonzero(counts)),
+            "kept": tokens,
+            "coverage": round(coverage, 4),
+        },
+    }
+    try:
+        weights = _weights(file, shape.width, shape.vocab_size, kept)
+    except HeadsLoadError as error:
+        raise HeadsLoadError(f"{heads}: {error.message}") from error
+    heads_file.write_tensors(output, weights, kept, metadata)
+    return Sliced(len(file.layout.layers), tokens, shape.vocab_size, coverage)
+
+
+def _refuse_sliced(file: HeadsFile, vocab_size: int) -> None:
+    key = file.layout.token_map
+    cut = file.config.get("truncated_vocab_size", vocab_size) if key is None else len(file.ids(key))
+    if key is not None or cut != vocab_size:
+        raise HeadsLoadError(f"cut to {cut} of {vocab_size} tokens already: slice the full heads")
+    if not file.layout.lm_heads and file.config.get("logit_scale", 1.0) != 1.0:
+        raise HeadsLoadError("has a logit_scale but no lm_head of its own, which could take it over")
+
+
+def _weights(file: HeadsFile, width: int, vocab_size: int, kept: Tokens) -> dict[str, Tensor]:
+    """By vLLM's keys, whose layout has draft vocabularies; bf16, so that not all is in memory as float32."""
+    weights = {}
+    for head, layers in enumerate(file.layout.layers):
+        for layer, (weight, bias) in enumerate(layers):
+            key = f"blocks.{head}.layers.{layer}"
+            weights[f"{key}.weight"] = file.floats(weight, (width, width)).bfloat16()
+            if bias:
+                weights[f"{key}.bias"] = file.floats(bias, (width,))
+    scale = file.config.get("logit_scale", 1.0)
+    for head, key in enumerate(file.layout.lm_heads):
+        rows = own_lm_head(file, key, width, vocab_size, kept)
+        weights[f"lm_heads.{head}.weight"] = (rows * scale).bfloat16()
+    return weights
