@@ -11,21 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import redis
 
 from cli.errors import CliError
 from cli.lock import FolderLock, held
-from cli.model_budget import Served
-from cli.model_pool import ModelPool, child_name
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
 from cli.supervisor import ChildSpec, Supervisor
 from cli.turns import Rules, at_once
 from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    from cli.model_budget import Served
+    from cli.model_pool import ModelPool
 
 STACK_FILE = "stack.json"  # in the state folder while the stack runs
 MODELS_FILE = "models.json"  # likewise, where it has several models
@@ -243,6 +245,7 @@ class Stack:
 
     def _new_pool(self) -> ModelPool:
         """Two engines on the same cores slow each other, so that each gets its share of them."""
+        from cli.model_pool import ModelPool, child_name
         from engine.context import usable_cores
 
         settings = self._settings
