@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import time
@@ -15,7 +16,7 @@ from typing import Any
 from cli.errors import CliError, ModelNotLoadable
 from cli.model_budget import Served
 from cli.supervisor import ChildSpec, Supervisor
-from cli.turns import Model, Phase, Rules, decide
+from cli.turns import Model, Phase, Rules, at_once, decide
 from tasks.errors import StoreUnavailable
 from tasks.job import Priority
 from tasks.queues import list_key
@@ -27,6 +28,8 @@ from tasks.store import JobStore
 LOOK_S = 0.25  # between two looks at the queues
 ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wait for their restart
 ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
+SWAP_DRAIN_S = 600.0  # that the running jobs of a model have which makes room for another
+KILL_S = 10.0  # above that until its worker is killed
 BUSY = ("running", "waiting")  # figures of an engine that has something to do
 NO_MODEL = ""  # whose queues hold what any worker may run
 
@@ -195,6 +198,39 @@ class ModelPool:
                 part.write_text(json.dumps(shown), encoding="utf-8")
                 part.replace(self._note)
             self._shown = shown
+
+
+def pool_of(
+    models: Sequence[Served],
+    budget: int,
+    settings: Settings,
+    worker: Callable[[dict[str, str], int], ChildSpec],
+    say: Callable[[str], None],
+    note: Path,
+) -> ModelPool:
+    """worker: a model worker with these variables more, and its place among several.
+
+    Two engines on the same cores slow each other, so that each gets its share of them.
+    """
+    from engine.context import usable_cores
+
+    together = at_once([model.needed.total for model in models], budget)
+    threads = settings.threads or max(1, usable_cores() // together)
+    swap_s = SWAP_DRAIN_S if settings.swap_drain_s is None else settings.swap_drain_s
+
+    def spec(model: Served, refusal: str | None) -> ChildSpec:
+        env = {
+            "MEDUSAQ_MODEL": model.asked,
+            "MEDUSAQ_THREADS": str(threads),
+            "MEDUSAQ_SWAP_DRAIN_S": str(swap_s),
+        }
+        if refusal is not None:
+            env |= {"MEDUSAQ_ENGINE_FACTORY": "engine.refusing:load", "MEDUSAQ_REFUSAL": refusal}
+        own = worker(env, models.index(model))
+        log = own.log.with_name(f"worker-{re.sub(r'[^A-Za-z0-9._-]', '_', model.name)}.log")
+        return replace(own, name=child_name(model.name), log=log)
+
+    return ModelPool(models, Rules(budget, settings.turn_s), settings, spec, say, note, swap_s + KILL_S)
 
 
 def refusal_bytes() -> int:

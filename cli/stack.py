@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import redis
 
 from cli.errors import CliError
-from cli.lock import FolderLock, held
+from cli.lock import FolderLock
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
+from cli.stack_notes import MODELS_FILE, STACK_FILE
 from cli.supervisor import ChildSpec, Supervisor
-from cli.turns import Rules, at_once
 from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
 
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from cli.model_budget import Served
     from cli.model_pool import ModelPool
 
-STACK_FILE = "stack.json"  # in the state folder while the stack runs
-MODELS_FILE = "models.json"  # likewise, where it has several models
-SWAP_DRAIN_S = 600.0  # that the running jobs of a model have which makes room for another
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
@@ -79,6 +75,7 @@ class Stack:
         self._settings = settings.model_copy(
             update={
                 "redis_url": self._redis_url,
+                **dict.fromkeys(("redis_ca", "redis_cert", "redis_cert_key")),
                 "host": LOOPBACK if options.private else settings.host,
                 "publish_address": None if options.private else settings.publish_address,
             }
@@ -244,30 +241,10 @@ class Stack:
         return env
 
     def _new_pool(self) -> ModelPool:
-        """Two engines on the same cores slow each other, so that each gets its share of them."""
-        from cli.model_pool import ModelPool, child_name
-        from engine.context import usable_cores
+        from cli.model_pool import pool_of
 
-        settings = self._settings
-        needs = [model.needed.total for model in self._served]
-        threads = settings.threads or max(1, usable_cores() // at_once(needs, self._budget))
-        swap_s = SWAP_DRAIN_S if settings.swap_drain_s is None else settings.swap_drain_s
-
-        def spec(model: Served, refusal: str | None) -> ChildSpec:
-            env = {
-                "MEDUSAQ_MODEL": model.asked,
-                "MEDUSAQ_THREADS": str(threads),
-                "MEDUSAQ_SWAP_DRAIN_S": str(swap_s),
-            }
-            if refusal is not None:
-                env |= {"MEDUSAQ_ENGINE_FACTORY": "engine.refusing:load", "MEDUSAQ_REFUSAL": refusal}
-            log = self.logs / f"worker-{re.sub(r'[^A-Za-z0-9._-]', '_', model.name)}.log"
-            worker = self._worker(env, self._served.index(model))
-            return replace(worker, name=child_name(model.name), log=log)
-
-        rules = Rules(self._budget, settings.turn_s)
         note = self._state_dir / MODELS_FILE
-        return ModelPool(self._served, rules, settings, spec, self._say, note, swap_s + STOP_MARGIN_S)
+        return pool_of(self._served, self._budget, self._settings, self._worker, self._say, note)
 
     def _redis_answers(self) -> bool:
         """Raises CliError where the gateway may not be started."""
@@ -285,28 +262,6 @@ class Stack:
         except SettingsError as error:
             raise CliError(str(error)) from None
         return True
-
-
-def running_stack(state_dir: Path) -> dict[str, Any]:
-    """Settings of the `medusaq up` that runs on a state folder, by field; empty when none does."""
-    if not held(state_dir):
-        return {}  # a killed one leaves the file
-    try:
-        found: dict[str, Any] = json.loads((state_dir / STACK_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def running_models(state_dir: Path) -> dict[str, Any]:
-    """The budget, and what each of several models does; empty where no stack with several runs."""
-    if not held(state_dir):
-        return {}
-    try:
-        found: dict[str, Any] = json.loads((state_dir / MODELS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _flower_keeps(db: Path) -> dict[str, str]:

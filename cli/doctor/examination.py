@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.doctor import broker, engine, machine, redis_server, stack, surroundings
 from cli.doctor.findings import Finding, Grade, guarded, ok, warn
-from cli.stack import running_stack
+from cli.stack_notes import running_stack
 from tasks.settings import Settings
 
 

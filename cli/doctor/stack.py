@@ -9,7 +9,7 @@ from typing import Any
 
 from cli.doctor.findings import Finding, fail, ok, size, warn
 from cli.doctor.machine import room
-from cli.stack import running_models
+from cli.stack_notes import running_models
 from cli.turns import Phase
 from tasks.batches import BatchStore
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
