@@ -105,7 +105,7 @@ def revoke(
 @contextlib.contextmanager
 def _store(state_dir: Path) -> Iterator[KeyStore]:
     """Of the Redis of the settings, or of the stack that runs on the state folder."""
-    from cli.stack import running_stack
+    from cli.stack_notes import running_stack
     from tasks.errors import KeyNotFound, StoreUnavailable
     from tasks.keys import KeyStore
     from tasks.settings import get_settings

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cli.errors import BadInput
+
+if TYPE_CHECKING:
+    from cli.model_budget import Served
+    from tasks.settings import Settings
 
 STATE_DIR = Path(".medusaq")
 WAIT_S = 0.2  # how soon a signal or a failure of the stack ends `up`
@@ -21,8 +27,16 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="Of Flower; 0 is any. (default: 5555)")
     ] = None,
     model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH|NAME", help="GGUF to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
+        ),
+    ] = None,
+    memory: Annotated[
         str | None,
-        typer.Option(metavar="PATH|NAME", help="GGUF to serve. (default: SmolLM2-135M-Instruct)"),
+        typer.Option(
+            metavar="SIZE", help="For all models together, as 6GB. (default: what is free, less a tenth)"
+        ),
     ] = None,
     state_dir: Annotated[
         Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
@@ -42,10 +56,10 @@ def up(
     """Run the whole stack on this machine until Ctrl-C.
 
     A crashed service is restarted. Jobs still queued at the end are run by the next
-    [bold]medusaq up[/] on the same state folder.
+    [bold]medusaq up[/] on the same state folder. Of several models, those run that fit the memory;
+    the others take turns with them when jobs wait.
     """
     from cli.compile_commands import ensure_chosen
-    from cli.errors import BadInput
     from cli.interrupts import Interrupts
     from cli.stack import Stack, StackOptions
     from tasks.settings import get_settings
@@ -53,15 +67,21 @@ def up(
     settings = get_settings()
     if load is not None and not for_this_machine:
         raise BadInput("--load goes with --for-this-machine")
+    asked = model or settings.served or [settings.model or ""]
     if for_this_machine:
-        _say(f"weights: {ensure_chosen(model or settings.model, load)}")
+        for one in asked:
+            _say(f"weights: {ensure_chosen(_path(one, settings), load)}")
+        settings = settings.model_copy(update={"weights": "for_this_machine"})
     chosen_flower = settings.flower_port if flower_port is None else flower_port
+    served, budget = _within_memory(asked, memory, settings)
     options = StackOptions(
         state_dir,
         settings.port if port is None else port,
         None if no_flower else chosen_flower,
-        model,
-        weights="for_this_machine" if for_this_machine else None,
+        model=asked[0] or None,
+        weights=settings.weights if for_this_machine else None,
+        served=served,
+        budget=budget,
     )
     with Interrupts() as interrupts:
         stack = Stack(options, _say)
@@ -75,6 +95,38 @@ def up(
                     raise error
             _say("stopping (Ctrl-C again: at once)")
         _say("stopped")
+
+
+def _path(asked: str, settings: Settings) -> str | None:
+    """Of the file behind a name or path; None is the default model. Raises BadInput."""
+    from engine.errors import RegisterError
+    from engine.named_models import Register
+
+    try:
+        return Register(settings.models).resolve(asked or None).path
+    except RegisterError as error:
+        raise BadInput(error.message) from None
+
+
+def _within_memory(
+    asked: list[str], memory: str | None, settings: Settings
+) -> tuple[tuple[Served, ...], int]:
+    """The models with what they need, and the bytes for all of them; nothing for one without a budget."""
+    from cli import model_budget
+
+    given = memory is not None or settings.memory is not None
+    if len(asked) == 1 and not given:
+        return (), 0
+    budget, warning = model_budget.budget_of(settings, memory, model_budget.look_at_machine())
+    if warning is not None:
+        _say(warning)
+    models = model_budget.served_models(asked, settings)
+    model_budget.check_each_fits(models, budget, settings)
+    if len(models) == 1:
+        return (), 0
+    if settings.broker_url is not None:
+        raise BadInput("several models need their queues in Redis: unset MEDUSAQ_BROKER_URL")
+    return tuple(models), budget
 
 
 def gateway() -> None:

@@ -7,23 +7,27 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import httpx
 import redis
 
 from cli.errors import CliError
-from cli.lock import FolderLock, held
+from cli.lock import FolderLock
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
+from cli.stack_notes import MODELS_FILE, STACK_FILE
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
 
-STACK_FILE = "stack.json"  # in the state folder while the stack runs
+if TYPE_CHECKING:
+    from cli.model_budget import Served
+    from cli.model_pool import ModelPool
+
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
 STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
@@ -36,7 +40,7 @@ class StackOptions:
     """Where a stack lives. Port 0 is any free one; flower_port None is no Flower.
 
     model None leaves the setting; drain_s and weights None likewise. private: it goes with a command, and
-    its files with it, whatever the setting.
+    its files with it, whatever the setting. served: several models instead of one, within the budget (bytes).
     """
 
     state_dir: Path
@@ -46,6 +50,8 @@ class StackOptions:
     drain_s: float | None = None
     private: bool = False
     weights: str | None = None
+    served: tuple[Served, ...] = ()
+    budget: int = 0
 
 
 class Stack:
@@ -69,6 +75,7 @@ class Stack:
         self._settings = settings.model_copy(
             update={
                 "redis_url": self._redis_url,
+                **dict.fromkeys(("redis_ca", "redis_cert", "redis_cert_key")),
                 "host": LOOPBACK if options.private else settings.host,
                 "publish_address": None if options.private else settings.publish_address,
             }
@@ -86,7 +93,10 @@ class Stack:
         self._files = settings.files if named else str(self._state_dir / "files")
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
-        self._supervisor = Supervisor(self._specs(), say, on_failure)
+        self._served, self._budget = options.served, options.budget
+        self._pool = self._new_pool() if options.served else None
+        tend = self._pool.tend if self._pool else None
+        self._supervisor = Supervisor(self._specs(), say, on_failure, tend)
 
     @property
     def url(self) -> str:
@@ -122,6 +132,8 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._supervisor.stop()
+        if self._pool is not None:
+            self._pool.close()
         self._note.unlink(missing_ok=True)
         self._lock.release()
 
@@ -162,7 +174,8 @@ class Stack:
                     pass  # not up yet
                 if not said and time.monotonic() - started > SLOW_START_S:
                     said = True
-                    self._say(f"still waiting for the model worker; its log: {self.logs / 'worker.log'}")
+                    log = self.logs / f"worker{'-*' * bool(self._served)}.log"
+                    self._say(f"still waiting for the model worker; its log: {log}")
                 time.sleep(READY_POLL_S)
         return False
 
@@ -172,6 +185,44 @@ class Stack:
         return own if self._flower_port is None else {**own, "flower_port": self._flower_port}
 
     def _specs(self) -> list[ChildSpec]:
+        """All but the workers of several models, which the pool starts."""
+        data = str(self._state_dir / "redis")
+        redis = self._child("redis", str(self._redis_port), data)
+        specs = [
+            replace(redis, stop_stage=2, ready=self._redis_answers),
+            replace(self._child("gateway"), stop_stage=0),
+            self._child("io"),
+        ]
+        if not self._served:
+            specs.insert(1, self._worker({} if self._model is None else {"MEDUSAQ_MODEL": self._model}))
+        return specs if self._flower_port is None else [*specs, self._child("flower")]
+
+    def _child(self, service: str, *arguments: str) -> ChildSpec:
+        # -P: a folder of the current directory must not pass for one of our packages
+        argv = [sys.executable, "-P", "-m", "cli", service, *arguments]
+        own = self._env | {"MEDUSAQ_METRICS_PORT": str(self._metrics_port(service))}
+        return ChildSpec(service, argv, self.logs / f"{service}.log", own, 1, STOP_TIMEOUT_S)
+
+    def _worker(self, env: dict[str, str], place: int = 0) -> ChildSpec:
+        """place: among several."""
+        spec = self._child("worker")
+        own = {"MEDUSAQ_METRICS_PORT": str(self._metrics_port("worker", place))}
+        return replace(
+            spec,
+            env={**spec.env, **own, **env},
+            stop_timeout_s=self._drain_s + STOP_MARGIN_S,
+            model_exit=True,
+        )
+
+    def _metrics_port(self, service: str, place: int = 0) -> int:
+        """All are on this machine. 0 is none."""
+        first = self._settings.metrics_port
+        if not first or service not in ("worker", "io"):
+            return first
+        return first + 1 if service == "io" else first + place + (place > 0)
+
+    @property
+    def _env(self) -> dict[str, str]:
         env = {
             "MEDUSAQ_REDIS_URL": self._redis_url,
             **dict.fromkeys(("MEDUSAQ_REDIS_CA", "MEDUSAQ_REDIS_CERT", "MEDUSAQ_REDIS_CERT_KEY"), ""),
@@ -182,40 +233,18 @@ class Stack:
             "MEDUSAQ_FILES": self._files,
             "PYTHONUNBUFFERED": "1",
         }
-        if self._model is not None:
-            env["MEDUSAQ_MODEL"] = self._model
         if self._weights is not None:
             env["MEDUSAQ_WEIGHTS"] = self._weights
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
             env |= _flower_keeps(self._state_dir / "flower")
+        return env
 
-        metrics = self._settings.metrics_port
-        ports = {"worker": metrics, "io": metrics + 1} if metrics else {}  # both are on this machine
+    def _new_pool(self) -> ModelPool:
+        from cli.model_pool import pool_of
 
-        def child(
-            name: str,
-            *arguments: str,
-            stop_stage: int = 1,
-            stop_timeout_s: float = STOP_TIMEOUT_S,
-            model_exit: bool = False,
-            ready: Callable[[], bool] | None = None,
-        ) -> ChildSpec:
-            # -P: a folder of the current directory must not pass for one of our packages
-            argv = [sys.executable, "-P", "-m", "cli", name, *arguments]
-            log = self.logs / f"{name}.log"
-            own = env | {"MEDUSAQ_METRICS_PORT": str(ports[name])} if name in ports else env
-            return ChildSpec(name, argv, log, own, stop_stage, stop_timeout_s, model_exit, ready)
-
-        drain_s = self._drain_s + STOP_MARGIN_S
-        data = str(self._state_dir / "redis")
-        specs = [
-            child("redis", str(self._redis_port), data, stop_stage=2, ready=self._redis_answers),
-            child("worker", stop_timeout_s=drain_s, model_exit=True),
-            child("gateway", stop_stage=0),
-            child("io"),
-        ]
-        return specs if self._flower_port is None else [*specs, child("flower")]
+        note = self._state_dir / MODELS_FILE
+        return pool_of(self._served, self._budget, self._settings, self._worker, self._say, note)
 
     def _redis_answers(self) -> bool:
         """Raises CliError where the gateway may not be started."""
@@ -233,17 +262,6 @@ class Stack:
         except SettingsError as error:
             raise CliError(str(error)) from None
         return True
-
-
-def running_stack(state_dir: Path) -> dict[str, Any]:
-    """Settings of the `medusaq up` that runs on a state folder, by field; empty when none does."""
-    if not held(state_dir):
-        return {}  # a killed one leaves the file
-    try:
-        found: dict[str, Any] = json.loads((state_dir / STACK_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _flower_keeps(db: Path) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages."""
+"""Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages.
+
+Others can be begun and ended meanwhile, by who tends them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +33,8 @@ TAIL_BYTES = 16_384
 class ChildSpec:
     """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final.
 
-    ready is called until it says yes before the next child is started.
+    ready is called until it says yes before the next child is started. on_given_up is called with the
+    reason, instead of giving up all children.
     """
 
     name: str
@@ -41,6 +45,7 @@ class ChildSpec:
     stop_timeout_s: float = 5.0
     model_exit: bool = False
     ready: Callable[[], bool] | None = None
+    on_given_up: Callable[[CliError], None] | None = None
 
 
 class Supervisor:
@@ -55,13 +60,17 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         say: Callable[[str], None],
         on_failure: Callable[[CliError], None] | None = None,
+        tend: Callable[[Supervisor], None] | None = None,
     ) -> None:
-        self._specs = specs
+        """tend: called at every look at the children, once those given are started; may begin() and end()."""
+        self._specs = list(specs)
         self._say = say
         self._on_failure = on_failure
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._crashes: dict[str, deque[float]] = {spec.name: deque() for spec in specs}
+        self._tend = tend
+        self._crashes: dict[str, deque[float]] = defaultdict(deque)
         self._restart_at: dict[str, float] = {}
+        self._ending: dict[str, float] = {}  # until when each may take its time
         self._stopping = threading.Event()
         self._hurried = False
         self._failure: CliError | None = None
@@ -86,14 +95,31 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         return {name: child.pid for name, child in list(self._children.items()) if child.poll() is None}
 
+    def begin(self, spec: ChildSpec) -> None:
+        """Add a child. For tend alone, as are end() and has()."""
+        self._specs.append(spec)
+        self._spawn(spec)
+
+    def end(self, name: str, signum: int, within_s: float) -> None:
+        """Ask a child to end, kill it after so long, and forget it."""
+        if self._restart_at.pop(name, None) is None:
+            _kill_group(self._children[name], signum, leader_only=True)
+        self._ending[name] = time.monotonic() + within_s
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a child: it runs, is to be restarted, or has not ended yet."""
+        return any(spec.name == name for spec in self._specs)
+
     def _run(self) -> None:
         try:
-            for spec in self._specs:
+            for spec in tuple(self._specs):
                 if not self._stopping.is_set():
                     self._spawn(spec)
                     self._await_ready(spec)
             while not self._stopping.wait(POLL_S):
                 self._look_after()
+                if self._tend is not None:
+                    self._tend(self)
         except CliError as error:
             self._failure = error
         except OSError as error:
@@ -124,17 +150,33 @@ class Supervisor:
     def _look_after(self) -> None:
         """Note children that died, and restart them when their wait is over."""
         now = time.monotonic()
-        for spec in self._specs:
+        for spec in tuple(self._specs):
             child = self._children.get(spec.name)
             if child is None:
                 continue
-            if spec.name in self._restart_at:
+            if spec.name in self._ending:
+                if child.poll() is not None or now >= self._ending[spec.name]:
+                    self._forget(spec)
+            elif spec.name in self._restart_at:
                 if now >= self._restart_at[spec.name]:
                     del self._restart_at[spec.name]
                     self._spawn(spec)
             elif (code := child.poll()) is not None:
                 _kill_group(child, signal.SIGKILL)
-                self._restart_at[spec.name] = now + self._crashed(spec, code, now)
+                try:
+                    self._restart_at[spec.name] = now + self._crashed(spec, code, now)
+                except CliError as error:
+                    if spec.on_given_up is None:
+                        raise
+                    self._forget(spec)
+                    spec.on_given_up(error)
+
+    def _forget(self, spec: ChildSpec) -> None:
+        child = self._children.pop(spec.name)
+        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
+        child.wait()
+        self._ending.pop(spec.name, None)
+        self._specs.remove(spec)
 
     def _crashed(self, spec: ChildSpec, code: int, now: float) -> float:
         """Return the seconds to wait before the restart, or raise when there is to be none."""

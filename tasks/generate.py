@@ -402,10 +402,10 @@ def _ready(sender: WakingConsumer, **_: object) -> None:
 
 
 @signals.worker_shutting_down.connect
-def _drain(**_: object) -> None:
+def _drain(sig: str = "SIGTERM", **_: object) -> None:
     """Runs in the signal handler, so it may only set numbers and write to the pipe."""
     if _worker is not None:
-        _worker.heartbeat.drain()
+        _worker.heartbeat.drain(settings.swap_drain_s if sig == "SIGINT" else None)
     if _consumer is not None:
         _consumer.wake()
 

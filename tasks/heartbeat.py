@@ -80,10 +80,12 @@ class Heartbeat:
         with contextlib.suppress(StoreUnavailable):  # the entry dies by itself
             self._registry.leave(self._worker_id)
 
-    def drain(self) -> None:
-        """Take nothing new, and hand back after drain_s what still runs. Only sets a number: signal-safe."""
-        if self._drain_at is None:
-            self._drain_at = time.monotonic() + self._settings.drain_s
+    def drain(self, within_s: float | None = None) -> None:
+        """Take nothing new, and hand back what still runs after so long; None is drain_s. The shortest time
+        of several holds. Only sets a number: signal-safe.
+        """
+        until = time.monotonic() + (self._settings.drain_s if within_s is None else within_s)
+        self._drain_at = until if self._drain_at is None else min(self._drain_at, until)
 
     @property
     def draining(self) -> bool:
@@ -148,7 +150,7 @@ class Heartbeat:
         claim = running.claim
         try:
             if self._store.hand_back(claim.job_id, claim.fence):
-                log.warning("handed back %s, unfinished after %s s", claim.job_id, self._settings.drain_s)
+                log.warning("handed back %s, unfinished while shutting down", claim.job_id)
                 self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.lane)
         except StoreUnavailable as error:
             log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)

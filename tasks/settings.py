@@ -113,6 +113,10 @@ class Settings(BaseSettings):
     busy_cells: int = Field(0, ge=0)  # 0 lets the engine choose
     speculation: bool = True  # draft tokens where that pays; results stay the same
     heads: str | None = None  # Medusa heads; None is those that come with the package for this model
+    served: list[str] = Field([])  # models of `medusaq up`, by name or path, where there are several
+    memory: str | None = None  # for all of them together, as 6GB; None is what is free, less a tenth
+    turn_s: float = Field(60.0, gt=0)  # that a model has while others wait for its memory
+    swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
     chat_template: str | None = None  # a known one's name, or a file; None is the model's own
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from cli.doctor.findings import Finding, fail, ok, size, warn
+from cli.model_budget import engine_config
 from tasks.settings import Settings
 
 ASK_BUILD = "from engine.model import build; print(build())"
@@ -28,9 +30,6 @@ FEATURES = {
     "AVX512_VNNI": "avx512_vnni",
     "AVX512_BF16": "avx512_bf16",
 }
-BASE_BYTES = 400_000_000  # of a worker besides its model: Python, torch, and buffers of llama.cpp
-UNPACKED = 4  # times the size of a file of 4 bits a weight, as BF16
-PREFILL_CELLS = 2048  # of the context for long prompts, on a CPU
 
 
 def installed() -> bool:
@@ -87,9 +86,9 @@ def _processor_flags() -> set[str]:
 def model(settings: Settings) -> Iterator[Finding]:
     """The file, the heads for it, and whether both fit in memory."""
     from engine import ModelLoadError
+    from engine.memory import needed
     from engine.model import default_model_path, read_shape
     from engine.named_models import Register
-    from engine.weights import UNASKED_BYTES
 
     try:
         chosen = Register(settings.models).resolve(settings.model)
@@ -107,10 +106,8 @@ def model(settings: Settings) -> Iterator[Finding]:
             "kv cells", what, f"{shape.trained_context * settings.slots} are enough for MEDUSAQ_KV_CELLS"
         )
     yield from _heads(settings, chosen.heads, path, shape.width, shape.vocab_size)
-    if settings.weights == "bf16" or (settings.weights == "auto" and weights * UNPACKED <= UNASKED_BYTES):
-        weights *= UNPACKED
-    cells = (settings.kv_cells + PREFILL_CELLS) * shape.cell_bytes * (2 if settings.kv_type == "f32" else 1)
-    yield fits(weights + cells + BASE_BYTES, *_memory())
+    config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
+    yield fits(needed(config).total, *_memory())
 
 
 def _heads(

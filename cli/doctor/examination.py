@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.doctor import broker, engine, machine, redis_server, stack, surroundings
 from cli.doctor.findings import Finding, Grade, guarded, ok, warn
-from cli.stack import running_stack
+from cli.stack_notes import running_stack
 from tasks.settings import Settings
 
 
@@ -36,6 +36,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))
     yield from guarded("workers", partial(stack.workers, settings))
+    yield from guarded("model memory", partial(stack.models, state_dir))
 
 
 def _of_engine(settings: Settings) -> Iterator[Finding]:

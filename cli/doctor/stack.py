@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from cli.doctor.findings import Finding, fail, ok, warn
+from cli.doctor.findings import Finding, fail, ok, size, warn
 from cli.doctor.machine import room
+from cli.stack_notes import running_models
+from cli.turns import Phase
 from tasks.batches import BatchStore
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.files import make_store
@@ -71,3 +75,22 @@ def workers(settings: Settings) -> Iterator[Finding]:
     else:
         what = "none is alive: batches wait, and jobs of lost workers are not put back"
         yield warn("io worker", what, "start one: medusaq io")
+
+
+def models(state_dir: Path) -> Iterator[Finding]:
+    """Of a `medusaq up` with several: which run, and what they take of the budget."""
+    found = running_models(state_dir)
+    if not found:
+        return
+    taken = sum(model["need"] for model in found["models"] if model["phase"] != Phase.PARKED)
+    shown = ", ".join(_shown(model) for model in found["models"])
+    yield ok("model memory", f"{size(taken)} of {size(found['budget'])}: {shown}")
+    for model in found["models"]:
+        if model["refusal"]:
+            mend = "mend what the line names, and start `medusaq up` again"
+            yield fail("model", f"{model['name']}: its jobs fail: {model['refusal']}", mend)
+
+
+def _shown(model: dict[str, Any]) -> str:
+    waiting = f", {model['waiting']} jobs wait" if model["waiting"] else ""
+    return f"{model['name']} {model['phase']} ({size(model['need'])}{waiting})"

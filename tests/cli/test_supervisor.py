@@ -185,6 +185,92 @@ def test_a_child_waits_until_the_one_before_is_ready(tmp_path: Path, start: Star
     wait_until(lambda: "two" in supervisor.pids())
 
 
+class Tending:
+    """What is done at the next look, once, on the supervisor's thread."""
+
+    def __init__(self) -> None:
+        self.todo: list[Callable[[Supervisor], None]] = []
+
+    def __call__(self, supervisor: Supervisor) -> None:
+        while self.todo:
+            self.todo.pop(0)(supervisor)
+
+
+@pytest.fixture
+def tended(start: Start, said: Said) -> Iterator[tuple[Supervisor, Tending]]:  # noqa: ARG001  short pauses
+    tending = Tending()
+    supervisor = Supervisor([], said.append, None, tending)
+    supervisor.start()
+    yield supervisor, tending
+    supervisor.hurry()
+    supervisor.stop()
+
+
+def test_children_are_begun_and_ended_while_others_run(
+    tmp_path: Path, tended: tuple[Supervisor, Tending], said: Said
+) -> None:
+    supervisor, tending = tended
+    child = spec(tmp_path, "late", SLEEP)
+    tending.todo.append(lambda its: its.begin(child))
+    wait_until(lambda: "late" in supervisor.pids())
+    first = supervisor.pids()["late"]
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: supervisor.pids().get("late", first) != first)
+    again = supervisor.pids()["late"]
+    tending.todo.append(lambda its: its.end("late", signal.SIGINT, 30))
+    wait_until(lambda: not supervisor.has("late"))
+    assert not alive(again)
+    assert len(said) == 1, "an end that was asked for is no crash"
+    tending.todo.append(lambda its: its.begin(child))
+    wait_until(lambda: "late" in supervisor.pids())
+
+
+def test_a_child_that_does_not_end_when_asked_is_killed(
+    tmp_path: Path, tended: tuple[Supervisor, Tending]
+) -> None:
+    supervisor, tending = tended
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True)\n" + SLEEP
+    )
+    child = spec(tmp_path, "deaf", deaf)
+    tending.todo.append(lambda its: its.begin(child))
+    wait_until(lambda: child.log.exists() and b"up" in child.log.read_bytes())
+    pid = supervisor.pids()["deaf"]
+    tending.todo.append(lambda its: its.end("deaf", signal.SIGINT, 0.2))
+    wait_until(lambda: not supervisor.has("deaf"))
+    assert not alive(pid)
+
+
+def test_a_child_that_waits_for_its_restart_can_be_ended(
+    tmp_path: Path, tended: tuple[Supervisor, Tending], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF_FIRST_S", 60)
+    monkeypatch.setattr(module, "BACKOFF_MAX_S", 60)
+    supervisor, tending = tended
+    tending.todo.append(lambda its: its.begin(spec(tmp_path, "bad", "raise SystemExit(7)")))
+    wait_until(lambda: said.has("restarting it in 60 s"))
+    assert supervisor.has("bad")
+    tending.todo.append(lambda its: its.end("bad", signal.SIGINT, 30))
+    wait_until(lambda: not supervisor.has("bad"))
+
+
+@pytest.mark.parametrize(("code", "last"), [(3, "its reason"), (7, "bad ended 5 times")])
+def test_a_child_can_be_given_up_alone(
+    tmp_path: Path, tended: tuple[Supervisor, Tending], code: int, last: str
+) -> None:
+    supervisor, tending = tended
+    given_up: list[CliError] = []
+    bad = f"import sys; print('its reason'); sys.exit({code})"
+    child = spec(tmp_path, "bad", bad, model_exit=True, on_given_up=given_up.append)
+    tending.todo.append(lambda its: its.begin(spec(tmp_path, "good", SLEEP)))
+    tending.todo.append(lambda its: its.begin(child))
+    wait_until(lambda: bool(given_up))
+    assert str(given_up[0]).startswith(last)
+    assert not supervisor.has("bad")
+    assert list(supervisor.pids()) == ["good"]
+    assert supervisor.failed() is None
+
+
 def test_environment_and_log(tmp_path: Path, start: Start) -> None:
     child = spec(tmp_path, "child", "import os, time; print(os.environ['X'], flush=True); time.sleep(60)")
     start(ChildSpec(child.name, child.argv, child.log, {"X": "value"}))
