@@ -12,6 +12,7 @@ from cli.batch_commands import batches
 from cli.bench_commands import bench
 from cli.compare_commands import COMPARE_EPILOG, compare_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.export_heads import EXPORT_EPILOG, export_heads
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
 from cli.look_commands import doctor, top
@@ -35,12 +36,13 @@ EPILOGS = {
     "submit": SUBMIT_EPILOG,
     "compare": COMPARE_EPILOG,
     "train-heads": TRAIN_EPILOG,
+    "export-heads": EXPORT_EPILOG,
 }
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
     "The stack": {"up": up, "top": top, "doctor": doctor},
-    "Medusa heads": {"compare": compare_command, "train-heads": train_heads},
+    "Medusa heads": {"compare": compare_command, "train-heads": train_heads, "export-heads": export_heads},
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }
 for panel, commands in PANELS.items():
