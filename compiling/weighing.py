@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from engine.importance import importance_of
 
 from compiling import child
+from engine.importance import importance_of
 
 
 def main() -> None:

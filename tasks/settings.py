@@ -118,6 +118,7 @@ class Settings(BaseSettings):
     turn_s: float = Field(60.0, gt=0)  # that a model has while others wait for its memory
     swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
     chat_template: str | None = None  # a known one's name, or a file; None is the model's own
+    heads_backend: str = Field("auto", pattern=r"^(auto|torch|onnx)$")  # what runs them
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 
     # the life of a job

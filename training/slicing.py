@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engine.calibration import RANKS
+from engine.head_files import HeadsFile
 from engine.head_layouts import HeadsLoadError, files_of
-from engine.heads import HeadsFile, check_sizes, own_lm_head
+from engine.head_weights import check_sizes, own_lm_head
 from engine.lm_head import FINGERPRINT, fingerprint
 from engine.model import Model, Tokens, read_shape
 from training import heads_file
@@ -108,11 +110,11 @@ def _weights(file: HeadsFile, width: int, vocab_size: int, kept: Tokens) -> dict
     for head, layers in enumerate(file.layout.layers):
         for layer, (weight, bias) in enumerate(layers):
             key = f"blocks.{head}.layers.{layer}"
-            weights[f"{key}.weight"] = file.floats(weight, (width, width)).bfloat16()
+            weights[f"{key}.weight"] = torch.from_numpy(file.floats(weight, (width, width))).bfloat16()
             if bias:
-                weights[f"{key}.bias"] = file.floats(bias, (width,))
+                weights[f"{key}.bias"] = torch.from_numpy(file.floats(bias, (width,)))
     scale = file.config.get("logit_scale", 1.0)
     for head, key in enumerate(file.layout.lm_heads):
         rows = own_lm_head(file, key, width, vocab_size, kept)
-        weights[f"lm_heads.{head}.weight"] = (rows * scale).bfloat16()
+        weights[f"lm_heads.{head}.weight"] = torch.from_numpy(rows * scale).bfloat16()
     return weights

@@ -115,6 +115,8 @@ def _heads(
 ) -> Iterator[Finding]:
     """named: those that go with the name of the model."""
     from engine import HeadsLoadError
+    from engine.context import usable_cores
+    from engine.head_backends import load_heads
     from engine.lm_head import lm_head_rows
     from engine.sources import shipped_heads
 
@@ -126,12 +128,13 @@ def _heads(
         if heads is None:
             yield ok("heads", "none for this model: drafts come from prompt lookup")
             return
-        try:
-            from engine.heads import MedusaHeads
-        except ImportError as error:
-            raise HeadsLoadError(f"needs {error.name}: pip install 'medusaq[medusa]'") from error
-        loaded = MedusaHeads.load(
-            str(heads), width=width, vocab_size=vocab_size, lm_head=lambda ids: lm_head_rows(path, ids)
+        loaded = load_heads(
+            str(heads),
+            width=width,
+            vocab_size=vocab_size,
+            lm_head=lambda ids: lm_head_rows(path, ids),
+            backend=settings.heads_backend,
+            threads=settings.threads or usable_cores(),
         )
     except HeadsLoadError as error:
         if settings.heads is None and named is None:
@@ -141,7 +144,7 @@ def _heads(
             mend = "set MEDUSAQ_HEADS to heads for this model, or unset it"
             yield fail("heads", error.message, mend)
         return
-    yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them")
+    yield ok("heads", f"{Path(heads).name}, {loaded.heads.heads} of them, run by {loaded.backend}")
 
 
 def fits(needed: int, available: int, whole: int) -> Finding:
