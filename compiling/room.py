@@ -18,8 +18,8 @@ def check_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise RoomError(
-            f"{folder}: {size(needed)} of disk are needed, {size(free)} are free; name fewer types with --types, "
-            "or give another folder"
+            f"{folder}: {size(needed)} of disk are needed, {size(free)} are free; name fewer types with "
+            "--types, or give another folder"
         )
 
 
@@ -29,7 +29,8 @@ def check_memory(largest: int, cell_bytes: int) -> None:
     free = psutil.virtual_memory().available
     if needed > free:
         raise RoomError(
-            f"{size(needed)} of memory are needed for the largest file of {size(largest)}, {size(free)} are free"
+            f"{size(needed)} of memory are needed, for a file of {size(largest)}, and {size(free)} are free; "
+            "name smaller types with --types"
         )
 
 
