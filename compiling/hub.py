@@ -14,6 +14,7 @@ from compiling.errors import HubError, RoomError
 from compiling.room import size
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
+AWAY, BROKEN_OFF = "the hub cannot be reached", "the download broke off, repeat to go on"
 MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
 
 
@@ -27,7 +28,7 @@ def fetch(name: str, patterns: Sequence[str]) -> Path:
 
     patterns: as shells have them, "*.json". Raises HubError.
     """
-    with _errors_of(name):
+    with _errors_of(name, BROKEN_OFF):
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
@@ -52,7 +53,7 @@ def choose(name: str, pick: Callable[[Sequence[str]], list[str]]) -> Path:
 
 def list_files(name: str) -> dict[str, int]:
     """The files of a repository and their sizes in bytes. Raises HubError."""
-    with _errors_of(name):
+    with _errors_of(name, AWAY):
         from huggingface_hub import HfApi
 
         siblings = HfApi().model_info(name, files_metadata=True).siblings or []
@@ -60,7 +61,7 @@ def list_files(name: str) -> dict[str, int]:
 
 
 def _kept(name: str) -> Path | None:
-    with suppress(HubError), _errors_of(name):
+    with suppress(HubError), _errors_of(name, AWAY):
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, local_files_only=True))
@@ -82,8 +83,8 @@ def _check_disk(name: str, sizes: Mapping[str, int]) -> None:
 
 
 @contextmanager
-def _errors_of(name: str) -> Iterator[None]:
-    """What huggingface_hub raises, as one line that says what to do."""
+def _errors_of(name: str, failure: str) -> Iterator[None]:
+    """What huggingface_hub raises, as one line that says what to do. failure: of the network or the disk."""
     try:
         from huggingface_hub import errors
     except ImportError as error:
@@ -103,12 +104,13 @@ def _errors_of(name: str) -> Iterator[None]:
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise HubError(f"{name}: the hub cannot be reached, and an earlier copy is not kept here") from error
     except errors.HfHubHTTPError as error:
-        raise HubError(f"{name}: the hub answered: {_first_line(error)}") from error
-    except (ConnectionError, httpx.ConnectError) as error:
-        raise HubError(f"{name}: the hub cannot be reached: {_first_line(error)}") from error
+        raise HubError(f"{name}: the hub answered: {next(iter(str(error).splitlines()), '')}") from error
     except (OSError, httpx.HTTPError) as error:
-        raise HubError(f"{name}: the download broke off: {_first_line(error)}; repeat to go on") from error
+        raise HubError(f"{name}: {failure}: {_cause(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _cause(error: BaseException) -> str:
+    """The first of the errors that led to this one: the others only wrap it."""
+    while deeper := error.__cause__ or error.__context__:
+        error = deeper
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -42,6 +42,7 @@ def prepare(source: str, folder: Path, *, progress: Progress, reserve: int = 0) 
     if path.is_dir():
         checkpoint = read_checkpoint(path, path.resolve().name)
     elif hub.looks_like_a_name(source) and not source.endswith(".gguf"):
+        progress.plan(1)
         progress.begin(f"fetching {source}")
         checkpoint = read_checkpoint(hub.choose(source, wanted_files), source.rpartition("/")[2])
     else:
@@ -88,6 +89,7 @@ class _Conversion:
             )
         self._check_room(reserve)
         found = converter.find(progress)
+        progress.plan(1)
         progress.begin(f"converting {self._checkpoint.name} to {self._checkpoint.format.upper()}")
         try:
             made = self._convert(found, progress)

@@ -15,7 +15,7 @@ from tasks.settings import ENV_PREFIX, Settings, get_settings
 
 ENV_FILE = Path(".env")
 OURS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
-ALSO_OURS = {"MEDUSAQ_URL"}  # of the command
+ALSO_OURS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}  # of the command
 
 
 def settings_or_findings() -> tuple[Settings, list[Finding]]:
