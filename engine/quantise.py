@@ -56,8 +56,8 @@ def requantise(
     Refuses, before it begins, a format that the shapes of the tensors forbid: llama.cpp would take another.
     From a coarse format to a finer one nothing is gained but speed, and next to nothing is lost.
     importance: see engine/importance.py; the sharper the format, the more it helps.
-    A process of its own does the work, and ends with this one. What it leaves when both are killed is
-    removed by the next call for the same target.
+    A process of its own does the work, and ends with this one, if that is killed at the next tensor. What is
+    left then is removed by the next call for the same target.
     """
     check_file(path)
     _check(path, format, importance)

@@ -17,8 +17,9 @@ from statistics import fmean
 
 from engine import EngineConfig, SamplingParams
 from engine.config import AS_SHIPPED, BF16
+from engine.importance import importance_of
 from engine.model import Model
-from engine.quantise import requantise
+from engine.quantise import Importance, requantise
 from engine.weights import time_formats, unpacked
 from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued, streaming
 from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
@@ -111,6 +112,32 @@ def weights(options: argparse.Namespace) -> None:
         )
 
 
+def importance(options: argparse.Namespace) -> None:
+    """What an importance matrix does for formats of four bits, of examples and of a text of another kind."""
+    model = str(options.model)
+    lines = EXAMPLES.read_text(encoding="utf-8").splitlines()
+    documents = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as name:
+        folder = Path(name)
+        exact_path, made, text = str(folder / "exact.gguf"), str(folder / "made.gguf"), folder / "text.txt"
+        requantise(model, exact_path, "f16")
+        matrices: dict[str, Importance | None] = {"no matrix": None}
+        others = "\n".join(line for k, line in enumerate(lines) if k % 3)
+        for kind, content in (("other examples", others), ("documents", documents[:60_000])):
+            text.write_text(content, encoding="utf-8")
+            matrices[kind] = importance_of(exact_path, text)
+        exact = log_probabilities(exact_path, *lines[::3])
+        for format, (kind, matrix) in product(("q4_0", "iq4_nl"), matrices.items()):
+            requantise(exact_path, made, format, importance=matrix)
+            found = log_probabilities(made, *lines[::3])
+            print(
+                f"{format}, {kind}: {Path(made).stat().st_size / 1e6:.1f} MB, "
+                f"{divergence(exact, found):.3f} nats a token from F16, "
+                f"the same likeliest token after {agreement(exact, found):.1%} of {len(exact)}",
+                flush=True,
+            )
+
+
 def sharing(options: argparse.Namespace) -> None:
     """A long instruction over many short inputs, with and without sharing its cells."""
     for name, on in (("prefix sharing on", True), ("prefix sharing off", False)):
@@ -166,6 +193,7 @@ def attention(options: argparse.Namespace) -> None:
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
     "weights": weights,
+    "importance": importance,
     "ceiling": ceiling,
     "sharing": sharing,
     "invariance": invariance,
