@@ -14,9 +14,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from compiling import pickled_tensors
 from compiling.errors import SourceError
 
+PICKLES_READER = Path(__file__).with_name("pickled_tensors.py")  # in a process of its own: it loads torch
 SAFETENSORS, PICKLES = ("model", ".safetensors"), ("pytorch_model", ".bin")
 TOKENIZERS = ("tokenizer.model", "tokenizer.json", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
@@ -177,7 +177,7 @@ def read_pickles(files: Sequence[Path]) -> list[Tensor]:
             raise SourceError(
                 f"{file}: cut off, or not of PyTorch 1.6 or newer; save the model again as safetensors"
             )
-    command = [sys.executable, "-P", pickled_tensors.__file__, *map(str, files)]
+    command = [sys.executable, "-P", str(PICKLES_READER), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

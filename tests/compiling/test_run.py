@@ -18,7 +18,7 @@ from compiling.formats import chosen_types, read_source
 from compiling.recommend import Load
 from compiling.record import NAME, Record
 from compiling.run import COUNTS, WORK, Compiled, Options, compile_model
-from engine import EngineError, ModelLoadError
+from engine import ModelLoadError
 from engine.model import default_model_path
 from engine.quantise import requantise
 from tests.chaos.disk import small_disk
@@ -148,7 +148,7 @@ def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> 
     assert Path(compiled.rows[1].path).read_bytes() != plain.read_bytes()
     assert names(tmp_path / "out") == {"tiny.iq4_nl.gguf", NAME}
     (tmp_path / "words").write_text("too short")
-    with pytest.raises(EngineError, match="too short"):
+    with pytest.raises(CompileError, match="words: too short, 12 tokens"):
         compile_model(options, steps)
 
 
