@@ -108,7 +108,8 @@ def test_a_known_model_without_a_worker_lets_jobs_wait_and_nobody_else(
     Registry(store, 60).refresh(WorkerInfo("x", "was", 2048, 1, pid=1, host="h", started_at=0.0))
     Registry(store, 60).leave("x")
     store.close()
-    wait_until(lambda: run(both, model="was", priority="bulk").status_code == 202)
+    asked = {"prompt": "x", "model": "was", "priority": "bulk"}
+    wait_until(lambda: both.post("/v1/jobs", json=asked).status_code == 202)
     with pytest.raises(openai.InternalServerError, match="no model worker for 'was' is alive") as refused:
         client.completions.create(model="was", prompt="x")
     assert (refused.value.status_code, refused.value.code) == (503, "no_worker")
