@@ -147,6 +147,22 @@ def test_lines_of_a_batch_have_to_choose_too(both: httpx.Client) -> None:
     assert "name one of later, one, two" in refused["message"] or "name one of one, two" in refused["message"]
 
 
+def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = fast_settings(redis_server)
+    gateway, store = GatewayProcess(settings, tmp_path_factory.mktemp("gateway")), JobStore(settings)
+    try:
+        assert gateway.http.get("/readyz").status_code == 503
+        Registry(store, 60).announce_models(["later"], 60)
+        assert gateway.http.get("/readyz").status_code == 200
+        job = gateway.http.post("/v1/jobs", json={"prompt": "x"}).json()
+        assert job["model"] == "later", "the only one there is"
+    finally:
+        gateway.stop()
+        store.close()
+
+
 def test_a_default_model_answers_what_names_none(
     redis_server: RedisServer, workers: Workers, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
