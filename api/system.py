@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from api.gateway import GatewayDep
-from api.routing import not_served
+from api.routing import View, not_served
 from api.schemas import ErrorBody
 from tasks.errors import StoreUnavailable
 from tasks.registry import WorkerInfo
@@ -46,17 +46,20 @@ async def healthz() -> JSONResponse:
 
 @router.get("/readyz", responses={503: {"description": "Not all of it"}})
 async def readyz(gateway: GatewayDep) -> JSONResponse:
-    """Jobs sent now would run: Redis answers and a model worker is alive; 503 otherwise.
+    """Jobs sent now would run: Redis answers and a model worker is alive, or one will be started when it is
+    asked for; 503 otherwise.
 
     io_worker: whether one is alive too. Without it batches and held bulk jobs are taken and wait, and nobody
     looks after lost workers.
     """
     try:
-        workers = len(await run_in_threadpool(gateway.workers))
-        found = {"redis": True, "workers": workers, "io_worker": await run_in_threadpool(gateway.batches.led)}
+        view = await run_in_threadpool(gateway.view)
+        led = await run_in_threadpool(gateway.batches.led)
+        found = {"redis": True, "workers": len(view.workers), "io_worker": led}
     except StoreUnavailable:
+        view = View()
         found = {"redis": False, "workers": 0, "io_worker": False}
-    if found["redis"] and found["workers"]:
+    if view.served:
         return JSONResponse(found)
     return JSONResponse(found, 503, {"Retry-After": str(gateway.settings.retry_after_s)})
 

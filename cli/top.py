@@ -27,6 +27,15 @@ class Picture:
         """0 for what the gateway does not say."""
         return self.samples.get((f"medusaq_{name}", frozenset(labels.items())), 0.0)
 
+    def waiting_by_model(self, priority: str) -> list[tuple[str, float]]:
+        """Models that jobs of a priority wait for, and how many."""
+        found = [
+            (dict(labels)["model"], count)
+            for (name, labels), count in self.samples.items()
+            if name == "medusaq_model_queue_jobs" and ("priority", priority) in labels and count
+        ]
+        return sorted(found)
+
     @property
     def redis_up(self) -> bool:
         return self.value("redis_up") == 1

@@ -51,6 +51,9 @@ def _queues(picture: Picture, speeds: Speeds) -> Table:
         waiting = picture.value("queue_jobs", priority=priority)
         oldest = picture.value("queue_oldest_seconds", priority=priority)
         table.add_row(priority, f"{waiting:,.0f}", duration(oldest) if waiting else "-")
+        for model, count in picture.waiting_by_model(priority):
+            oldest = picture.value("model_queue_oldest_seconds", model=model, priority=priority)
+            table.add_row(f"  {model}", f"{count:,.0f}", duration(oldest))
     running = picture.value("jobs", status="running")
     failed = picture.value("jobs_ended_total", status="failed")
     ends = "" if speeds.jobs_per_s is None else f", {speeds.jobs_per_s:.1f} end a second"

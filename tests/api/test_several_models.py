@@ -108,7 +108,8 @@ def test_a_known_model_without_a_worker_lets_jobs_wait_and_nobody_else(
     Registry(store, 60).refresh(WorkerInfo("x", "was", 2048, 1, pid=1, host="h", started_at=0.0))
     Registry(store, 60).leave("x")
     store.close()
-    wait_until(lambda: run(both, model="was", priority="bulk").status_code == 202)
+    asked = {"prompt": "x", "model": "was", "priority": "bulk"}
+    wait_until(lambda: both.post("/v1/jobs", json=asked).status_code == 202)
     with pytest.raises(openai.InternalServerError, match="no model worker for 'was' is alive") as refused:
         client.completions.create(model="was", prompt="x")
     assert (refused.value.status_code, refused.value.code) == (503, "no_worker")
@@ -144,6 +145,22 @@ def test_lines_of_a_batch_have_to_choose_too(both: httpx.Client) -> None:
     [refused] = batch["errors"]["data"]
     assert (refused["code"], refused["param"], refused["line"]) == ("model_required", "model", 2)
     assert "name one of later, one, two" in refused["message"] or "name one of one, two" in refused["message"]
+
+
+def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = fast_settings(redis_server)
+    gateway, store = GatewayProcess(settings, tmp_path_factory.mktemp("gateway")), JobStore(settings)
+    try:
+        assert gateway.http.get("/readyz").status_code == 503
+        Registry(store, 60).announce_models(["later"], 60)
+        assert gateway.http.get("/readyz").status_code == 200
+        job = gateway.http.post("/v1/jobs", json={"prompt": "x"}).json()
+        assert job["model"] == "later", "the only one there is"
+    finally:
+        gateway.stop()
+        store.close()
 
 
 def test_a_default_model_answers_what_names_none(

@@ -42,6 +42,8 @@ def picture(at: float, ended: float = 0.0, batches: tuple[dict[str, Any], ...] =
         ("medusaq_jobs_ended_total", frozenset({("status", "succeeded")})): ended,
         ("medusaq_queue_jobs", frozenset({("priority", "bulk")})): 1234567.0,
         ("medusaq_queue_oldest_seconds", frozenset({("priority", "bulk")})): 4000.0,
+        ("medusaq_model_queue_jobs", frozenset({("priority", "bulk"), ("model", "vicuna")})): 321.0,
+        ("medusaq_model_queue_oldest_seconds", frozenset({("priority", "bulk"), ("model", "vicuna")})): 60.0,
     }
     worker = {"id": "a-machine-with-a-long-name:12345", "slots": 16, "kv_cells": 8192, "metrics": {}}
     models = [{"id": "SmolLM2-135M-Instruct", "workers_detail": [worker]}]
@@ -98,6 +100,7 @@ def test_it_fits_the_terminal(width: int) -> None:
     assert max(map(len, lines)) <= width
     if width >= 60:
         assert any("1,234,567" in line and "1 h 06 min" in line for line in lines)
+        assert any("vicuna" in line and "321" in line for line in lines), "of them for one model"
         assert any("25% of 2,000" in line for line in lines)
 
 
