@@ -179,6 +179,39 @@ def test_an_answer_ends_at_its_control_token(made: Path7B, worker: EngineService
         assert "</s>" not in done.text
 
 
+def test_the_pages_sizes_are_those_of_the_shapes() -> None:
+    layers, width, feed, vocab, heads = 32, 4096, 11008, 32000, PUBLISHED_HEADS
+    matrices = 2 * vocab * width + layers * (4 * width * width + 3 * width * feed)
+    norms = (2 * layers + 1) * width  # stay in 32 bits
+    of_heads, sliced = (heads * (rows * width + width * width + width) for rows in (vocab, 8192))
+    # Q4_K_M: the lm_head, and of half of the layers attn_v and ffn_down, in Q6_K; all else in Q4_K
+    finer = vocab * width + layers // 2 * (width * width + width * feed)
+    cell = 2 * layers * width * 2
+    q4_k_m, q8_0 = finer * 210 / 256 + (matrices - finer) * 144 / 256, matrices * 34 / 32
+    weights = matrices + norms
+    download = 2 * weights + 2 * of_heads
+    sizes = {
+        "weights as PyTorch files": (2 * weights, "13.48 GB"),
+        "published heads": (2 * of_heads, "1.48 GB"),
+        "sliced heads": (2 * sliced, "0.50 GB"),
+        "Q4_K_M": (q4_k_m, "4.08 GB"),
+        "Q8_0": (q8_0, "7.16 GB"),
+        "disk, all": (download + 2 * weights + q4_k_m + q8_0 + 2 * sliced + 4096 * vocab * 4, "41 GB"),
+        "disk, to serve": (q4_k_m + 2 * sliced, "4.6 GB"),
+        "cells": (8192 * cell, "4.29 GB"),
+        "cells of long prompts": (2048 * cell, "1.07 GB"),
+        "int8 heads": (sliced, "0.25 GB"),
+        "memory to measure": (2 * weights + 4096 * cell + 3e8, "15.9 GB"),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"{weights:,}" in page
+    assert f"{of_heads:,}" in page
+    for what, (size, said) in sizes.items():
+        digits = len(said.partition(" ")[0].partition(".")[2])
+        assert said == f"{size / 1e9:.{digits}f} GB", what
+        assert said in page
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
