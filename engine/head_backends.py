@@ -100,7 +100,7 @@ def load_heads(
     fastest = next((way for way in ways if known and known.get("fastest") == str(way)), None)
     if fastest:
         return Loaded(file.load(fastest), str(fastest))
-    loaded = {str(way): file.load(way) for way in ways}
+    loaded = _all_that_load(file, ways)
     seconds = time_heads(loaded, width)
     name = min(seconds, key=lambda name: seconds[name])
     told = ", ".join(f"{other} {s * 1e3:.2f} ms" for other, s in seconds.items())
@@ -141,6 +141,21 @@ def _ways(path: str, backend: str, threads: int) -> list[_Way]:
     # More threads help one ONNX session and hinder another; torch's are those of the whole process.
     counts = {ONNX: sorted({1, threads}), TORCH: [threads]}
     return [_Way(name, count) for name in there for count in counts[name]]
+
+
+def _all_that_load(file: _File, ways: list[_Way]) -> dict[str, Heads]:
+    """By name. Raises HeadsLoadError when none does."""
+    loaded: dict[str, Heads] = {}
+    refusals = []
+    for way in ways:
+        try:
+            loaded[str(way)] = file.load(way)
+        except HeadsLoadError as error:
+            refusals.append(error)
+            log.info("heads do not load for %s: %s", way, error.message)
+    if not loaded:
+        raise refusals[0]
+    return loaded
 
 
 def _installed(module: str) -> bool:

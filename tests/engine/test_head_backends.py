@@ -79,6 +79,13 @@ def test_the_one_that_is_asked_for(path: Path) -> None:
     assert onnx.backend.startswith("onnx on ")
 
 
+def test_heads_beyond_what_onnx_holds_are_run_by_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.onnx_graph.LARGEST_BYTES", 1000)
+    assert loaded(path).backend == "torch on 2 threads"
+    with pytest.raises(HeadsLoadError, match="2 are the most"):
+        loaded(path, "onnx")
+
+
 def test_a_written_file_is_for_onnx_alone(path: Path, tmp_path: Path) -> None:
     exported = written(path, tmp_path / "heads.onnx")
     assert isinstance(loaded(exported).heads, OnnxHeads)
