@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,21 +19,20 @@ router = APIRouter(tags=["system"])
 
 @router.get("/v1/models")
 async def list_models(gateway: GatewayDep) -> JSONResponse:
-    """The models of the live workers, with each worker's state and metrics."""
-    by_model: defaultdict[str, list[WorkerInfo]] = defaultdict(list)
-    for worker in await run_in_threadpool(gateway.workers):
-        by_model[worker.model].append(worker)
-    return JSONResponse(
-        {"object": "list", "data": [_model(name, ws) for name, ws in sorted(by_model.items())]}
-    )
+    """The models of the live workers, with each worker's state and metrics.
+
+    Those among them without workers are started when they are asked for.
+    """
+    view = await run_in_threadpool(gateway.view)
+    return JSONResponse({"object": "list", "data": [_model(name, view.able(name)) for name in view.served]})
 
 
 @router.get("/v1/models/{model_id:path}", responses={404: {"model": ErrorBody}})
 async def get_model(model_id: str, gateway: GatewayDep) -> JSONResponse:
     """One of them; a name may have slashes."""
     view = await run_in_threadpool(gateway.view)
-    if serving := view.able(model_id):
-        return JSONResponse(_model(model_id, serving))
+    if model_id in view.served:
+        return JSONResponse(_model(model_id, view.able(model_id)))
     raise not_served(model_id, view.known)
 
 
@@ -68,9 +66,9 @@ def _model(name: str, workers: list[WorkerInfo]) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
-        "created": int(min(worker.started_at for worker in workers)),
+        "created": int(min((worker.started_at for worker in workers), default=0)),
         "owned_by": "medusaq",
-        "context_length": max(worker.context_length for worker in workers),
+        "context_length": max((worker.context_length for worker in workers), default=None),
         "slots": sum(worker.slots for worker in workers),
         "workers": len(workers),
         "workers_detail": [

@@ -162,7 +162,11 @@ def test_a_job_that_is_cancelled_meanwhile(http: httpx.Client) -> None:
 
 def test_openapi_describes_them(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
-    assert set(document["components"]["schemas"]["GenerateRequest"]["properties"]) == {"prompt", "max_length"}
+    assert set(document["components"]["schemas"]["GenerateRequest"]["properties"]) == {
+        "prompt",
+        "model",
+        "max_length",
+    }
     for route in ROUTES:
         post = document["paths"][route]["post"]
         assert {"200", "400", "504"} <= set(post["responses"])
