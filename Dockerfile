@@ -67,8 +67,6 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential cmake \
     && rm -rf /var/lib/apt/lists/*
 ENV BASE_CMAKE_ARGS=
-# The build of torch without CUDA, which is gigabytes smaller.
-ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS toolchain-cuda1
 RUN apt-get update \
@@ -93,6 +91,7 @@ COPY engine engine
 COPY tasks tasks
 COPY training training
 COPY compiling compiling
+# No torch, which is larger than all the rest: ONNX Runtime serves the heads.
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
 
 FROM python AS runtime-cuda0

@@ -12,6 +12,7 @@ from cli.batch_commands import batches
 from cli.bench_commands import bench
 from cli.compare_commands import COMPARE_EPILOG, compare_command
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.export_heads import EXPORT_EPILOG, export_heads
 from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.key_commands import keys
 from cli.look_commands import doctor, top
@@ -37,6 +38,7 @@ EPILOGS = {
     "compare": COMPARE_EPILOG,
     "train-heads": TRAIN_EPILOG,
     "slice-heads": SLICE_EPILOG,
+    "export-heads": EXPORT_EPILOG,
 }
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
@@ -46,6 +48,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "compare": compare_command,
         "train-heads": train_heads,
         "slice-heads": slice_heads,
+        "export-heads": export_heads,
     },
     "One service in the foreground": {"gateway": gateway, "worker": worker, "io": io, "flower": flower},
 }

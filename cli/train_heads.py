@@ -88,7 +88,7 @@ def train_heads(
         from training.shards import make_folder
         from training.train import check, train
     except ImportError as error:
-        raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa]'") from None
+        raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa,train]'") from None
 
     console = Console(stderr=True)
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine import latency
 from engine.config import EngineConfig
 from engine.context import usable_cores
 from engine.draft import DraftSource
 from engine.engine import Engine
+from engine.head_backends import Loaded, load_heads
 from engine.head_layouts import HeadsLoadError
 from engine.head_source import HeadSource
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
@@ -19,9 +19,6 @@ from engine.measured import machine
 from engine.model import build
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
-
-if TYPE_CHECKING:
-    from engine.heads import MedusaHeads
 
 SHIPPED = Path(__file__).parent / "trained"  # heads that come with the package
 log = logging.getLogger(__name__)
@@ -34,8 +31,9 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
     """
     sources: list[DraftSource] = [LookupSource()]
     forced = None
-    if heads := _heads(engine, config):
-        sources.append(source := HeadSource(heads))
+    if loaded := _heads(engine, config):
+        sources.append(source := HeadSource(loaded.heads))
+        log.info("heads are run by %s", loaded.backend)
         forced = StaticTrees(source)
     rows = [n for n in latency.ROWS if n <= engine.largest_timed]
     profile = latency.measure_once(_key(engine, config), engine.row_timer(), rows)
@@ -48,7 +46,7 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
     )
 
 
-def _heads(engine: Engine, config: EngineConfig) -> MedusaHeads | None:
+def _heads(engine: Engine, config: EngineConfig) -> Loaded | None:
     if config.heads is not None:
         return _load(config.heads, engine, config)
     try:
@@ -77,25 +75,22 @@ def _metadata(path: Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
-def _load(path: str, engine: Engine, config: EngineConfig) -> MedusaHeads:
+def _load(path: str, engine: Engine, config: EngineConfig) -> Loaded:
     model = engine.model
-    try:
-        from engine.heads import MedusaHeads
-    except ImportError as error:
-        raise HeadsLoadError(f"Medusa heads need {error.name}: pip install 'medusaq[medusa]'") from error
-    heads = MedusaHeads.load(
+    loaded = load_heads(
         path,
         width=model.width,
         vocab_size=model.vocab_size,
         lm_head=lambda ids: lm_head_rows(model.path, ids),
+        backend=config.heads_backend,
         threads=config.threads or usable_cores(),
     )
-    made_for = heads.metadata.get(FINGERPRINT)
+    made_for = loaded.heads.metadata.get(FINGERPRINT)
     if made_for is not None and made_for != fingerprint(model.path):
         log.warning(
             "%s: trained for another model than %s; what they guess may be of no use", path, model.path
         )
-    return heads
+    return loaded
 
 
 def _key(engine: Engine, config: EngineConfig) -> str:

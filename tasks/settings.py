@@ -112,6 +112,7 @@ class Settings(BaseSettings):
     busy_cells: int = Field(0, ge=0)  # 0 lets the engine choose
     speculation: bool = True  # draft tokens where that pays; results stay the same
     heads: str | None = None  # Medusa heads; None is those that come with the package for this model
+    heads_backend: str = Field("auto", pattern=r"^(auto|torch|onnx)$")  # what runs them
     chat_template: str | None = None  # a known one's name, or a file; None is the model's own
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 

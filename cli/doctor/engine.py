@@ -113,6 +113,8 @@ def model(settings: Settings) -> Iterator[Finding]:
 
 def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterator[Finding]:
     from engine import HeadsLoadError
+    from engine.context import usable_cores
+    from engine.head_backends import load_heads
     from engine.lm_head import lm_head_rows
     from engine.sources import shipped_heads
 
@@ -124,12 +126,13 @@ def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterat
         if heads is None:
             yield ok("heads", "none for this model: drafts come from prompt lookup")
             return
-        try:
-            from engine.heads import MedusaHeads
-        except ImportError as error:
-            raise HeadsLoadError(f"needs {error.name}: pip install 'medusaq[medusa]'") from error
-        loaded = MedusaHeads.load(
-            str(heads), width=width, vocab_size=vocab_size, lm_head=lambda ids: lm_head_rows(path, ids)
+        loaded = load_heads(
+            str(heads),
+            width=width,
+            vocab_size=vocab_size,
+            lm_head=lambda ids: lm_head_rows(path, ids),
+            backend=settings.heads_backend,
+            threads=settings.threads or usable_cores(),
         )
     except HeadsLoadError as error:
         if settings.heads is None:
@@ -139,7 +142,7 @@ def _heads(settings: Settings, path: str, width: int, vocab_size: int) -> Iterat
             mend = "set MEDUSAQ_HEADS to heads for this model, or unset it"
             yield fail("heads", error.message, mend)
         return
-    yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them")
+    yield ok("heads", f"{Path(heads).name}, {loaded.heads.heads} of them, run by {loaded.backend}")
 
 
 def fits(needed: int, available: int, whole: int) -> Finding:

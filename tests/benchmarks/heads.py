@@ -1,7 +1,8 @@
 """What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
 
 A plain step of the model comes before each call, as it does where heads draft: it empties the caches of
-weights and code, and without it heads seem to take a third of what they do. With --write FILE the random
+weights and code, and without it heads seem to take a third of what they do. torch and ONNX Runtime take
+turns. With --write FILE the random
 heads are written instead, for `medusaq bench decode --heads FILE`: what useless heads cost a whole run.
 """
 
@@ -11,7 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -24,15 +25,17 @@ from engine import EngineConfig
 from engine.context import usable_cores
 from engine.draft import Tree
 from engine.engine import Engine
-from engine.head_source import HeadSource
+from engine.head_source import Heads, HeadSource
 from engine.heads import MedusaHeads
 from engine.model import default_model_path
+from engine.onnx_heads import BITS, OnnxHeads
 from engine.request import Request, SamplingParams
 from engine.sequence import Sequence
 
-REPEATS = 60
+REPEATS = 40
+WARM_UP = 5  # calls that are not counted
 TOP = 4
-ROWS = (1, 2, 4, 8, 16)
+ROWS = (1, 4, 16)
 
 
 def write_random_heads(path: Path, width: int, vocabulary: int, heads: int) -> None:
@@ -45,15 +48,28 @@ def write_random_heads(path: Path, width: int, vocabulary: int, heads: int) -> N
     save_file(state, path)
 
 
-def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> MedusaHeads:
-    """The same over a random lm_head."""
+def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> dict[str, Heads]:
+    """The same over a random lm_head, by everything that runs heads."""
     rows = (np.random.default_rng(0).standard_normal((vocabulary, width)) * 0.1).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.safetensors"
         write_random_heads(path, width, vocabulary, heads)
-        return MedusaHeads.load(
-            str(path), width=width, vocab_size=2 * vocabulary, lm_head=lambda _: rows, threads=threads
-        )
+
+        def load(kind: type[MedusaHeads] | type[OnnxHeads], threads: int, **more: int) -> Heads:
+            return kind.load(
+                str(path),
+                width=width,
+                vocab_size=2 * vocabulary,
+                lm_head=lambda _: rows,
+                threads=threads,
+                **more,  # type: ignore[arg-type]
+            )
+
+        loaded = {f"torch, {threads}": load(MedusaHeads, threads)}
+        for bits in BITS:
+            for count in sorted({1, threads}):
+                loaded[f"onnx int{bits}, {count}"] = load(OnnxHeads, count, bits=bits)
+    return loaded
 
 
 def plain_steps(model: str) -> Callable[[], float]:
@@ -73,16 +89,17 @@ def plain_steps(model: str) -> Callable[[], float]:
     return step
 
 
-def median_ms(call: Callable[[], object], step: Callable[[], float]) -> float:
-    """Milliseconds of a call after a step of the model."""
-    times = []
-    for i in range(REPEATS + 5):
-        step()
-        started = time.perf_counter()
-        call()
-        if i >= 5:
-            times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
+def median_ms(calls: Mapping[str, Callable[[], object]], step: Callable[[], float]) -> dict[str, float]:
+    """Milliseconds of each call after a step of the model; in turns, so that all meet the same machine."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(REPEATS + WARM_UP):
+        for name, call in calls.items():
+            step()
+            started = time.perf_counter()
+            call()
+            if i >= WARM_UP:
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def running(hidden: NDArray[np.float32]) -> list[Sequence]:
@@ -95,10 +112,18 @@ def running(hidden: NDArray[np.float32]) -> list[Sequence]:
     return sequences
 
 
-def draft(source: HeadSource, sequences: list[Sequence], min_survival: float) -> list[Tree]:
-    """All heads one after the other at 0, the first alone at anything over 1."""
-    source.min_survival = min_survival
+def draft(source: HeadSource, sequences: list[Sequence]) -> list[Tree]:
+    """All heads, one after the other."""
+    source.min_survival = 0.0
     return source.draft(sequences, 8)
+
+
+def print_table(title: str, rows: Mapping[int, Mapping[str, float]], step_ms: float) -> None:
+    """Milliseconds, and in brackets hundredths of a plain step."""
+    print(f"\n{title}\n{'rows':>4}" + "".join(f"{name:>17}" for name in rows[ROWS[0]]))
+    for count, times in rows.items():
+        cells = (f"{f'{ms:.2f} ({100 * ms / step_ms:.0f}%)':>17}" for ms in times.values())
+        print(f"{count:>4}" + "".join(cells))
 
 
 def main() -> None:
@@ -113,27 +138,25 @@ def main() -> None:
     if options.write:
         write_random_heads(options.write, options.width, options.vocabulary, options.heads)
         return
-    heads = random_heads(options.width, options.vocabulary, options.heads, options.threads)
+    loaded = random_heads(options.width, options.vocabulary, options.heads, options.threads)
+    sources = {name: HeadSource(heads, TOP) for name, heads in loaded.items()}
     step = plain_steps(options.model)
+    step_ms = statistics.median(step() for _ in range(REPEATS))
     rng = np.random.default_rng(0)
-    print(
-        f"{options.heads} heads, width {options.width}, draft vocabulary {options.vocabulary}, "
-        f"{torch.get_num_threads()} threads; median ms of {REPEATS} calls, each after a plain step, "
-        f"which takes {statistics.median(step() for _ in range(REPEATS)):.2f} ms"
-    )
-    print(f"{'rows':>4} {'head 0':>8} {'all at once':>12} {'draft, head 0':>14} {'draft, all':>11}")
-    source = HeadSource(heads, TOP)
+    one: dict[int, dict[str, float]] = {}
+    drafts: dict[int, dict[str, float]] = {}
     for count in ROWS:
         hidden = rng.standard_normal((count, options.width)).astype(np.float32)
         sequences = running(hidden)
-        calls: tuple[Callable[[], object], ...] = (
-            partial(heads.propose, hidden, 1, TOP),
-            partial(heads.propose, hidden, options.heads, TOP),
-            partial(draft, source, sequences, 2.0),
-            partial(draft, source, sequences, 0.0),
-        )
-        first, together, draft_first, draft_all = (median_ms(call, step) for call in calls)
-        print(f"{count:>4} {first:>8.2f} {together:>12.2f} {draft_first:>14.2f} {draft_all:>11.2f}")
+        one[count] = median_ms({n: partial(h.propose, hidden, 1, TOP) for n, h in loaded.items()}, step)
+        drafts[count] = median_ms({n: partial(draft, s, sequences) for n, s in sources.items()}, step)
+    print(
+        f"{options.heads} heads, width {options.width}, draft vocabulary {options.vocabulary}; median ms of "
+        f"{REPEATS} calls, each after a plain step, which takes {step_ms:.2f} ms (1 row).\n"
+        "After a name: its threads; in brackets: of such a step."
+    )
+    print_table("propose() of one head", one, step_ms)
+    print_table("draft() with all heads", drafts, step_ms)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""Heads written as one ONNX file, which holds all that serving them needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.head_layouts import HeadsLoadError
+from engine.head_weights import HeadWeights, naming
+from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.model import read_shape
+from engine.onnx_graph import build
+from engine.onnx_heads import SUFFIX, OnnxHeads
+
+
+def export(heads: str, out: Path, model: str, bits: int) -> str:
+    """Write the heads of a file or folder, for this GGUF; returns in a few words what was written.
+
+    The file appears whole, after it was loaded and run. Raises HeadsLoadError, ModelLoadError, OSError.
+    """
+    shape = read_shape(model)
+    with naming(heads):
+        if Path(heads).suffix == SUFFIX:
+            raise HeadsLoadError("is ONNX already: export from the file that it was made of")
+        weights = HeadWeights(heads, shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids))
+        weights.metadata.setdefault(FINGERPRINT, fingerprint(model))
+        content = build(weights, bits)
+        OnnxHeads(content, width=shape.width, vocab_size=shape.vocab_size)
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return f"{weights.heads} heads over {weights.rows} tokens in {bits} bits, {len(content) / 1e6:.1f} MB"
