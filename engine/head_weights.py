@@ -42,6 +42,11 @@ class HeadWeights:
         """Of each lm_head: the tokens that heads can guess."""
         return self.vocab_size if self.draft_vocabulary is None else len(self.draft_vocabulary)
 
+    @property
+    def has_own_lm_heads(self) -> bool:
+        """Or else the model's serves them."""
+        return bool(self._file.layout.lm_heads)
+
     def layer(self, head: int, layer: int) -> tuple[Floats, Floats]:
         """Weight [width, width] and bias [width]. Raises HeadsLoadError, as lm_head() does."""
         weight, bias = self._file.layout.layers[head][layer]

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from engine.calibration import RANKS
-from engine.head_files import HeadsFile
 from engine.head_layouts import HeadsLoadError, files_of
-from engine.head_weights import check_sizes, own_lm_head
-from engine.lm_head import FINGERPRINT, fingerprint
+from engine.head_weights import HeadWeights, naming
+from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.model import Model, Tokens, read_shape
 from training import heads_file
 from training.errors import PromptsError, TrainingError
@@ -59,12 +58,9 @@ def slice_heads(
             f"a draft vocabulary of {tokens} tokens cannot be: the model has {shape.vocab_size}, and "
             f"{RANKS} is the least"
         )
-    try:
-        file = HeadsFile(heads)
-        check_sizes(file, shape.width, shape.vocab_size)
-        _refuse_sliced(file, shape.vocab_size)
-    except HeadsLoadError as error:
-        raise HeadsLoadError(f"{heads}: {error.message}") from error
+    with naming(str(heads)):
+        full = HeadWeights(str(heads), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids))
+        _refuse_sliced(full)
     vocabulary = Model(model, gpu_layers=0, vocabulary_only=True)
     counts = count_tokens(vocabulary, read_texts(texts) if texts else composed_texts())
     if not counts.any():
@@ -87,34 +83,30 @@ def slice_heads(
             "coverage": round(coverage, 4),
         },
     }
-    try:
-        weights = _weights(file, shape.width, shape.vocab_size, kept)
-    except HeadsLoadError as error:
-        raise HeadsLoadError(f"{heads}: {error.message}") from error
+    with naming(str(heads)):
+        weights = _weights(full, kept)
     heads_file.write_tensors(output, weights, kept, metadata)
-    return Sliced(len(file.layout.layers), tokens, shape.vocab_size, coverage)
+    return Sliced(full.heads, tokens, shape.vocab_size, coverage)
 
 
-def _refuse_sliced(file: HeadsFile, vocab_size: int) -> None:
-    key = file.layout.token_map
-    cut = file.config.get("truncated_vocab_size", vocab_size) if key is None else len(file.ids(key))
-    if key is not None or cut != vocab_size:
-        raise HeadsLoadError(f"cut to {cut} of {vocab_size} tokens already: slice the full heads")
-    if not file.layout.lm_heads and file.config.get("logit_scale", 1.0) != 1.0:
+def _refuse_sliced(full: HeadWeights) -> None:
+    if full.draft_vocabulary is not None:
+        cut = f"cut to {full.rows} of {full.vocab_size} tokens already"
+        raise HeadsLoadError(f"{cut}: slice the full heads")
+    if full.logit_scale != 1.0 and not full.has_own_lm_heads:
         raise HeadsLoadError("has a logit_scale but no lm_head of its own, which could take it over")
 
 
-def _weights(file: HeadsFile, width: int, vocab_size: int, kept: Tokens) -> dict[str, Tensor]:
+def _weights(full: HeadWeights, kept: Tokens) -> dict[str, Tensor]:
     """By vLLM's keys, whose layout has draft vocabularies; bf16, so that not all is in memory as float32."""
     weights = {}
-    for head, layers in enumerate(file.layout.layers):
-        for layer, (weight, bias) in enumerate(layers):
+    for head in range(full.heads):
+        for layer in range(full.layers):
+            matrix, bias = full.layer(head, layer)
             key = f"blocks.{head}.layers.{layer}"
-            weights[f"{key}.weight"] = torch.from_numpy(file.floats(weight, (width, width))).bfloat16()
-            if bias:
-                weights[f"{key}.bias"] = torch.from_numpy(file.floats(bias, (width,)))
-    scale = file.config.get("logit_scale", 1.0)
-    for head, key in enumerate(file.layout.lm_heads):
-        rows = own_lm_head(file, key, width, vocab_size, kept)
-        weights[f"lm_heads.{head}.weight"] = torch.from_numpy(rows * scale).bfloat16()
+            weights[f"{key}.weight"] = torch.from_numpy(matrix).bfloat16()
+            weights[f"{key}.bias"] = torch.from_numpy(bias).bfloat16()
+    for head in range(full.lm_heads if full.has_own_lm_heads else 0):
+        rows = full.lm_head(head)[kept] * np.float32(full.logit_scale)
+        weights[f"lm_heads.{head}.weight"] = torch.from_numpy(rows).bfloat16()
     return weights
