@@ -1,8 +1,7 @@
 """Which columns of a model's matrices matter: the importance matrix that coarse number formats are made with.
 
 For each column of each matrix, the mean square of the numbers that meet it while the model reads a text: an
-error in a weight weighs as much as what it is multiplied with. This is the measure of llama.cpp's own
-llama-imatrix, and comes out the same.
+error in a weight weighs as much as what it is multiplied with. llama.cpp's own llama-imatrix takes the same.
 """
 
 from __future__ import annotations

@@ -89,9 +89,8 @@ def quantised_size(path: str, format: str, *, with_importance: bool = False) -> 
 
     plan, log = _plan(path, format, with_importance)
     added = sum(len(key) + 16 for key in _KEYS if key not in log)
-    described = sum(file.stat().st_size for file in _files(path)) - sum(
-        stored(t.shape, t.before) for t in plan
-    )
+    size = sum(file.stat().st_size for file in _files(path))
+    described = size - sum(stored(t.shape, t.before) for t in plan)
     return described + -(-added // ALIGNMENT) * ALIGNMENT + sum(stored(t.shape, t.after) for t in plan)
 
 
@@ -100,10 +99,8 @@ def tensor_shapes(path: str) -> dict[str, tuple[int, ...]]:
     return {tensor.name: tensor.shape for tensor in _plan(path, "f32")[0]}
 
 
-_KEYS = (
-    "general.quantization_version",
-    "general.file_type",
-)  # that llama.cpp adds: length, name, type, number
+# That llama.cpp adds where they are missing; each takes 16 bytes beside its name.
+_KEYS = ("general.quantization_version", "general.file_type")
 
 
 def _files(path: str) -> list[Path]:
@@ -177,7 +174,9 @@ def call_llama(
 
     llama_cpp.llama_log_set(tell, ctypes.c_void_p(0))
     try:
-        return int(llama_cpp.llama_model_quantize(path.encode(), target.encode(), ctypes.byref(params)))
+        return int(
+            llama_cpp.llama_model_quantize(os.fsencode(path), os.fsencode(target), ctypes.byref(params))
+        )
     finally:
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
+import psutil
 import pytest
 from gguf import GGUFReader, dequantize
 
@@ -258,6 +259,19 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tiny_gguf: str, tmp_p
     assert [p.suffix for p in tmp_path.iterdir()] == [".part"]
     requantise(tiny_gguf, str(target), "f16")
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
+    """As when the system runs out of memory."""
+
+    def kill(done: int, _count: int) -> None:
+        if done == 1:
+            [child] = psutil.Process().children()
+            child.kill()
+
+    with pytest.raises(ModelLoadError, match=r"cannot write it as q4_0: its process ended with -9: \["):
+        requantise(default_model_path(), str(tmp_path / "made.gguf"), "q4_0", progress=kill)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_part_of_a_living_process_stays(tiny_gguf: str, tmp_path: Path) -> None:
