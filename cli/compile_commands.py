@@ -220,12 +220,12 @@ class Steps:
         self._bars.stop()
 
     def plan(self, steps: int) -> None:
-        self._count = steps
+        self._count, self._done = steps, 0
         self._bars.update(self._whole, total=steps)
 
     def begin(self, what: str) -> None:
         if not self._console.is_terminal:
-            self.say(f"{self._done + 1}/{self._count}  {what}")
+            self.say(f"{self._done + 1}/{self._count}  {what}" if self._count else what)
         self._bars.update(self._whole, completed=self._done)
         self._bars.update(self._step, description=what, completed=0, visible=True)
         self._done += 1

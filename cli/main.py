@@ -61,7 +61,7 @@ for panel, commands in PANELS.items():
         app.command(name, rich_help_panel=panel, epilog=EPILOGS.get(name))(function)
 app.add_typer(batches, name="batches", rich_help_panel="Bulk runs")
 app.add_typer(keys, name="keys", rich_help_panel="The stack")
-app.add_typer(models, name="models", rich_help_panel="The stack")
+app.add_typer(models, name="models", rich_help_panel="Models")
 app.add_typer(webhooks, name="webhooks", rich_help_panel="Single jobs")
 app.add_typer(bench, name="bench", rich_help_panel="Medusa heads")
 app.command("redis", hidden=True)(redis)
