@@ -46,9 +46,7 @@ def prepare(source: str, folder: Path, *, progress: Progress, reserve: int = 0) 
         progress.begin(f"fetching {source}")
         checkpoint = read_checkpoint(hub.choose(source, wanted_files), source.rpartition("/")[2])
     else:
-        raise SourceError(
-            f"{source}: no such file or folder, and not a hub's name as organisation/repository"
-        )
+        raise SourceError(f"{source}: no such file or folder, nor a hub's name as organisation/repository")
     return _Conversion(checkpoint, folder).run(progress, reserve)
 
 

@@ -82,8 +82,8 @@ def _random_model(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> An
     """Weights spread so that logits differ by several units and every part of the network tells in them."""
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    # A tied embedding must not outweigh the layers, or each token would only be followed by itself. The
-    # MLPs weigh less: llama.cpp reads GELU from a table of 16-bit numbers, whose error would be all one sees.
+    # A tied embedding must not outweigh the layers, or each token would only be followed by itself. Beside it
+    # the MLPs weigh less: llama.cpp reads GELU from 16-bit numbers, whose error would hide all others.
     embedding = 0.25 * WIDTH**-0.5 if config.tie_word_embeddings else 1.0
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -93,7 +93,7 @@ def _random_model(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> An
             elif "embed_tokens" in name:
                 weight.copy_(noise * embedding)
             else:
-                gain = 0.5 if "down_proj" in name else 2.0
+                gain = 0.1 if "down_proj" in name and config.tie_word_embeddings else 2.0
                 weight.copy_(noise * gain / weight.shape[1] ** 0.5)
     model.config.architectures = [type(model).__name__]
     return model.to(dtype).eval()
