@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from api.errors import BadRequest
+from api.errors import BadRequest, NoWorker, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
 from api.routing import route
 from tasks.errors import TargetRefused
@@ -35,8 +35,12 @@ def submit(
     if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
         return earlier
     check_deadline(body.deadline)
-    view = gateway.view(WORKERS_AGE_S)
-    model = route(body.model, gateway.settings.default_model, view, online=online)
+    view, default = gateway.view(WORKERS_AGE_S), gateway.settings.default_model
+    try:
+        model = route(body.model, default, view, online=online)
+    except (NoWorker, UnknownModel):  # a worker may have come since, and Redis gone
+        view = gateway.view()
+        model = route(body.model, default, view, online=online)
     _check_against(view.able(model), body)
     if body.webhook is not None:
         check_target(gateway, body.webhook.url)

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,8 +116,13 @@ def _unpack(sdist: Path, folder: Path) -> None:
         with tarfile.open(sdist) as tar:
             for member in tar:
                 _top, _, path = member.name.partition("/vendor/llama.cpp/")
-                if path.startswith(NEEDED) and member.isfile():
-                    tar.extract(member.replace(name=path, deep=False), folder, filter="data")
+                if path.startswith(NEEDED) and member.isfile() and (content := tar.extractfile(member)):
+                    target = folder / path
+                    if not target.resolve().is_relative_to(folder.resolve()):
+                        raise ConverterError(f"{sdist.name}: cannot be unpacked: {member.name} lies outside")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with content, target.open("wb") as file:
+                        shutil.copyfileobj(content, file)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ConverterError(f"{sdist.name}: cannot be unpacked: {error}") from error
     if not (folder / SCRIPT).is_file():

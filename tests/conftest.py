@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,12 @@ LONGEST_FIRST = (
     "tasks/test_interleavings.py",
     "benchmarks/test_fleet.py",
 )
+
+
+def pytest_configure() -> None:
+    """A suite that a shell runs in the background ignores Ctrl-C, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_from_a_model_to_heads(tiny_gguf: str, prompts: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the extra medusa is not installed")
+    pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
     small = ["--tokens", 3000, "--max-tokens", 24, "--epochs", 1, "--heads", 2, "--threads", 1]
     ended = run(tiny_gguf, "--prompts", prompts, "-o", output, *small)
@@ -36,7 +36,7 @@ def test_from_a_model_to_heads(tiny_gguf: str, prompts: Path, tmp_path: Path) ->
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 def test_two_processes_collect_for_one_training(tiny_gguf: str, prompts: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the extra medusa is not installed")
+    pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
     small = ["--tokens", 3000, "--max-tokens", 24, "--epochs", 1, "--heads", 2, "--processes", 2]
     ended = run(tiny_gguf, "--prompts", prompts, "-o", output, *small)
@@ -51,7 +51,7 @@ def test_two_processes_collect_for_one_training(tiny_gguf: str, prompts: Path, t
 
 
 def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the extra medusa is not installed")
+    pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
     small = ["--max-tokens", 8, "--epochs", 1, "--threads", 1]
     trial = run(tiny_gguf, "-o", output, "--tokens", 500, *small)
@@ -91,7 +91,7 @@ def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Pat
 def test_what_is_wrong_is_one_line(
     tiny_gguf: str, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
-    pytest.importorskip("torch", reason="the extra medusa is not installed")
+    pytest.importorskip("torch", reason="the extra train is not installed")
     places = {"model": tiny_gguf, "folder": str(tmp_path)}
     ended = run(*(argument.format(**places) for argument in arguments))
     assert (ended.returncode, ended.stdout) == (code, "")
@@ -105,4 +105,4 @@ def test_without_torch_it_says_how_to_get_it(tiny_gguf: str, tmp_path: Path) -> 
     command = [sys.executable, "-c", code, "train-heads", tiny_gguf, "-o", str(tmp_path / "h")]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert ended.stderr == "error: training needs torch: pip install 'medusaq[worker,medusa]'\n"
+    assert ended.stderr == "error: training needs torch: pip install 'medusaq[worker,medusa,train]'\n"
