@@ -157,7 +157,7 @@ class ModelPool:
         supervisor.begin(replace(spec, on_given_up=lambda error: self._given_up(member, error)))
         if member.refusal is None:
             wait = f": {member.waiting} jobs wait for it" if member.waiting else ""
-            self._say(f"{member.served.name} is loaded{wait}")
+            self._say(f"loading {member.served.name}{wait}")
 
     def _stop(self, member: _Member, supervisor: Supervisor) -> None:
         """SIGINT: take no more jobs, and end with those that run."""
