@@ -60,7 +60,9 @@ class Watch:
 
     def _look(self) -> None:
         while not self._done.wait(0.1):
-            self.most = max(self.most, len(workers(self._cli)))
+            # While one looks, a worker may end and the next begin; who ran between two looks is in both.
+            between = {*workers(self._cli)} & {*workers(self._cli)}
+            self.most = max(self.most, len(between))
 
     def close(self) -> None:
         self._done.set()
