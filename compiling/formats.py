@@ -86,13 +86,20 @@ def chosen_types(
     return types, left_out
 
 
-def _named(asked: Sequence[str], source: Source, with_importance: bool) -> tuple[list[str], list[str]]:
+def check_names(asked: Sequence[str], with_importance: bool) -> list[str]:
+    """The types of these names, each once. Raises FormatError."""
     types = list(dict.fromkeys(name.strip().lower() for name in asked))
     for name in types:
         if name not in FORMATS:
             raise FormatError(f"no type {name or '(empty)'}; there are {', '.join(FORMATS)}")
         if FORMATS[name].needs_importance and not with_importance:
             raise FormatError(f"{name} needs an importance matrix: give --imatrix TEXT")
+    return types
+
+
+def _named(asked: Sequence[str], source: Source, with_importance: bool) -> tuple[list[str], list[str]]:
+    types = check_names(asked, with_importance)
+    for name in types:
         if why := _unfit(source, name):
             raise FormatError(f"{name}: {why}")
     if source.type not in types:

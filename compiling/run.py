@@ -15,7 +15,7 @@ import numpy as np
 
 from compiling import child, room
 from compiling.errors import CompileError
-from compiling.formats import EXACT, Source, chosen_types, read_source
+from compiling.formats import EXACT, Source, check_names, chosen_types, read_source
 from compiling.progress import Progress
 from compiling.quality import LOGIT_BYTES, MOST_TOKENS, Quality
 from compiling.recommend import Candidate, Load, Recommendation, recommend
@@ -31,6 +31,7 @@ ROUNDS = 3  # of speed: single ones differ by a tenth on a machine with neighbou
 MAX_KL = 0.02  # nats a token; see docs/compile.md
 WORK = "work"  # folder of what is needed meanwhile
 AS_SHIPPED = "source"
+REFERENCE = "exact values"  # in the record, beside the types
 
 
 def bulk(speed: Speed) -> float:
@@ -115,6 +116,8 @@ def compile_model(options: Options, progress: Progress) -> Compiled:
     for text in (options.text, options.imatrix):
         if text is not None:
             read_text(text)
+    if options.types is not None:
+        check_names(options.types, options.imatrix is not None)
     room.make_folder(options.folder)
     record = Record(options.folder)
     source = read_source(_gguf(options, progress))
@@ -174,7 +177,7 @@ class _Run:
         return Compiled(
             source=self._source,
             rows=rows,
-            exact=Quality(**self._known("quality", EXACT)),
+            exact=Quality(**self._known("quality", REFERENCE)),
             recommendation=recommendation,
             options=self._options,
             machine=self._where[0],
@@ -224,8 +227,9 @@ class _Run:
 
     @property
     def _lacks_reference(self) -> bool:
-        unrated = any(not self._known("quality", type) for type in (EXACT, *self._all))
-        return unrated and not self._reference.exists()
+        if not self._known("quality", REFERENCE):
+            return True
+        return any(not self._known("quality", type) for type in self._all) and not self._reference.exists()
 
     # Before the work
 
@@ -297,7 +301,7 @@ class _Run:
         path = Path(self._source.path) if self._source.exact else self._exact
         arguments = ("--reference", str(self._reference), "--text", str(self._text), "--write")
         found = self._ask("quality", path, *arguments)
-        for type in (EXACT, self._base) if self._source.exact else (EXACT,):
+        for type in (REFERENCE, self._base) if self._source.exact else (REFERENCE,):
             self._record.put("quality", found, *self._about("quality", type))
         self._exact.unlink(missing_ok=True)
 

@@ -122,6 +122,33 @@ def test_what_was_half_written_goes(models: Path, out: Path) -> None:
     assert names(out) == {"tiny.q8_0.gguf", "tiny.q4_0.gguf", NAME}
 
 
+def test_f16_is_measured_itself_and_is_not_the_exact_values_of_f32(models: Path, out: Path) -> None:
+    compiled = compile_model(replace(given(models, out), types=("f16",)), Steps())
+    assert compiled.rows[1].quality.kl > 0
+    assert compiled.exact == compiled.rows[0].quality
+
+
+def test_a_record_that_went_while_outputs_are_kept_is_made_anew(models: Path, tmp_path: Path) -> None:
+    class Stopped(Steps):
+        def begin(self, what: str) -> None:
+            super().begin(what)
+            if what == "q8_0: writing":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_model(given(models, tmp_path), Stopped())
+    assert list((tmp_path / WORK).glob("reference-*.f32"))
+    (tmp_path / NAME).unlink()
+    assert compile_model(given(models, tmp_path), Steps()).exact.kl == 0.0
+
+
+def test_names_are_checked_before_a_checkpoint_is_converted(tmp_path: Path) -> None:
+    options = Options(source="no/such-model", folder=tmp_path / "out", types=("q9_9",))
+    with pytest.raises(FormatError, match="no type q9_9"):
+        compile_model(options, Steps())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_quantised_source_is_measured_against_its_exact_values(
     done: tuple[Compiled, Steps], models: Path, tmp_path: Path
 ) -> None:
