@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.errors import BadRequest
 from tasks import openai_format
+from tasks.endpoints import COMPLETIONS
 from tasks.errors import InvalidRequest
 from tasks.job import random_seed
-from tasks.openai_format import COMPLETIONS, as_written, body_fields
+from tasks.openai_format import as_written, body_fields
 from tasks.requests import SEED_LIMIT, JobRequest, parse, read_object, refusal, refused
 
 MAX_CHOICES = 128  # of one request, OpenAI's limit of n: more belong in a batch

@@ -19,22 +19,24 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from api.gateway import Gateway, GatewayDep
+from api.routing import View
 from tasks.errors import FileStoreUnavailable, StoreUnavailable
 from tasks.figure_board import FigureBoard
 from tasks.figures import Figures
-from tasks.standing import Standing, standing
+from tasks.standing import Standing, Waiting, standing
 from tasks.store import JobStore
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["system"])
 
 FREE_BYTES_S = 1.0  # a file store that does not say its free space so soon must not keep the rest back
+NOBODY_WAITS = Waiting(0, 0.0)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
     """Queues, workers and this gateway, in the text format of Prometheus; without Redis the last of them."""
-    families = [*await run_in_threadpool(_of_redis, gateway.store), *await _of_files(gateway)]
+    families = [*await run_in_threadpool(_of_redis, gateway), *await _of_files(gateway)]
     registry = CollectorRegistry()
     registry.register(_Page([*families, *Figures.own("gateway", "").families]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -54,10 +56,12 @@ class _Page(Collector):
         yield from self._families.values()
 
 
-def _of_redis(store: JobStore) -> Iterator[Metric]:
+def _of_redis(gateway: Gateway) -> Iterator[Metric]:
     """All that is in Redis; nothing but the word that it is away when it is."""
+    store = gateway.store
     try:
-        found = [*_queues(standing(store)), *_workers(FigureBoard(store).read()), *_memory(store)]
+        now, view = standing(store), gateway.view()
+        found = [*_queues(now), *_models(now, view), *_workers(FigureBoard(store).read()), *_memory(store)]
     except StoreUnavailable as error:
         log.warning("metrics without the queues and the workers: %s", error)
         found = None
@@ -74,15 +78,6 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
-    waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
-    by_model = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
-    oldest = "How long the oldest of them has waited"
-    ages = GaugeMetricFamily("medusaq_model_queue_oldest_seconds", oldest, labels=("model", "priority"))
-    for model, queues in now.models.items():
-        for priority, queue in queues.items():
-            by_model.add_metric((model, priority), queue.jobs)
-            ages.add_metric((model, priority), queue.oldest_s)
-    yield from (by_model, ages)
     yield _gauge("medusaq_queue_held_jobs", "Bulk jobs held back for their owner's share", now.held)
     unsent = "Lines of batches that are to be sent to workers and were not yet"
     yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)
@@ -91,6 +86,23 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))
     late = "How long ago the webhook that waits longest should have been sent"
     yield _gauge("medusaq_webhooks_due_seconds", late, now.webhooks_due_s)
+
+
+def _models(now: Standing, view: View) -> Iterator[Metric]:
+    """Of each that is served or announced, and each that jobs wait for: no name that only a request gave."""
+    waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
+    jobs = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
+    oldest = "How long the oldest of them has waited"
+    ages = GaugeMetricFamily("medusaq_model_queue_oldest_seconds", oldest, labels=("model", "priority"))
+    models = sorted({*view.served, *now.models})
+    for model in models:
+        for priority in now.waiting:
+            queue = now.models.get(model, {}).get(priority, NOBODY_WAITS)
+            jobs.add_metric((model, priority), queue.jobs)
+            ages.add_metric((model, priority), queue.oldest_s)
+    alive = {model: len(view.able(model)) for model in models}
+    yield from (jobs, ages)
+    yield _gauges("medusaq_model_workers", "Live workers of this model", "model", alive)
 
 
 def _workers(workers: list[Figures]) -> Iterator[Metric]:

@@ -25,8 +25,8 @@ from api.inputs import json_bytes, owner_of, unless_closed
 from api.running import Running
 from api.schemas import ErrorBody
 from api.sse import EventStream, encoded
+from tasks.endpoints import CHAT, COMPLETIONS
 from tasks.openai_answers import answer, answer_of_several, envelope, may_call_tools, total_usage
-from tasks.openai_format import CHAT, COMPLETIONS
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from cli.errors import EXIT_FAILURE, BadInput
 from cli.outputs import check_writable
 from cli.remote import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from tasks.batch import MAX_PRIORITY
-from tasks.openai_format import CHAT, ENDPOINTS
+from tasks.endpoints import CHAT, ENDPOINTS
 
 HOUR_S = 3600
 

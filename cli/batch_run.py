@@ -18,7 +18,7 @@ from cli.run_folder import RunFolder
 from cli.run_record import Part, RunRecord
 from cli.tally import Tally
 from tasks.batch import ENDED, BatchStatus
-from tasks.openai_format import JOBS
+from tasks.endpoints import JOBS
 
 WATCHED = 2  # parts asked about at a time: the gateway works on them in their order
 FLEET_POLL_S = 5.0

@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from cli.charts import DPI, SIZE, plain
-from compiling.run import Compiled
+from compiling.compiled import Compiled
 from compiling.speed import SLOTS
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from cli.outputs import write
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from compiling.compiled import Compiled, Options
     from compiling.progress import Progress
-    from compiling.run import Compiled, Options
 
 COMPILE_EPILOG = """[bold]Examples[/]
 
@@ -84,7 +84,10 @@ def compile_command(
     )
     _show(compiled, output / REPORT if output is not None else None)
     if for_this_machine:
-        typer.echo(f"kept for this machine: {_serving(compiled.source.path)}")
+        made = compiled.source.path
+        typer.echo(f"kept for this machine: {_serving(made)}")
+        if source is not None and Path(made) != Path(source):
+            typer.echo(f"it is for the model as converted: medusaq up --for-this-machine --model {made}")
 
 
 def run(
@@ -99,9 +102,10 @@ def run(
     """Compile as these options say, showing how far it is; folder None is the cache. Raises CliError."""
     try:
         from compiling.choice import choose, own_folder
+        from compiling.compiled import MAX_KL, Options
         from compiling.errors import CompileError, FormatError
         from compiling.recommend import Load
-        from compiling.run import MAX_KL, Options, compile_model
+        from compiling.run import compile_model
         from engine import EngineError, ModelLoadError
         from engine.model import default_model_path
     except ImportError as error:
@@ -200,7 +204,10 @@ def _show(compiled: Compiled, report: Path | None) -> None:
 
 
 class Steps:
-    """How far it is: two bars on a terminal, a line for each step elsewhere. Use as a context."""
+    """How far it is: two bars on a terminal, a line for each step elsewhere. Use as a context.
+
+    The bars come with the first step: until then the terminal is free for those of a download.
+    """
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -213,7 +220,6 @@ class Steps:
         self._count = self._done = 0
 
     def __enter__(self) -> Steps:
-        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -224,6 +230,7 @@ class Steps:
         self._bars.update(self._whole, total=steps)
 
     def begin(self, what: str) -> None:
+        self._bars.start()
         if not self._console.is_terminal:
             self.say(f"{self._done + 1}/{self._count}  {what}" if self._count else what)
         self._bars.update(self._whole, completed=self._done)

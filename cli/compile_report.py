@@ -8,9 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from cli.comparison_report import STYLE
+from compiling.compiled import COUNTS, Compiled, Row
 from compiling.recommend import Load
 from compiling.room import size
-from compiling.run import COUNTS, Compiled, Row
 from compiling.speed import SLOTS
 
 if TYPE_CHECKING:

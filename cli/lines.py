@@ -8,10 +8,10 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from cli.errors import BadInput
+from cli.formats import Format
 from tasks.requests import Problem
 
 MAX_LINE_BYTES = 16 * 1024 * 1024  # four times what the gateway takes by default; bounds our memory
@@ -19,16 +19,6 @@ PEEK_BYTES = 4096
 DEFAULT_COLUMN = "prompt"
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 OVERLONG = "\udc00"  # stands for an overlong line inside a CSV row; decoding never yields it
-
-
-class Format(StrEnum):
-    """How a prompt file is written; jsonl takes batch lines too."""
-
-    AUTO = "auto"
-    BATCH = "batch"
-    JSONL = "jsonl"
-    TEXT = "text"
-    CSV = "csv"
 
 
 SUFFIXES = {

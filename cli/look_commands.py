@@ -18,28 +18,36 @@ from cli.service_commands import STATE_DIR
 
 def top(
     url: UrlOption = DEFAULT_URL,
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
+    ] = STATE_DIR,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
 ) -> None:
-    """Watch queues, workers, batches and speeds, until Ctrl-C."""
-    from rich.console import Console
+    """Watch queues, models, workers, batches and speeds, until Ctrl-C."""
+    from rich.console import Console, RenderableType
 
     from cli.client import Refused, check_url
     from cli.errors import GatewayUnreachable
+    from cli.model_states import model_states, models_nearby
     from cli.top import Speeds, look
     from cli.top_view import view
 
     address, console = check_url(url), Console()
     picture, speeds, trouble = look(address), Speeds(), None
+
+    def shown() -> RenderableType:
+        models = model_states(picture, models_nearby(state_dir, address))
+        return view(console, address, picture, speeds, trouble, models)
+
     if once or not console.is_terminal:
-        console.print(view(console, address, picture, speeds, trouble))
+        console.print(shown())
         return
     from rich.live import Live
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be left as it was found
-    shown = view(console, address, picture, speeds, trouble)
     try:
-        with Live(shown, console=console, screen=True, auto_refresh=False) as live:
+        with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 try:
@@ -47,7 +55,7 @@ def top(
                     speeds, trouble = Speeds.between(before, picture), None
                 except (GatewayUnreachable, Refused) as error:  # the latter: Redis left between two questions
                     trouble = str(error)
-                live.update(view(console, address, picture, speeds, trouble), refresh=True)
+                live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         return
 

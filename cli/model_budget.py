@@ -16,10 +16,11 @@ from tasks.settings import Settings
 
 if TYPE_CHECKING:
     from engine import EngineConfig
+    from engine.free_memory import Memory
     from engine.memory import Needed
+    from engine.named_models import NamedModel
 
 RESERVE = 0.1  # of what is available: other programs grow too
-CONTAINER_LIMIT, CONTAINER_USED = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,6 @@ class Served:
     name: str
     asked: str
     needed: Needed
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Bytes of memory: all that this process could ever get, and what is free of it now."""
-
-    whole: int
-    available: int
 
 
 def parse_size(text: str, what: str) -> int:
@@ -50,25 +43,16 @@ def parse_size(text: str, what: str) -> int:
     return count
 
 
-def look_at_machine() -> Machine:
-    """Of this machine, or of the container that this process is in."""
+def look_at_machine() -> Memory:
+    """Raises CliError where it cannot be told."""
     if importlib.util.find_spec("psutil") is None:
         raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
-    import psutil
+    from engine.free_memory import look_at_memory
 
-    memory = psutil.virtual_memory()
-    whole, available = memory.total, memory.available
-    try:
-        limit = Path(CONTAINER_LIMIT).read_text(encoding="utf-8").strip()
-        if limit != "max":
-            whole = min(whole, int(limit))
-            available = min(available, int(limit) - int(Path(CONTAINER_USED).read_text(encoding="utf-8")))
-    except (OSError, ValueError):  # not Linux, or not in a container
-        pass
-    return Machine(whole, max(0, available))
+    return look_at_memory()
 
 
-def budget_of(settings: Settings, given: str | None, machine: Machine) -> tuple[int, str | None]:
+def budget_of(settings: Settings, given: str | None, machine: Memory) -> tuple[int, str | None]:
     """Bytes for all models together, and a warning if there is one. Raises BadInput."""
     asked = given if given is not None else settings.memory
     if asked is None:
@@ -105,6 +89,18 @@ def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
             raise BadInput(f"two models are called {found.name!r}, and jobs name them by that: leave one out")
         models.append(found)
     return models
+
+
+def need_of(model: NamedModel, settings: Settings) -> int | None:
+    """Bytes of memory for a worker of these settings; None where that cannot be known now."""
+    from engine import ModelLoadError
+    from engine.memory import needed
+
+    heads = settings.heads or (None if model.heads is None else model.heads.path)
+    try:
+        return needed(replace(engine_config(settings), model=model.model.path, heads=heads)).total
+    except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
+        return None
 
 
 def engine_config(settings: Settings) -> EngineConfig:

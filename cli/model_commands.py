@@ -14,10 +14,12 @@ import typer
 
 from cli.errors import EXIT_FAILURE, CliError
 from cli.remote import JsonOption, print_list
+from cli.service_commands import STATE_DIR
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cli.model_states import ModelState
     from engine.kept_files import Progress
     from engine.named_models import NamedModel, Register
 
@@ -54,7 +56,7 @@ def add(
     ] = False,
 ) -> None:
     """Give a model a name. Its files stay where they are; their hashes are kept."""
-    from cli.named_models import check_heads, find_heads, find_model
+    from cli.named_models import check_heads, find_heads, find_model, find_template
     from engine.kept_files import kept_file, size_of
     from engine.named_models import NamedModel, check_name, now
 
@@ -62,6 +64,7 @@ def add(
         check_name(name)
         if not replace and (taken := register.all().get(name)):
             raise CliError(f"{name!r} is {taken.model.path} already: remove it first, or say --replace")
+        template = None if chat_template is None else find_template(chat_template)
         path = find_model(source, file)
         heads_path = None if heads is None else find_heads(heads)
         if heads_path is not None:
@@ -70,21 +73,37 @@ def add(
         with _reading(size) as progress:
             kept = kept_file(path, source, progress)
             kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
-        if chat_template is not None and Path(chat_template).expanduser().exists():
-            chat_template = str(Path(chat_template).expanduser().absolute())
-        register.add(NamedModel(name, kept, kept_heads, chat_template, now()), replace=replace)
+        register.add(NamedModel(name, kept, kept_heads, template, now()), replace=replace)
     typer.echo(f"{name} is {kept.path}")
 
 
 @models.command("list")
-def list_models(as_json: JsonOption = False) -> None:
-    """List the names and what they stand for."""
+def list_models(
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
+    ] = STATE_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List the names, what they stand for and need in memory, and what they do in a `medusaq up`."""
+    from cli.model_budget import need_of
+    from cli.model_states import ModelState, states_nearby
+    from tasks.settings import get_settings
+
     with _register() as register:
         found = list(register.all().values())
+        needs = [need_of(model, get_settings()) for model in found]
+    nearby = states_nearby(state_dir) if found else None
+    others = ModelState("", "-" if nearby is None else "not served")
+    states = {model.name: model for model in nearby or ()}
+    rows = [(model, need, states.get(model.name, others)) for model, need in zip(found, needs, strict=True)]
     if as_json:
-        typer.echo(json.dumps([asdict(model) for model in found], ensure_ascii=False))
+        told = [
+            {**asdict(model), "need_bytes": need, "state": state.state, "waiting": state.waiting}
+            for model, need, state in rows
+        ]
+        typer.echo(json.dumps(told, ensure_ascii=False))
     elif found:
-        print_list(_table(found), False, "")
+        print_list(_table(rows), False, "")
     else:
         typer.echo("no model has a name yet: medusaq models add NAME PATH")
 
@@ -150,16 +169,19 @@ def _reading(size: int) -> Iterator[Progress]:
         yield lambda count: bar.advance(task, count)
 
 
-def _table(found: list[NamedModel]) -> Table:
+def _table(rows: list[tuple[NamedModel, int | None, ModelState]]) -> Table:
     from datetime import datetime
 
     from rich.filesize import decimal
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("name", "size", "added", "heads", "file", box=None, pad_edge=False)
-    for model in found:
+    columns = ("name", "size", "needs", "state", "waiting", "added", "heads", "file")
+    table = Table(*columns, box=None, pad_edge=False)
+    for model, need, state in rows:
         added = datetime.fromtimestamp(model.added_at).strftime("%Y-%m-%d")
         heads = "-" if model.heads is None else Path(model.heads.path).name
-        table.add_row(model.name, decimal(model.model.bytes), added, Text(heads), Text(model.model.path))
+        sizes = decimal(model.model.bytes), "-" if need is None else decimal(need)
+        waiting = f"{state.waiting:,}" if state.waiting else "-"
+        table.add_row(model.name, *sizes, state.state, waiting, added, Text(heads), Text(model.model.path))
     return table

@@ -9,12 +9,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cli.errors import CliError, ModelNotLoadable
-from cli.model_budget import Served
+from cli.model_budget import Served, check_each_fits, served_models
+from cli.pool_member import Member, child_name
 from cli.supervisor import ChildSpec, Supervisor
 from cli.turns import Model, Phase, Rules, at_once, decide
 from tasks.errors import StoreUnavailable
@@ -30,30 +31,7 @@ ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wai
 ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
 SWAP_DRAIN_S = 600.0  # that the running jobs of a model have which makes room for another
 KILL_S = 10.0  # above that until its worker is killed
-BUSY = ("running", "waiting")  # figures of an engine that has something to do
 NO_MODEL = ""  # whose queues hold what any worker may run
-
-
-@dataclass(slots=True)
-class _Member:
-    """A model of the pool. pid: of the worker that was ready last. refusal: why it cannot be loaded."""
-
-    served: Served
-    model: Model
-    pid: int | None = None
-    refusal: str | None = None
-    lost: bool = False  # not even its refusals can be served
-    waiting: int = 0
-    running: int = 0
-
-    @property
-    def child(self) -> str:
-        return child_name(self.served.name)
-
-
-def child_name(model: str) -> str:
-    """Of its worker, among the services."""
-    return f"worker of {model}"
 
 
 class ModelPool:
@@ -68,12 +46,15 @@ class ModelPool:
         say: Callable[[str], None],
         note: Path,
         swap_s: float,
+        look: Callable[[Served], Served],
     ) -> None:
         """spec: the worker of a model, or what refuses its jobs for a reason. note: a file that shows the
-        pool to other commands. swap_s: after which a worker that makes room is killed.
+        pool to other commands. swap_s: after which a worker that makes room is killed. look: what a model
+        needs by now; raises CliError where it cannot be served any more.
         """
         self._swap_s = swap_s
-        self._members = [_Member(model, Model(model.name, model.needed.total)) for model in models]
+        self._look = look
+        self._members = [Member(model, Model(model.name, model.needed.total)) for model in models]
         self._rules = rules
         self._settings = settings.model_copy(update={"redis_timeout_s": ANSWER_S})
         self._spec = spec
@@ -94,11 +75,13 @@ class ModelPool:
         try:
             registry = Registry(self._store, self._settings.worker_ttl_s)
             live, waiting = registry.live(), self._waiting(self._store)
-            registry.announce_models([member.served.name for member in self._members], ANNOUNCED_S)
-        except StoreUnavailable:
-            return  # nothing is known, so nothing is swapped
-        for member in self._members:
-            self._see(member, supervisor, live, waiting, now)
+            names = [member.served.name for member in self._members if not member.lost]
+            registry.announce_models(names, ANNOUNCED_S)
+        except StoreUnavailable:  # nothing is known, so nothing is swapped, and no worker can say it is ready
+            for member in self._members:
+                member.load_began = now
+            return
+        self._see(supervisor, live, waiting, now)
         actions = decide([m.model for m in self._members if not m.lost], self._rules, now)
         for member in self._members:
             if member.served.name in actions.stop:
@@ -123,49 +106,51 @@ class ModelPool:
         return {name: sum(lengths[2 * place : 2 * place + 2]) for place, name in enumerate(names)}
 
     def _see(
-        self,
-        member: _Member,
-        supervisor: Supervisor,
-        live: Sequence[WorkerInfo],
-        waiting: dict[str, int],
-        now: float,
+        self, supervisor: Supervisor, live: Sequence[WorkerInfo], waiting: dict[str, int], now: float
     ) -> None:
-        model, pid = member.model, supervisor.pids().get(member.child)
-        worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
-        phase = model.phase
-        if phase is not Phase.PARKED and not supervisor.has(member.child):
-            phase = Phase.PARKED
-        elif phase is Phase.LOADING and worker is not None:
-            phase, member.pid = Phase.RUNNING, pid
-        elif phase is Phase.RUNNING and pid != member.pid:
-            phase = Phase.LOADING  # it crashed, and keeps its memory for the restart
-        member.waiting = waiting[model.name]
-        member.running = 0 if worker is None else sum(int(worker.metrics.get(name, 0)) for name in BUSY)
-        idle = worker is not None and not (member.waiting or member.running or waiting[NO_MODEL])
-        parked_for = phase is Phase.PARKED and member.waiting > 0
-        member.model = replace(
-            model,
-            phase=phase,
-            running_since=now if phase is not model.phase else model.running_since,
-            waited_for_since=_since(model.waited_for_since, now) if parked_for else None,
-            idle_since=_since(model.idle_since, now) if idle and phase is Phase.RUNNING else None,
-        )
+        pids, heir = supervisor.pids(), self._heir()
+        for member in self._members:
+            pid, there = pids.get(member.child), supervisor.has(member.child)
+            worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
+            own = waiting[member.served.name] + (waiting[NO_MODEL] if member is heir else 0)
+            member.see(there, pid, worker, own, waiting[NO_MODEL], now)
+            if (why := member.stuck(self._settings.load_s, now)) is not None:
+                supervisor.end(member.child, signal.SIGKILL, 0)
+                member.ending, member.model = why, replace(member.model, phase=Phase.STOPPING)
+            elif member.ending is not None and not there:
+                why, member.ending = member.ending, None
+                self._given_up(member, CliError(why))
 
-    def _start(self, member: _Member, supervisor: Supervisor) -> None:
+    def _heir(self) -> Member | None:
+        """Who is to be started for jobs that name no model: one of those that can be served, if none runs."""
+        able = [member for member in self._members if member.refusal is None]
+        return None if any(m.model.phase is not Phase.PARKED for m in able) else next(iter(able), None)
+
+    def _start(self, member: Member, supervisor: Supervisor) -> None:
+        if member.refusal is None:
+            try:  # its name may stand for another file since
+                need = self._look(member.served).needed.total
+            except CliError as error:
+                self._given_up(member, error)
+                return
+            if need > member.model.need:
+                member.model = replace(member.model, need=need)
+                return  # which is decided anew
+            member.model = replace(member.model, need=need)
         spec = self._spec(member.served, member.refusal)
-        member.model = replace(member.model, phase=Phase.LOADING, waited_for_since=None)
+        member.starts(spec.log)
         supervisor.begin(replace(spec, on_given_up=lambda error: self._given_up(member, error)))
         if member.refusal is None:
             wait = f": {member.waiting} jobs wait for it" if member.waiting else ""
             self._say(f"loading {member.served.name}{wait}")
 
-    def _stop(self, member: _Member, supervisor: Supervisor) -> None:
+    def _stop(self, member: Member, supervisor: Supervisor) -> None:
         """SIGINT: take no more jobs, and end with those that run."""
         supervisor.end(member.child, signal.SIGINT, self._swap_s)
         member.model = replace(member.model, phase=Phase.STOPPING, idle_since=None)
         self._say(f"{member.served.name} is parked when its running jobs have ended: another model's turn")
 
-    def _given_up(self, member: _Member, error: CliError) -> None:
+    def _given_up(self, member: Member, error: CliError) -> None:
         """Its jobs fail with the reason from now on. Raises the error when no model is left."""
         name = member.served.name
         member.lost = member.refusal is not None
@@ -213,6 +198,7 @@ def pool_of(
     Two engines on the same cores slow each other, so that each gets its share of them.
     """
     from engine.context import usable_cores
+    from engine.refusing import FACTORY, REASON
 
     together = at_once([model.needed.total for model in models], budget)
     threads = settings.threads or max(1, usable_cores() // together)
@@ -225,12 +211,20 @@ def pool_of(
             "MEDUSAQ_SWAP_DRAIN_S": str(swap_s),
         }
         if refusal is not None:
-            env |= {"MEDUSAQ_ENGINE_FACTORY": "engine.refusing:load", "MEDUSAQ_REFUSAL": refusal}
+            # No file is needed for that, and none may be there: a path only says what the model is called.
+            env |= {"MEDUSAQ_ENGINE_FACTORY": FACTORY, REASON: refusal}
+            env["MEDUSAQ_MODEL"] = f"./{model.name}.gguf"
         own = worker(env, models.index(model))
         log = own.log.with_name(f"worker-{re.sub(r'[^A-Za-z0-9._-]', '_', model.name)}.log")
         return replace(own, name=child_name(model.name), log=log)
 
-    return ModelPool(models, Rules(budget, settings.turn_s), settings, spec, say, note, swap_s + KILL_S)
+    def look(model: Served) -> Served:
+        [found] = served_models([model.asked], settings)
+        check_each_fits([found], budget, settings)
+        return found
+
+    rules = Rules(budget, settings.turn_s)
+    return ModelPool(models, rules, settings, spec, say, note, swap_s + KILL_S, look)
 
 
 def refusal_bytes() -> int:
@@ -238,7 +232,3 @@ def refusal_bytes() -> int:
     from engine.memory import PROCESS_BYTES
 
     return PROCESS_BYTES
-
-
-def _since(then: float | None, now: float) -> float:
-    return now if then is None else then

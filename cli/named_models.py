@@ -1,4 +1,4 @@
-"""What `medusaq models add` is given, found and checked: a GGUF, and heads that fit it."""
+"""What `medusaq models add` is given, found and checked: a GGUF, heads that fit it, and a chat template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from cli.errors import BadInput, CliError
 
 GGUF = ".gguf"
-HEADS_PATTERNS = ("*.safetensors", "*.pt", "*.bin", "config.json")
 
 
 def find_model(source: str, file: str | None) -> Path:
@@ -36,23 +35,33 @@ def find_heads(source: str) -> Path:
         return path
     if not _is_hub_name(source):
         raise CliError(f"{source}: no such file or folder")
-    from compiling.hub import fetch
+    from compiling.heads import find
 
-    return Path(fetch(source, HEADS_PATTERNS))
+    return find(source)
+
+
+def find_template(given: str) -> str:
+    """A known template's name as it is, also beside a folder of that name; of a file, its whole path.
+
+    Raises ModelLoadError.
+    """
+    from engine import chat_templates
+
+    if given in chat_templates.known():
+        return given
+    path = str(Path(given).expanduser().absolute())
+    chat_templates.read(path)
+    return path
 
 
 def check_heads(heads: Path, model: Path) -> None:
     """Raises HeadsLoadError for heads that are none, or that are for a model of another shape."""
-    from engine import HeadsLoadError
+    from engine.head_backends import load_heads
     from engine.lm_head import lm_head_rows
     from engine.model import read_shape
 
-    try:
-        from engine.heads import MedusaHeads
-    except ImportError as error:
-        raise HeadsLoadError(f"heads need {error.name}: pip install 'medusaq[medusa]'") from error
     shape = read_shape(str(model))
-    MedusaHeads.load(
+    load_heads(
         str(heads),
         width=shape.width,
         vocab_size=shape.vocab_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from cli.errors import BadInput, writing
@@ -19,6 +21,23 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Raises CliError."""
+    """Whole or not at all, but through a link, to a device or where only the file itself may be changed.
+
+    Raises CliError.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with writing(path):
-        path.write_bytes(content)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        try:
+            part.write_bytes(content)
+            if path.exists():
+                part.chmod(path.stat().st_mode)
+            part.replace(path)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY):
+                raise
+            path.write_bytes(content)
+        finally:
+            part.unlink(missing_ok=True)

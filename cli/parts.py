@@ -19,7 +19,7 @@ from cli.results import dump, invalid
 from cli.run_folder import RunFolder
 from cli.run_record import Part
 from tasks.durable import sync, sync_folder
-from tasks.openai_format import JOBS
+from tasks.endpoints import JOBS
 
 MAX_LINES = 50_000  # what a gateway takes by default, as OpenAI's does
 MAX_BYTES = 190_000_000  # under their 200 MB

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.errors import BadInput
-from cli.lines import Format, Record, detect, records
+from cli.formats import Format
+from cli.lines import Record, detect, records
 from cli.seen import Seen
 from tasks.openai_format import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
 from tasks.requests import HALF_PAIR, Problem, is_unicode, job_problems

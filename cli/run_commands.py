@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, BadInput
-from cli.lines import Format
+from cli.formats import Format
 from cli.request_options import (
     AcceptanceOption,
     DecodingOption,

@@ -57,7 +57,7 @@ def run_worker(settings: Settings) -> NoReturn:
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
     if settings.log_format == "text":  # for what the engine says before Celery is ready to log
         logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
-    _celery("worker", "-l", settings.log_level, *options, *_worker_options("worker"))
+    celery_worker("-l", settings.log_level, *options, *_worker_options("worker"))
 
 
 def run_io(settings: Settings) -> NoReturn:
@@ -66,7 +66,7 @@ def run_io(settings: Settings) -> NoReturn:
     options = ["-B", "-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
     # At INFO each reconciliation would write three lines, every two seconds, for ever.
     level = "WARNING" if settings.log_level == "INFO" else settings.log_level
-    _celery("worker", "-l", level, *options, *_worker_options("io"))
+    celery_worker("-l", level, *options, *_worker_options("io"))
 
 
 def run_flower(settings: Settings) -> NoReturn:
@@ -112,6 +112,22 @@ def run_redis(port: int, folder: Path) -> NoReturn:
 def _worker_options(kind: str) -> list[str]:
     # The pid: several on one machine must not share a name, and Flower tells a restarted one apart.
     return ["-n", f"{kind}-{os.getpid()}@%h", "--without-gossip", "--without-mingle"]
+
+
+def celery_worker(*arguments: str) -> NoReturn:
+    """Run `celery -A tasks.app worker` here, and end with its exit code.
+
+    Without the rest of celery's command line, which loads Flower and a shell for people.
+    """
+    from celery.bin.base import CLIContext
+    from celery.bin.worker import worker
+
+    from tasks.app import app
+
+    quiet = get_settings().log_format == "json"
+    context = CLIContext(app=app, no_color=False, workdir=None, quiet=quiet)
+    worker.main([*arguments], prog_name="celery worker", obj=context)
+    sys.exit(0)
 
 
 def _celery(*arguments: str) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from cli.errors import CliError
 from cli.lock import FolderLock
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
+from cli.stack_children import Children, flower_keeps
 from cli.stack_notes import MODELS_FILE, STACK_FILE
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.errors import SettingsError
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 READY_POLL_S = 0.2
 SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
-STOP_MARGIN_S = 10.0  # above a worker's own drain time before it is killed
-FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
-STOP_TIMEOUT_S = 6.0  # of the gateway (3 s of grace), Flower and the rest
 
 
 @dataclass(frozen=True)
@@ -91,9 +88,11 @@ class Stack:
         # Named by nobody, they are kept with the records that tell of them.
         named = "files" in settings.model_fields_set and not options.private
         self._files = settings.files if named else str(self._state_dir / "files")
+        self._other_redis = "redis_url" in settings.model_fields_set
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
         self._served, self._budget = options.served, options.budget
+        self._children = Children(self._env, self.logs, self._settings.metrics_port, self._drain_s)
         self._pool = self._new_pool() if options.served else None
         tend = self._pool.tend if self._pool else None
         self._supervisor = Supervisor(self._specs(), say, on_failure, tend)
@@ -120,6 +119,8 @@ class Stack:
         except BaseException:
             self._lock.release()
             raise
+        if self._other_redis:
+            self._say("MEDUSAQ_REDIS_URL is not used: a stack on one machine brings a Redis of its own")
         self._supervisor.start()
         return self
 
@@ -186,40 +187,16 @@ class Stack:
 
     def _specs(self) -> list[ChildSpec]:
         """All but the workers of several models, which the pool starts."""
-        data = str(self._state_dir / "redis")
-        redis = self._child("redis", str(self._redis_port), data)
+        new, data = self._children.service, str(self._state_dir / "redis")
         specs = [
-            replace(redis, stop_stage=2, ready=self._redis_answers),
-            replace(self._child("gateway"), stop_stage=0),
-            self._child("io"),
+            replace(new("redis", str(self._redis_port), data), stop_stage=2, ready=self._redis_answers),
+            replace(new("gateway"), stop_stage=0),
+            new("io"),
         ]
         if not self._served:
-            specs.insert(1, self._worker({} if self._model is None else {"MEDUSAQ_MODEL": self._model}))
-        return specs if self._flower_port is None else [*specs, self._child("flower")]
-
-    def _child(self, service: str, *arguments: str) -> ChildSpec:
-        # -P: a folder of the current directory must not pass for one of our packages
-        argv = [sys.executable, "-P", "-m", "cli", service, *arguments]
-        own = self._env | {"MEDUSAQ_METRICS_PORT": str(self._metrics_port(service))}
-        return ChildSpec(service, argv, self.logs / f"{service}.log", own, 1, STOP_TIMEOUT_S)
-
-    def _worker(self, env: dict[str, str], place: int = 0) -> ChildSpec:
-        """place: among several."""
-        spec = self._child("worker")
-        own = {"MEDUSAQ_METRICS_PORT": str(self._metrics_port("worker", place))}
-        return replace(
-            spec,
-            env={**spec.env, **own, **env},
-            stop_timeout_s=self._drain_s + STOP_MARGIN_S,
-            model_exit=True,
-        )
-
-    def _metrics_port(self, service: str, place: int = 0) -> int:
-        """All are on this machine. 0 is none."""
-        first = self._settings.metrics_port
-        if not first or service not in ("worker", "io"):
-            return first
-        return first + 1 if service == "io" else first + place + (place > 0)
+            env = {} if self._model is None else {"MEDUSAQ_MODEL": self._model}
+            specs.insert(1, self._children.worker(env))
+        return specs if self._flower_port is None else [*specs, new("flower")]
 
     @property
     def _env(self) -> dict[str, str]:
@@ -237,14 +214,16 @@ class Stack:
             env["MEDUSAQ_WEIGHTS"] = self._weights
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
-            env |= _flower_keeps(self._state_dir / "flower")
+            env |= flower_keeps(self._state_dir / "flower")
         return env
 
     def _new_pool(self) -> ModelPool:
         from cli.model_pool import pool_of
 
         note = self._state_dir / MODELS_FILE
-        return pool_of(self._served, self._budget, self._settings, self._worker, self._say, note)
+        weights = {} if self._weights is None else {"weights": self._weights}
+        settings = self._settings.model_copy(update=weights)
+        return pool_of(self._served, self._budget, settings, self._children.worker, self._say, note)
 
     def _redis_answers(self) -> bool:
         """Raises CliError where the gateway may not be started."""
@@ -262,15 +241,6 @@ class Stack:
         except SettingsError as error:
             raise CliError(str(error)) from None
         return True
-
-
-def _flower_keeps(db: Path) -> dict[str, str]:
-    """Variables that have Flower keep what it has seen in this file, but for the last seconds of a kill."""
-    return {
-        "FLOWER_PERSISTENT": "True",
-        "FLOWER_DB": str(db),
-        "FLOWER_STATE_SAVE_INTERVAL": str(FLOWER_SAVE_MS),
-    }
 
 
 def _check_packages(options: StackOptions, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cli.client import call, text
 
+PRIORITIES = ("interactive", "bulk")
 MOST_BATCHES = 50  # looked through for those under way: the newest
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
@@ -35,6 +36,19 @@ class Picture:
             if name == "medusaq_model_queue_jobs" and ("priority", priority) in labels and count
         ]
         return sorted(found)
+
+    @property
+    def waited_for(self) -> set[str]:
+        """Models that jobs wait for."""
+        return {model for priority in PRIORITIES for model, _ in self.waiting_by_model(priority)}
+
+    def waiting_for(self, model: str) -> tuple[int, float]:
+        """How many jobs wait for a model, and how long the oldest of them has (s)."""
+        names = ("model_queue_jobs", "model_queue_oldest_seconds")
+        jobs, ages = (
+            [self.value(name, model=model, priority=priority) for priority in PRIORITIES] for name in names
+        )
+        return int(sum(jobs)), max(ages)
 
     @property
     def redis_up(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -10,25 +10,36 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cli.doctor.findings import size
+from cli.model_states import FAILED, UNSERVED, ModelState
 from cli.progress import duration
-from cli.top import Picture, Speeds, done
+from cli.top import PRIORITIES, Picture, Speeds, done
 
 NARROW = 80  # columns; below, tables leave out what is nice to know
 
 
-def view(console: Console, url: str, picture: Picture, speeds: Speeds, trouble: str | None) -> RenderableType:
-    """trouble: why this picture is not of now."""
+def view(
+    console: Console,
+    url: str,
+    picture: Picture,
+    speeds: Speeds,
+    trouble: str | None,
+    models: Sequence[ModelState] = (),
+) -> RenderableType:
+    """trouble: why this picture is not of now. models: of this picture."""
     wide = console.width >= NARROW
-    parts: list[RenderableType] = [_head(url, picture, trouble)]
+    parts: list[RenderableType] = [_head(url, picture, trouble, models)]
     if picture.redis_up:
-        parts += [Text(), _queues(picture, speeds), Text(), _workers(picture, wide)]
+        parts += [Text(), _queues(picture, speeds)]
+        parts += [Text(), _models(models, wide)] if models else []
+        parts += [Text(), _workers(picture, wide)]
         if picture.batches:
             parts += [Text(), _batches(picture, speeds, wide)]
     return Group(*parts)
 
 
-def _head(url: str, picture: Picture, trouble: str | None) -> Text:
-    wrong = _wrong(picture, trouble)
+def _head(url: str, picture: Picture, trouble: str | None, models: Sequence[ModelState]) -> Text:
+    wrong = _wrong(picture, trouble) or _wrong_with(models)
     line = Text(wrong or "all is well", "bold red" if wrong else "green", no_wrap=True, overflow="ellipsis")
     return line.append(f"  {datetime.now():%H:%M:%S}  {url}", style="default")
 
@@ -45,9 +56,18 @@ def _wrong(picture: Picture, trouble: str | None) -> str | None:
     return None
 
 
+def _wrong_with(models: Sequence[ModelState]) -> str | None:
+    for model in models:
+        if model.state == FAILED:
+            return f"{model.name} cannot be loaded, and its jobs fail: medusaq doctor"
+        if model.state == UNSERVED:
+            return f"jobs wait for {model.name}, which no live worker serves"
+    return None
+
+
 def _queues(picture: Picture, speeds: Speeds) -> Table:
     table = _table("queue", "waiting", "oldest")
-    for priority in ("interactive", "bulk"):
+    for priority in PRIORITIES:
         waiting = picture.value("queue_jobs", priority=priority)
         oldest = picture.value("queue_oldest_seconds", priority=priority)
         table.add_row(priority, f"{waiting:,.0f}", duration(oldest) if waiting else "-")
@@ -59,6 +79,17 @@ def _queues(picture: Picture, speeds: Speeds) -> Table:
     ends = "" if speeds.jobs_per_s is None else f", {speeds.jobs_per_s:.1f} end a second"
     table.caption = f"{running:,.0f} running{ends}, {picture.ended:,.0f} ended, {failed:,.0f} failed"
     table.caption_justify = "left"
+    return table
+
+
+def _models(models: Sequence[ModelState], wide: bool) -> Table:
+    table = _table("model", "state", "waiting", *(("oldest", "needs") if wide else ()))
+    for model in models:
+        row = [model.name, model.state, f"{model.waiting:,}"]
+        if wide:
+            row.append(duration(model.oldest_s) if model.waiting else "-")
+            row.append("-" if model.need is None else size(model.need))
+        table.add_row(*row)
     return table
 
 
@@ -99,7 +130,7 @@ def _table(*columns: str) -> Table:
     """The first column is a name, which gives way when there is no room."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, column in enumerate(columns):
-        name = place == 0 or column in ("model", "status")
+        name = place == 0 or column in ("model", "state", "status")
         # Rich takes room from columns that may wrap before it takes any from others.
         justify: Literal["left", "right"] = "left" if name else "right"
         table.add_column(column, justify=justify, no_wrap=not name, overflow="ellipsis")

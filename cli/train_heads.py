@@ -26,12 +26,20 @@ Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 
 
 class NumberFormat(StrEnum):
-    """Of engine.quantise.FORMATS, which cannot be imported where the engine is not installed."""
+    """Of engine.formats.FORMATS those that need no importance matrix and keep most of what a model says.
+
+    They cannot be imported where the engine is not installed.
+    """
 
     F16 = "f16"
     BF16 = "bf16"
     Q8_0 = "q8_0"
+    Q6_K = "q6_k"
+    Q5_K_M = "q5_k_m"
+    Q5_0 = "q5_0"
+    Q4_K_M = "q4_k_m"
     Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
 
 
 def train_heads(

@@ -20,6 +20,7 @@ PICKLES_READER = Path(__file__).with_name("pickled_tensors.py")  # in a process 
 SAFETENSORS, PICKLES = ("model", ".safetensors"), ("pytorch_model", ".bin")
 TOKENIZERS = ("tokenizer.model", "tokenizer.json", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+INDEX = ".index.json"  # of weights in several files
 LFS_POINTER = b"version https://git-lfs"
 PART = re.compile(r".*-(\d{5})-of-(\d{5})\.\w+")
 FORMATS = {"F32": "f32", "F64": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "bf16", "F8_E5M2": "bf16"}
@@ -62,12 +63,7 @@ class Checkpoint:
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint:
     """Raises SourceError for whatever is missing, cut off or not readable; reads no weights."""
-    config = folder / "config.json"
-    if not config.is_file():
-        inside = " (give the GGUF itself)" if any(folder.glob("*.gguf")) else ""
-        raise SourceError(f"{folder}: no config.json, so not a Hugging Face checkpoint{inside}")
-    if not isinstance(_read_json(config), dict):
-        raise SourceError(f"{config}: holds no settings")
+    read_settings(folder)
     files = tuple(folder / file for file in _weight_files(folder))
     for file in files:
         _check_whole(file)
@@ -75,13 +71,30 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint:
     tensors = read_pickles(files) if pickled else [one for file in files for one in _safetensors(file)]
     if not tensors:
         raise SourceError(f"{folder}: its files hold no tensors")
+    check_tokenizer(folder)
+    return Checkpoint(folder, name, files, tuple(tensors))
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Its config.json. Raises SourceError."""
+    config = folder / "config.json"
+    if not config.is_file():
+        inside = " (give the GGUF itself)" if any(folder.glob("*.gguf")) else ""
+        raise SourceError(f"{folder}: no config.json, so not a Hugging Face checkpoint{inside}")
+    settings = _read_json(config)
+    if not isinstance(settings, dict):
+        raise SourceError(f"{config}: holds no settings")
+    return settings
+
+
+def check_tokenizer(folder: Path) -> None:
+    """That there is one, as far as files tell. Raises SourceError."""
     names = [path.name for path in folder.iterdir() if path.is_file()]
     found = [file for file in names if any(fnmatch(file, pattern) for pattern in TOKENIZERS)]
     if not found:
         raise SourceError(f"{folder}: no tokenizer (one of {', '.join(TOKENIZERS)})")
     for tokenizer in found:
         _check_whole(folder / tokenizer)
-    return Checkpoint(folder, name, files, tuple(tensors))
 
 
 def wanted_files(names: Sequence[str]) -> list[str]:
@@ -97,7 +110,7 @@ def wanted_files(names: Sequence[str]) -> list[str]:
 
 def _weight_files(folder: Path) -> list[str]:
     for stem, suffix in (SAFETENSORS, PICKLES):
-        index = folder / f"{stem}{suffix}.index.json"
+        index = folder / f"{stem}{suffix}{INDEX}"
         found = sorted(path.name for path in folder.glob(f"{stem}*{suffix}"))
         if index.is_file():
             named = _named_in(index)

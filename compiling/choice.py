@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from compiling.compiled import Compiled, Options
+from compiling.hub import looks_like_a_name
 from compiling.progress import Progress
 from compiling.record import digest
-from compiling.run import Compiled, Options, compile_model
+from compiling.run import compile_model
 from engine.choice import Choice, keep_choice
 from engine.measured import cache_folder
 
 
 def own_folder(source: str) -> Path:
     """Where files and measurements are kept for a model when no folder was named."""
-    return cache_folder() / f"compiled-{digest(str(Path(source).resolve()))}"
+    path = Path(source)
+    of_hub = looks_like_a_name(source) and not path.exists()
+    return cache_folder() / f"compiled-{digest(source if of_hub else str(path.resolve()))}"
 
 
 def choose(options: Options, progress: Progress) -> Compiled:

@@ -24,7 +24,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from compiling import convert_child
-from compiling.errors import CompileError, ConverterError, RoomError, SourceError
+from compiling.errors import CompileError, ConverterError, RoomError, SourceError, UnknownError
 from compiling.progress import Progress
 from engine.measured import cache_folder
 
@@ -179,11 +179,11 @@ def _failure(jobs: Sequence[Job], code: int, said: str) -> CompileError:
     if code == -signal.SIGKILL:
         return RoomError(f"{name}: the converter was killed by the system: too little memory?")
     if UNKNOWN_TOKENIZER in said:
-        return SourceError(
+        return UnknownError(
             f"{name}: its tokenizer splits text in a way that llama.cpp {runtime_version()} does not know"
         )
     if unknown := UNKNOWN_ARCHITECTURE.search(said):
-        return SourceError(
+        return UnknownError(
             f"{name}: its architecture {unknown[1]} is not known to llama.cpp {runtime_version()}"
         )
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -3,6 +3,7 @@
 CompileError
 ├── HubError       a hub does not give what was named
 ├── SourceError    the checkpoint or GGUF cannot be compiled as it stands
+│   └── UnknownError   its architecture or tokenizer is one that llama.cpp does not know
 ├── ConverterError llama.cpp's converter cannot be had
 ├── FormatError    a number format that does not exist, or that the tensors' shapes forbid
 └── RoomError      too little disk or memory, or a target that cannot be written
@@ -19,6 +20,10 @@ class HubError(CompileError):
 
 class SourceError(CompileError):
     """The checkpoint or GGUF is missing, incomplete, damaged, or of a kind that cannot be converted."""
+
+
+class UnknownError(SourceError):
+    """An architecture, or a tokenizer, that llama.cpp does not know."""
 
 
 class ConverterError(CompileError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, LlamaFileType
 
 from compiling.errors import FormatError, SourceError
@@ -13,8 +15,11 @@ from engine.model import read_shape
 from engine.quantise import FORMATS, unfit_tensors
 
 DEFAULT_TYPES = ("bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0")
+K_BLOCK = 256  # weights that a K-quant packs together, which does not fit every model
 INSTEAD = {"q5_k_m": "q5_0", "q4_k_m": "iq4_nl"}  # of about the same size, with a smaller block
-EXACT = "f16"  # holds any value of a coarser format, and its kernels do not round activations to 8 bits
+EXACT, WIDER = "f16", "f32"  # formats whose kernels do not round activations to 8 bits; WIDER holds any value
+BEYOND_F16 = 0x4780  # 65,536 and all above in BF16, without the sign
+AT_ONCE = 1 << 24  # numbers
 WHOLE = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}  # formats whose own outputs are exact
 
 
@@ -36,10 +41,7 @@ class Source:
 def read_source(path: str) -> Source:
     """Without reading its weights. Raises ModelLoadError or SourceError."""
     shape = read_shape(path)
-    try:
-        reader = GGUFReader(path)
-    except (ValueError, OSError) as error:
-        raise SourceError(f"{path}: cannot be read: {error}") from None
+    reader = _open(path)
     counts: Counter[GGMLQuantizationType] = Counter()
     for tensor in reader.tensors:
         if len(tensor.shape) > 1:
@@ -56,6 +58,27 @@ def read_source(path: str) -> Source:
         vocab_size=shape.vocab_size,
         cell_bytes=shape.cell_bytes,
     )
+
+
+def unpacked_format(path: str) -> str:
+    """For a model's exact values: EXACT, or WIDER where one of those in BF16 is too large for it.
+
+    Reads the tensors that are in BF16. Raises SourceError.
+    """
+    for tensor in _open(path).tensors:
+        if tensor.tensor_type == GGMLQuantizationType.BF16:
+            numbers = tensor.data.reshape(-1).view(np.uint16)
+            for first in range(0, len(numbers), AT_ONCE):
+                if ((numbers[first : first + AT_ONCE] & 0x7FFF) >= BEYOND_F16).any():
+                    return WIDER
+    return EXACT
+
+
+def _open(path: str) -> GGUFReader:
+    try:
+        return GGUFReader(path)
+    except (ValueError, OSError) as error:
+        raise SourceError(f"{path}: cannot be read: {error}") from None
 
 
 def _name(stated: int | None, counts: Counter[GGMLQuantizationType]) -> str:
@@ -84,6 +107,15 @@ def chosen_types(
         if name and name != source.type:
             types.append(name)
     return types, left_out
+
+
+def least_bytes(asked: Sequence[str] | None, numbers: int, source: str = "") -> tuple[int, ...]:
+    """Less than a file of so many numbers takes in each of these types, or in those that fit any model.
+
+    source: the type that there is already.
+    """
+    types = [name for name in DEFAULT_TYPES if FORMATS[name].block < K_BLOCK] if asked is None else asked
+    return tuple(numbers * int(re.findall(r"\d+", name)[0]) // 8 for name in types if name != source)
 
 
 def check_names(asked: Sequence[str], with_importance: bool) -> list[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 
 from compiling.errors import HubError, RoomError
-from compiling.room import size
+from compiling.room import existing, size
 
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
+NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # neither ./ nor ../
 AWAY, BROKEN_OFF = "the hub cannot be reached", "the download broke off, repeat to go on"
 MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
 
@@ -34,10 +34,14 @@ def fetch(name: str, patterns: Sequence[str]) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
 
 
-def choose(name: str, pick: Callable[[Sequence[str]], list[str]]) -> Path:
+Check = Callable[[Mapping[str, int], int], None]
+
+
+def choose(name: str, pick: Callable[[Sequence[str]], list[str]], check: Check | None = None) -> Path:
     """fetch() of those files that `pick` takes out of all; an earlier copy where the hub gives none.
 
-    Raises HubError, or RoomError when the disk does not hold them.
+    check: is told the sizes in bytes of these files, and how much is still to be fetched, before anything is;
+    it may raise. Raises HubError, or RoomError when the disk does not hold them.
     """
     try:
         sizes = list_files(name)
@@ -47,7 +51,11 @@ def choose(name: str, pick: Callable[[Sequence[str]], list[str]]) -> Path:
             raise
         return kept
     files = pick(list(sizes))
-    _check_disk(name, {file: sizes[file] for file in files})
+    missing = sum(sizes[file] for file in files if not _is_kept(name, file))
+    missing = max(0, missing - _half_fetched(name))
+    _check_disk(name, missing)
+    if check is not None and missing:
+        check({file: sizes[file] for file in files}, missing)
     return fetch(name, files)
 
 
@@ -68,16 +76,32 @@ def _kept(name: str) -> Path | None:
     return None
 
 
-def _check_disk(name: str, sizes: Mapping[str, int]) -> None:
-    from huggingface_hub import constants, try_to_load_from_cache
+def cache() -> Path:
+    """The folder that files are fetched to, whether or not it is there."""
+    from huggingface_hub import constants
 
-    missing = [file for file in sizes if not isinstance(try_to_load_from_cache(name, file), str)]
-    needed, cache = sum(sizes[file] for file in missing), Path(constants.HF_HUB_CACHE)
-    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    free = shutil.disk_usage(there).free
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _is_kept(name: str, file: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, file), str)
+
+
+def _half_fetched(name: str) -> int:
+    """Bytes of a download that broke off."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    blobs = cache() / repo_folder_name(repo_id=name, repo_type="model") / "blobs"
+    return sum(part.stat().st_size for part in blobs.glob("*.incomplete"))
+
+
+def _check_disk(name: str, needed: int) -> None:
+    free = shutil.disk_usage(existing(cache())).free
     if needed > free:
         raise RoomError(
-            f"{name}: {size(needed)} of disk are needed in {cache}, {size(free)} are free; "
+            f"{name}: {size(needed)} of disk are needed in {cache()}, {size(free)} are free; "
             "HF_HOME names another folder"
         )
 

@@ -27,6 +27,7 @@ from engine.model import Model, Tokens
 ROWS = 16  # a call, as in decoding many requests
 WINDOW = 512  # tokens that see each other; the next ones start anew
 MOST_TOKENS = 4096  # of the text: more says little more, and takes hours with a large model
+MOST_LETTERS = 64 * MOST_TOKENS  # of the text that is cut into tokens: fewer than 64 make one
 LOGIT_BYTES = 4
 
 Logits = NDArray[np.float32]
@@ -63,10 +64,15 @@ class Rated:
 def windows(model: Model, text: str) -> list[Tokens]:
     """The text's tokens in windows, each begun as the model wants a text to begin."""
     begin = model.tokenize("", add_bos=True, special=False)
-    tokens = model.tokenize(text, add_bos=False, special=False)[:MOST_TOKENS]
+    tokens = model.tokenize(text[:MOST_LETTERS], add_bos=False, special=False)[:MOST_TOKENS]
     length = min(WINDOW, model.trained_context or WINDOW) - len(begin)
     parts = [tokens[first : first + length] for first in range(0, len(tokens), length)]
     return [np.concatenate([begin, part]) for part in parts]
+
+
+def most_rows(size: int) -> int:
+    """Of windows of a text of so many bytes, about, with those that each begins with."""
+    return min(size, MOST_TOKENS) * WINDOW // (WINDOW - 1) + 2
 
 
 def rated(model: Model, parts: Sequence[Tokens], threads: int = 0) -> Iterator[Rated]:

@@ -10,31 +10,28 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from compiling import converter, hub, room
+from compiling import before_download, converter, hub, room
 from compiling.checkpoint import Checkpoint, read_checkpoint, wanted_files
 from compiling.errors import RoomError, SourceError
+from compiling.formats import least_bytes
 from compiling.progress import Progress
 from compiling.staging import stage
 from engine.errors import ModelLoadError
 from engine.model import read_shape
 
-NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-VOCABULARY_BYTES = 64_000_000  # more than any tokenizer takes in a GGUF
-PROCESS_BYTES = 800_000_000  # of the converter before it reads a tensor
-TENSOR_COPIES = 4  # of the largest tensor, each in 32 bits: the most that was seen while one is converted
 PART_OF_GGUF = re.compile(r".*-\d{5}-of-(\d{5})\.gguf")
 
 
-def prepare(source: str, folder: Path, *, progress: Progress, reserve: int = 0) -> Path:
+def prepare(source: str, folder: Path, *, progress: Progress, types: Sequence[str] | None = ()) -> Path:
     """The GGUF of a source: a GGUF, a checkpoint's folder or a hub's name; of a checkpoint, made once.
 
-    reserve: bytes of disk that must stay free for what follows. Raises HubError, SourceError, ConverterError
-    and RoomError.
+    types: what is to be made of it and measured, which disk and memory must hold, too; None is the default
+    ones. Raises HubError, SourceError, ConverterError and RoomError.
     """
     path = Path(source)
     if path.is_file():
@@ -42,12 +39,13 @@ def prepare(source: str, folder: Path, *, progress: Progress, reserve: int = 0) 
     if path.is_dir():
         checkpoint = read_checkpoint(path, path.resolve().name)
     elif hub.looks_like_a_name(source) and not source.endswith(".gguf"):
-        progress.plan(1)
-        progress.begin(f"fetching {source}")
-        checkpoint = read_checkpoint(hub.choose(source, wanted_files), source.rpartition("/")[2])
+        progress.say(f"fetching {source}")  # the hub's client has bars of its own
+        check = partial(before_download.check, source, folder=folder, progress=progress, types=types)
+        fetched = hub.choose(source, wanted_files, check)
+        checkpoint = read_checkpoint(fetched, source.rpartition("/")[2])
     else:
         raise SourceError(f"{source}: no such file or folder, nor a hub's name as organisation/repository")
-    return _Conversion(checkpoint, folder).run(progress, reserve)
+    return _Conversion(checkpoint, folder).run(progress, types)
 
 
 def _given(path: Path) -> Path:
@@ -74,23 +72,24 @@ class _Conversion:
         self._target = folder / f"{checkpoint.name}-{checkpoint.format}.gguf"
         self._work = folder / f"{self._target.name}.part"
         self._note = folder / f"{self._target.name}.source"
-        self._bytes = checkpoint.numbers * NUMBER_BYTES[checkpoint.format]
 
-    def run(self, progress: Progress, reserve: int) -> Path:
+    def run(self, progress: Progress, types: Sequence[str] | None) -> Path:
         room.make_folder(self._folder)
         shutil.rmtree(self._work, ignore_errors=True)
         if self._is_made():
             return self._target
-        if self._target.exists() and not self._note.exists():
+        if self._target.exists() and not self._is_ours():
             raise SourceError(
-                f"{self._target}: there already, and not converted by this command; move it away"
+                f"{self._target}: there already, and not as this command converted it; move it away"
             )
-        self._check_room(reserve)
+        wanted = self._wanted(types)
+        room.check_conversion(wanted, self._folder)
         found = converter.find(progress)
         progress.plan(1)
         progress.begin(f"converting {self._checkpoint.name} to {self._checkpoint.format.upper()}")
         try:
-            made = self._convert(found, progress)
+            made = self._convert(found, progress, wanted.bytes)
+            self._target.unlink(missing_ok=True)  # of another checkpoint; its note goes now
             self._note.write_text(json.dumps(self._identity(made)), encoding="utf-8")
             made.replace(self._target)
         except OSError as error:
@@ -99,34 +98,24 @@ class _Conversion:
             shutil.rmtree(self._work, ignore_errors=True)
         return self._target
 
-    def _convert(self, found: Path, progress: Progress) -> Path:
+    def _wanted(self, types: Sequence[str] | None) -> room.Conversion:
+        checkpoint = self._checkpoint
+        numbers, format = checkpoint.numbers, checkpoint.format
+        follows = least_bytes(types, numbers, format)
+        return room.Conversion(checkpoint.name, numbers, format, checkpoint.largest, follows)
+
+    def _convert(self, found: Path, progress: Progress, expected: int) -> Path:
         """The vocabulary alone first, which takes seconds and finds a tokenizer that is not known."""
         staging, made = self._work / "checkpoint", self._work / "model.gguf"
         stage(self._checkpoint.folder, staging)
         name, outtype = self._checkpoint.name, self._checkpoint.format
         vocabulary = converter.Job(staging, name, self._work / "vocabulary.gguf", outtype, vocab_only=True)
         whole = converter.Job(staging, name, made, outtype)
-        converter.run(found, [vocabulary, whole], progress, self._bytes)
+        converter.run(found, [vocabulary, whole], progress, expected)
         _check_gguf(made)
         with made.open("rb+") as stream:
             os.fsync(stream.fileno())
         return made
-
-    def _check_room(self, reserve: int) -> None:
-        needed, free = self._bytes + VOCABULARY_BYTES, shutil.disk_usage(self._folder).free
-        if needed + reserve > free:
-            follows = f" and {room.size(reserve)} for what follows" if reserve else ""
-            raise RoomError(
-                f"{self._folder}: {room.size(needed)} of disk are needed for {self._target.name}{follows}, "
-                f"{room.size(free)} are free"
-            )
-        needed = PROCESS_BYTES + TENSOR_COPIES * 4 * self._checkpoint.largest
-        free = psutil.virtual_memory().available
-        if needed > free:
-            raise RoomError(
-                f"{self._checkpoint.folder}: {room.size(needed)} of memory are needed to convert it, "
-                f"{room.size(free)} are free"
-            )
 
     def _identity(self, made: Path) -> dict[str, Any]:
         """Of what it is made from, by what, and of the file made."""
@@ -139,12 +128,17 @@ class _Conversion:
             "result": _stamp(made),
         }
 
-    def _is_made(self) -> bool:
+    def _noted(self) -> dict[str, Any]:
         try:
-            known = json.loads(self._note.read_text(encoding="utf-8"))
-            return bool(known == self._identity(self._target))
-        except (OSError, ValueError):
-            return False
+            return {**json.loads(self._note.read_text(encoding="utf-8"))}
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _is_made(self) -> bool:
+        return self._target.exists() and self._noted() == self._identity(self._target)
+
+    def _is_ours(self) -> bool:
+        return self._noted().get("result") == _stamp(self._target)
 
 
 def _stamp(path: Path) -> list[int]:

@@ -6,6 +6,7 @@ The converter loads tokenizers with trust_remote_code: transformers then runs mo
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ NAMES_CODE = ("auto_map", "custom_generate", "custom_pipelines")
 CODE = (".py", ".pyc", ".so")
 
 
-def stage(checkpoint: Path, staging: Path) -> None:
-    """Only the folder's own files: code lies in subfolders too. Raises SourceError."""
+def stage(checkpoint: Path, staging: Path, *, leave_out: Collection[str] = ()) -> None:
+    """Only the folder's own files: code lies in subfolders too. leave_out: endings. Raises SourceError."""
     staging.mkdir(parents=True)
     for path in checkpoint.iterdir():
-        if not path.is_file() or path.suffix in CODE:
+        if not path.is_file() or path.name.endswith((*CODE, *leave_out)):
             continue
         if path.name.endswith("config.json"):
             _copy_settings(path, staging / path.name)

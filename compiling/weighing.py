@@ -5,6 +5,7 @@ python -m compiling.weighing FILE --text TEXT --target NPZ [--threads N]
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ def main() -> None:
         part = options.target.with_name(f"{options.target.name}.part")
         with part.open("wb") as file:
             np.savez(file, allow_pickle=False, **found)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(options.target)
         return len(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -53,24 +53,28 @@ class _File:
     path: str
     width: int
     vocab_size: int
-    lm_head: LmHead
 
-    def load(self, way: _Way) -> Heads:
+    def load(self, way: _Way, lm_head: LmHead) -> Heads:
         """Raises HeadsLoadError."""
         load: Callable[..., Heads]
-        if way.backend == TORCH:
-            from engine.heads import MedusaHeads
+        try:
+            if way.backend == TORCH:
+                from engine.heads import MedusaHeads
 
-            load = MedusaHeads.load
-        else:
-            from engine.onnx_heads import OnnxHeads
+                load = MedusaHeads.load
+            else:
+                from engine.onnx_heads import OnnxHeads
 
-            load = OnnxHeads.load
+                load = OnnxHeads.load
+        except ImportError as error:
+            raise HeadsLoadError(
+                f"{MODULES[way.backend]} is installed and cannot be imported: {error}"
+            ) from error
         return load(
             self.path,
             width=self.width,
             vocab_size=self.vocab_size,
-            lm_head=self.lm_head,
+            lm_head=lm_head,
             threads=way.threads,
         )
 
@@ -91,22 +95,39 @@ def load_heads(
     lm_head gives the model's rows of these token ids, or all. backend: auto takes the faster. threads:
     most that heads may use.
     """
-    file, ways = _File(path, width, vocab_size, lm_head), _ways(path, backend, threads)
-    if len(ways) == 1:
-        return Loaded(file.load(ways[0]), str(ways[0]))
-    versions = [version(MODULES[name]) for name in sorted({way.backend for way in ways})]
-    key = repr((file.identity, machine(), threads, versions))
-    known = recall(KEPT, key)
-    fastest = next((way for way in ways if known and known.get("fastest") == str(way)), None)
-    if fastest:
-        return Loaded(file.load(fastest), str(fastest))
-    loaded = _all_that_load(file, ways)
+    file, ways = _File(path, width, vocab_size), _ways(path, backend, threads)
+    if fastest := _fastest(file, ways, threads):
+        return Loaded(file.load(fastest, lm_head), str(fastest))
+    loaded = _all_that_load(file, ways, lm_head)
     seconds = time_heads(loaded, width)
     name = min(seconds, key=lambda name: seconds[name])
     told = ", ".join(f"{other} {s * 1e3:.2f} ms" for other, s in seconds.items())
     log.info("heads run by %s; a state and head takes %s", name, told)
-    keep(KEPT, key, {"fastest": name, "seconds": seconds})
+    keep(KEPT, _key(file, ways, threads), {"fastest": name, "seconds": seconds})
     return Loaded(loaded[name], name)
+
+
+def modules_for(path: str, *, width: int, vocab_size: int, backend: str = AUTO, threads: int = 1) -> set[str]:
+    """What load_heads() of the same would import: for the way that is known to be the fastest, or for all.
+
+    Raises HeadsLoadError.
+    """
+    file, ways = _File(path, width, vocab_size), _ways(path, backend, threads)
+    fastest = _fastest(file, ways, threads)
+    return {MODULES[way.backend] for way in ([fastest] if fastest else ways)}
+
+
+def _fastest(file: _File, ways: list[_Way], threads: int) -> _Way | None:
+    """As far as it is known."""
+    if len(ways) == 1:
+        return ways[0]
+    known = recall(KEPT, _key(file, ways, threads))
+    return next((way for way in ways if known and known.get("fastest") == str(way)), None)
+
+
+def _key(file: _File, ways: list[_Way], threads: int) -> str:
+    versions = [version(MODULES[name]) for name in sorted({way.backend for way in ways})]
+    return repr((file.identity, machine(), threads, versions))
 
 
 def time_heads(loaded: Mapping[str, Heads], width: int) -> dict[str, float]:
@@ -143,13 +164,13 @@ def _ways(path: str, backend: str, threads: int) -> list[_Way]:
     return [_Way(name, count) for name in there for count in counts[name]]
 
 
-def _all_that_load(file: _File, ways: list[_Way]) -> dict[str, Heads]:
+def _all_that_load(file: _File, ways: list[_Way], lm_head: LmHead) -> dict[str, Heads]:
     """By name. Raises HeadsLoadError when none does."""
     loaded: dict[str, Heads] = {}
     refusals = []
     for way in ways:
         try:
-            loaded[str(way)] = file.load(way)
+            loaded[str(way)] = file.load(way, lm_head)
         except HeadsLoadError as error:
             refusals.append(error)
             log.info("heads do not load for %s: %s", way, error.message)
@@ -159,8 +180,5 @@ def _all_that_load(file: _File, ways: list[_Way]) -> dict[str, Heads]:
 
 
 def _installed(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
+    """Not imported: that takes a second and a quarter of a gigabyte, for the slower one in vain."""
+    return importlib.util.find_spec(module) is not None

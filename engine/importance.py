@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from engine.context import DecodeError, usable_cores
 from engine.errors import ImportanceError, ModelLoadError
 from engine.ggml import GgmlTensor, name_of, numbers_of, operations
-from engine.model import Model, Tokens, first_log_line
+from engine.model import Model, Tokens, first_log_line, read_shape
 from engine.quantise import tensor_shapes
 
 CHUNK = 512  # tokens read together, from an empty context: what llama.cpp takes
 USUAL = 50_000  # tokens: a hundred chunks
+LETTERS = 64  # more than a token has on average
 
 
 def importance_of(
@@ -43,11 +44,8 @@ def importance_of(
     model = Model(path, gpu_layers)
     chunk = min(CHUNK, model.trained_context or CHUNK)
     tokens = model.tokenize(written, add_bos=True, special=False)
+    _check_length(text, len(tokens), chunk)
     count = len(tokens) // chunk
-    if not count:
-        raise ImportanceError(
-            f"{text}: too short, {len(tokens)} tokens: {chunk} are needed, and {USUAL} are usual"
-        )
     first = llama_cpp.llama_vocab_bos(model.vocab) if llama_cpp.llama_vocab_get_add_bos(model.vocab) else None
     context = _context(model, chunk, threads or usable_cores(), seen)
     try:
@@ -64,6 +62,28 @@ def importance_of(
     finally:
         llama_cpp.llama_free(context)
     return seen.importance()
+
+
+def check_text(path: str, text: Path) -> None:
+    """Whether importance_of() takes this text, by the model's vocabulary alone: its weights are not loaded.
+
+    Raises ImportanceError for the text, ModelLoadError for the model.
+    """
+    written = _read(text)
+    model, chunk = Model(path, vocabulary_only=True), min(CHUNK, read_shape(path).trained_context or CHUNK)
+    beginning = written[: chunk * LETTERS]  # enough but for odd texts, and a book takes seconds
+    for part in (beginning, written):
+        length = len(model.tokenize(part, add_bos=True, special=False))
+        if length >= chunk:
+            return
+    _check_length(text, length, chunk)
+
+
+def _check_length(text: Path, tokens: int, chunk: int) -> None:
+    if tokens < chunk:
+        raise ImportanceError(
+            f"{text}: too short, {tokens} tokens: {chunk} are needed, and {USUAL} are usual"
+        )
 
 
 def _read(text: Path) -> str:

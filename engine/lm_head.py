@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +33,26 @@ def fingerprint(gguf_path: str) -> str:
     return hashlib.sha256(_tensor(gguf_path, (FINAL_NORM,)).tobytes()).hexdigest()
 
 
+@lru_cache(maxsize=4)
+def _tensors(path: str, _version: tuple[int, ...]) -> dict[str, Any]:
+    """Those above, by name, as they lie in this version of the file.
+
+    Kept, since the reader goes through the vocabulary too: two seconds for 49,152 tokens.
+    """
+    from gguf import GGUFReader
+
+    return {t.name: t for t in GGUFReader(path).tensors if t.name in (OUTPUT, EMBEDDINGS, FINAL_NORM)}
+
+
 def _tensor(path: str, names: tuple[str, ...], rows: NDArray[np.int32] | None = None) -> NDArray[np.float32]:
     """The first of these that the file holds."""
     try:
-        from gguf import GGUFReader, dequantize
+        from gguf import dequantize
     except ImportError as error:
         raise HeadsLoadError("Medusa heads need the package gguf: pip install 'medusaq[medusa]'") from error
     try:
-        found = {tensor.name: tensor for tensor in GGUFReader(path).tensors if tensor.name in names}
+        stat = Path(path).stat()
+        found = _tensors(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
         for tensor in filter(None, map(found.get, names)):
             data = tensor.data if rows is None else tensor.data[rows]
             return np.array(dequantize(data, tensor.tensor_type), dtype=np.float32)

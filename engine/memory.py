@@ -9,13 +9,13 @@ reserves for calls that never come, of a logits row for every token of a prompt,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from engine.config import CPU_PREFILL_CELLS, EngineConfig
-from engine.context import padded
+from engine.context import padded, usable_cores
 from engine.engine import KEPT_IDS, LEAF_IDS
 from engine.errors import ModelLoadError
+from engine.head_backends import modules_for
 from engine.head_layouts import HeadsLoadError, files_of
 from engine.model import Shape, default_model_path, on_gpu, read_shape
 from engine.sources import shipped_for_width
@@ -23,7 +23,8 @@ from engine.weights import computed_bytes
 
 MB = 1_000_000
 PROCESS_BYTES = 150 * MB  # a worker with Celery and llama.cpp, without a model, that has run some requests
-TORCH_BYTES = 250 * MB  # by which the process grows when it runs heads, these themselves left out
+# By which the process grows when it runs heads, these themselves left out.
+HEADS_BYTES = {"torch": 250 * MB, "onnxruntime": 130 * MB}
 FLOAT_BYTES = 4
 KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
 CONTEXT_IDS = 2  # that a context has beside those it is asked for
@@ -87,17 +88,29 @@ def _layer(shape: Shape, cells: int, kv_type: str) -> float:
 
 
 def _heads(config: EngineConfig, shape: Shape) -> int:
-    if not config.speculation or find_spec("torch") is None:
+    if not config.speculation:
         return 0
     try:
         files = [Path(config.heads)] if config.heads else shipped_for_width(shape.width)
         if not files:
             return 0
         size = sum(file.stat().st_size for path in files for file in files_of(path))
+        modules = set().union(*(_modules(path, config, shape) for path in files))
     except (HeadsLoadError, OSError) as error:
         if config.heads is None:
             return 0
         raise ModelLoadError(f"{config.heads}: {error}") from error
     # A matrix is read as 32-bit numbers before it is packed; where that is small, the file's vocabulary takes
     # as much.
-    return TORCH_BYTES + size + shape.vocab_size * shape.width * FLOAT_BYTES
+    return sum(HEADS_BYTES[name] for name in modules) + size + shape.vocab_size * shape.width * FLOAT_BYTES
+
+
+def _modules(heads: Path, config: EngineConfig, shape: Shape) -> set[str]:
+    """That run these heads, or are timed to find out which one does: then both are in memory."""
+    return modules_for(
+        str(heads),
+        width=shape.width,
+        vocab_size=shape.vocab_size,
+        backend=config.heads_backend,
+        threads=config.threads or usable_cores(),
+    )

@@ -15,14 +15,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from engine.head_layouts import HeadsLoadError
+from engine.head_layouts import HeadsLoadError, first_line
 from engine.head_weights import Floats, HeadWeights
 from engine.onnx_heads import ABOUT, BITS, HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP
 
-BLOCK = 32  # weights that share a scale; of 64, one draft in twelve is another than by full weights
-LAYER_BITS = 8  # always: in 4, layers lose half of the drafts, and they are a fraction of what is read
+BLOCK = 32  # weights that share a scale; with more, fewer guesses are those of full weights (docs/heads.md)
+LAYER_BITS = 8  # always: in 4, one guess in seven more is lost, and layers are a fraction of what is read
 INTEGER_SUMS = 4  # MatMulNBits' accuracy_level
 OPSET, IR_VERSION = 17, 8  # of 2022, so that older runtimes read the file too
+FLOAT_BYTES = 4
 LARGEST_BYTES = 2**31 - 2**20  # of an ONNX file, whose container counts in 31 bits
 
 
@@ -44,7 +45,12 @@ def build(weights: HeadWeights, bits: int) -> bytes:
         vocabulary = graph.constant("vocabulary", weights.draft_vocabulary)
         named = helper.make_node("Gather", [vocabulary, "rows"], [TOKENS])
     graph.nodes += [best, named]
-    return _file(graph, weights, bits)
+    try:
+        content = _file(graph, weights, bits)
+    except ValueError as error:  # a text or number that protobuf does not hold
+        raise HeadsLoadError(f"cannot be written as ONNX: {first_line(error)}") from error
+    _check_bytes(len(content))  # with the names, and with metadata of any length
+    return content
 
 
 class _Part:
@@ -123,9 +129,27 @@ def _choice(weights: HeadWeights, head: int, own_bits: int) -> tuple[_Part, str]
     return choice, choice.node("If", asked, **branches)
 
 
+def least_bytes(weights: HeadWeights, bits: int) -> int:
+    """Of an ONNX file of these heads: all but names and the like."""
+    layers = weights.heads * weights.layers
+    vocabulary = 0 if weights.draft_vocabulary is None else weights.draft_vocabulary.nbytes
+    return (
+        layers * (_matrix_bytes(weights.width, weights.width, LAYER_BITS) + FLOAT_BYTES * weights.width)
+        + weights.lm_heads * _matrix_bytes(weights.rows, weights.width, bits)
+        + vocabulary
+    )
+
+
+def _matrix_bytes(rows: int, width: int, bits: int) -> int:
+    """As quantised() has it, with its scales."""
+    return rows * -(-width // BLOCK) * (BLOCK * bits // 8 + FLOAT_BYTES)
+
+
 def _check_size(weights: HeadWeights, bits: int) -> None:
-    layers = weights.heads * weights.layers * weights.width * LAYER_BITS
-    size = (layers + weights.lm_heads * weights.rows * bits) * weights.width // 8
+    _check_bytes(least_bytes(weights, bits))
+
+
+def _check_bytes(size: int) -> None:
     if size > LARGEST_BYTES:
         raise HeadsLoadError(
             f"takes {size / 1e9:.1f} GB as ONNX, and 2 are the most: cut it to a draft vocabulary"

@@ -64,6 +64,8 @@ def requantise(
     with part_of(Path(target)) as part:
         job = {"path": path, "target": str(part), "format": format, "threads": threads}
         _run(path, job, importance, progress)
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())  # or a power cut may leave the name and not the content
         part.replace(target)
 
 

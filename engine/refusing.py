@@ -12,6 +12,7 @@ from engine.errors import ModelLoadError
 from engine.metrics import Metrics
 from engine.request import Completion, OnText, Request
 
+FACTORY = "engine.refusing:load"
 REASON = "MEDUSAQ_REFUSAL"  # variable with the reason, set by who has seen the loading fail
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tasks.batches import Line
+from tasks.endpoints import JOBS
 from tasks.job import preview
-from tasks.openai_format import JOBS, MAX_CUSTOM_ID, in_body, job_fields
+from tasks.openai_format import MAX_CUSTOM_ID, in_body, job_fields
 from tasks.requests import HALF_PAIR, Problem, is_unicode, read_job
 
 BAD_JSON = "invalid_json_line"

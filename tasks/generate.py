@@ -40,6 +40,7 @@ from engine import (
     response_grammar,
 )
 from engine.named_models import Register
+from engine.refusing import FACTORY as REFUSING
 from tasks import tracing
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
@@ -51,7 +52,7 @@ from tasks.job import Job, Priority, Status, result_line
 from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
-from tasks.queues import GENERATE, add_queue, queue_of
+from tasks.queues import GENERATE, QUEUES, add_queue, queue_of
 from tasks.registry import Registry, WorkerInfo
 from tasks.room import Room
 from tasks.settings import Settings
@@ -390,6 +391,8 @@ def _start(**_: object) -> None:
     _worker = ModelWorker(settings, *load_engine(settings))
     for priority in Priority:  # beside the queues of the command line, which are open to all
         app.amqp.queues.select_add(add_queue(app, queue_of(priority, _worker.model)))
+    if settings.engine_factory == REFUSING:  # other models can still run what is in those
+        app.amqp.queues.deselect(list(QUEUES.values()))
 
 
 @signals.worker_ready.connect

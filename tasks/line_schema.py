@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID, OF_THE_BATCH
+from tasks.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.openai_format import MAX_CUSTOM_ID, OF_THE_BATCH
 from tasks.requests import JobRequest
 
 NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # or spelt otherwise there

@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
 
+from tasks.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
 from tasks.requests import SEED_LIMIT, UNKNOWN_FIELD, Problem
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-JOBS = "/v1/jobs"  # of batch lines alone: their bodies are job fields already
-ENDPOINTS = (CHAT, COMPLETIONS, JOBS)
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's
 OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch has for all its lines

@@ -116,6 +116,7 @@ class Settings(BaseSettings):
     served: list[str] = Field([])  # models of `medusaq up`, by name or path, where there are several
     memory: str | None = None  # for all of them together, as 6GB; None is what is free, less a tenth
     turn_s: float = Field(60.0, gt=0)  # that a model has while others wait for its memory
+    load_s: float = Field(900.0, gt=0)  # that one of several may take to load: longer, and it is given up
     swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
     chat_template: str | None = None  # a known one's name, or a file; None is the model's own
     heads_backend: str = Field("auto", pattern=r"^(auto|torch|onnx)$")  # what runs them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,26 +18,33 @@ from tests.workers import Workers
 
 # By `pytest --durations=0`: what comes last leaves the other processes without work.
 LONGEST_FIRST = (
-    "engine/test_lossless_heads.py",
     "engine/test_exactness.py",
-    "tasks/test_large_batch.py",
+    "engine/test_lossless_heads.py",
+    "chaos/test_cases.py",
     "cli/test_stack.py",
-    "training/test_train_heads.py",
-    "tasks/test_batch_run.py",
-    "integration/test_whole_system.py",
     "cli/test_doctor.py",
     "cli/test_batches.py",
+    "tasks/test_batch_run.py",
     "tasks/test_worker.py",
-    "chaos/test_cases.py",
     "engine/test_constrained.py",
-    "cli/test_compare.py",
-    "tasks/test_batch_interleavings.py",
-    "engine/test_sources.py",
-    "integration/test_online_model.py",
-    "tasks/test_sentinel.py",
+    "integration/test_whole_system.py",
     "cli/test_run.py",
-    "tasks/test_interleavings.py",
+    "cli/test_compare.py",
+    "cli/test_several_models.py",
+    "tasks/test_sentinel.py",
+    "compiling/test_vicuna.py",
+    "compiling/test_run.py",
     "benchmarks/test_fleet.py",
+    "training/test_train_heads.py",
+    "compiling/test_source.py",
+    "integration/test_online_model.py",
+    "integration/test_own_stack.py",
+    "tasks/test_large_batch.py",
+    "cli/test_keys.py",
+    "api/test_outage.py",
+    "tasks/test_interleavings.py",
+    "tasks/test_webhook_sender.py",
+    "tasks/test_batch_interleavings.py",
 )
 
 
@@ -54,9 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where engines of this run, in worker processes too, keep what they measured."""
+    """Where engines of this run, in all of its processes, keep what they measured and unpacked."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # what all processes share
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield
 
 

@@ -65,9 +65,13 @@ class Sentinels:
     def master_port(self) -> int:
         return int(self._ask("get-master-addr-by-name")[1])
 
-    def role(self, server: RedisServer) -> str:
-        with redis.Redis(port=server.port, password=PASSWORD) as client:
-            return str(client.info("replication")["role"])
+    def role(self, server: RedisServer) -> str | None:
+        """None while a Sentinel changes it: that closes the server's connections."""
+        try:
+            with redis.Redis(port=server.port, password=PASSWORD) as client:
+                return str(client.info("replication")["role"])
+        except redis.ConnectionError:
+            return None
 
     def close(self) -> None:
         for process in self._processes:

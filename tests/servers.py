@@ -29,6 +29,7 @@ FAST: dict[str, object] = {
     "redis_timeout_s": 1.0,
     "slots": 4,
     "worker_lookahead": 2,
+    "threads": 1,  # other tests compute meanwhile, and threads that wait for a core keep it busy
 }
 
 

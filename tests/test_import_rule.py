@@ -78,6 +78,11 @@ def test_a_run_starts_without_what_it_does_not_need() -> None:
     assert imported_by("cli.run").isdisjoint({*HEAVY, "celery", "fastapi"})
 
 
+def test_a_command_starts_without_what_others_need() -> None:
+    """pydantic and the schemas of requests take a tenth of a second, every time."""
+    assert imported_by("cli.main").isdisjoint({*HEAVY, "celery", "fastapi", "httpx", "pydantic", "redis"})
+
+
 def test_the_engine_imports_nothing_of_ours() -> None:
     assert imported_by("engine").isdisjoint({"api", "cli", "tasks", "celery", "redis", "fastapi"})
     for path in sources("engine"):

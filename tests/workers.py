@@ -21,7 +21,8 @@ from tasks.store import JobStore
 ROOT = Path(__file__).parent.parent
 SCRIPTED = "tests.scripted:load"
 START_TIMEOUT_S = 30.0
-WORKER = [sys.executable, "-m", "celery", "-A", "tasks.app", "worker", "-P", "threads", "-l", "INFO"]
+BE_WORKER = "import sys; from cli.services import celery_worker; celery_worker(*sys.argv[1:])"
+WORKER = [sys.executable, "-c", BE_WORKER, "-P", "threads", "-l", "INFO"]
 QUIET = ["--without-mingle", "--without-gossip"]  # nothing here needs to hear of other workers
 
 

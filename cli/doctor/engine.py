@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from cli.doctor.findings import Finding, fail, ok, size, warn
+from cli.doctor.findings import Finding, Grade, fail, ok, size, warn
 from cli.model_budget import engine_config
 from tasks.settings import Settings
 
@@ -86,6 +86,7 @@ def _processor_flags() -> set[str]:
 def model(settings: Settings) -> Iterator[Finding]:
     """The file, the heads for it, and whether both fit in memory."""
     from engine import ModelLoadError
+    from engine.config import FOR_THIS_MACHINE
     from engine.memory import needed
     from engine.model import default_model_path, read_shape
     from engine.named_models import Register
@@ -106,8 +107,25 @@ def model(settings: Settings) -> Iterator[Finding]:
             "kv cells", what, f"{shape.trained_context * settings.slots} are enough for MEDUSAQ_KV_CELLS"
         )
     yield from _heads(settings, chosen.heads, path, shape.width, shape.vocab_size)
+    if settings.weights == FOR_THIS_MACHINE:
+        found = _weights(path)
+        yield found
+        if found.grade is Grade.FAIL:
+            return  # what it needs hangs on the format
     config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
     yield fits(needed(config).total, *_memory())
+
+
+def _weights(path: str) -> Finding:
+    """The number format that was chosen for a model on this machine."""
+    from engine.choice import chosen
+
+    choice = chosen(path)
+    if choice is None:
+        what = f"MEDUSAQ_WEIGHTS=for_this_machine, and nothing was measured yet for {path} on this machine"
+        mend = f"medusaq compile {path} --for-this-machine; until then a worker does not start"
+        return fail("weights", what, mend)
+    return ok("weights", f"computed as {choice.type}, chosen for this machine: {choice.reason}")
 
 
 def _heads(

@@ -117,6 +117,9 @@ def test_a_known_model_without_a_worker_lets_jobs_wait_and_nobody_else(
     samples = both.get("/metrics").text
     assert 'medusaq_model_queue_jobs{model="was",priority="bulk"} 1.0' in samples
     assert 'medusaq_queue_jobs{priority="bulk"} 1.0' in samples
+    assert 'medusaq_model_workers{model="was"} 0.0' in samples
+    assert f'medusaq_model_workers{{model="{ONE}"}} 1.0' in samples
+    assert f'medusaq_model_queue_jobs{{model="{ONE}",priority="interactive"}} 0.0' in samples
 
 
 def test_online_requests_wait_for_an_announced_model(both: httpx.Client, gateway_settings: Settings) -> None:

@@ -58,7 +58,7 @@ def too_slow(case: Case, outcome: Outcome) -> list[str]:
 def carry_out(case: Case, size: Size, seed: int) -> Outcome:
     """On a stack of its own, whose logs are shown if anything is wrong."""
     with tempfile.TemporaryDirectory(prefix="medusaq-chaos-") as folder:
-        with Stack(Path(folder), case.needs, **case.profile) as stack:
+        with Stack(Path(folder), case.needs, lanes=True, **case.profile) as stack:
             with running(stack, size, seed) as run:
                 case.act(run)
                 outcome = run.outcome()

@@ -10,34 +10,35 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import httpx
 
 from tasks.batch import ENDED, BatchStatus
 from tasks.job import Status
+from tests.chaos.client import Client
 from tests.chaos.hooks import Hooks
+from tests.scripted import MODEL_NAME
 
 ENDPOINT = "/v1/jobs"
-PAUSE_S = 0.1  # before a request is repeated
 UNDER_WAY = 2  # batches that background work keeps up
 EARLY_EVERY = 10  # of so many jobs in the background ...
 CANCELLED, LATE = 3, 6  # ... this one is cancelled at once, and that one has a deadline ...
 DUE_AFTER = 2  # ... of so many times what it takes
 CANCELLED_EVERY = 5  # batches
-
-
-class GaveUp(Exception):
-    """A request was refused, or not answered, for too long."""
+OTHER_EVERY = 4  # one job or line of so many names the other model
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What becomes of a request: a text, or an error of this code; or it may end early, with less text."""
+    """What becomes of a request: a text, or an error of this code; or it may end early, with less text.
+
+    model: which has to answer, "" for any.
+    """
 
     text: str = ""
     code: str = ""
     early: Status | None = None
+    model: str = field(default="", compare=False)
 
     @property
     def status(self) -> Status:
@@ -48,6 +49,10 @@ class Expected:
         if self.early is not None and status == self.early:
             return not code and self.text.startswith(text)
         return (status, text, code) == (self.status, self.text, self.code)
+
+    def answered_by(self, model: str) -> bool:
+        """Whether the answer may be of this model; "" is that there is none."""
+        return not self.model or model in ("", self.model)
 
 
 @dataclass
@@ -75,57 +80,17 @@ class Accepted:
     asked: dict[str, str] = field(default_factory=dict)  # job or batch with a webhook -> the event of its end
 
 
-class Client:
-    """Repeats each request until it is answered, under a key where it makes something. For one thread."""
-
-    def __init__(self, url: str, patience_s: float) -> None:
-        self._http = httpx.Client(base_url=url, timeout=30)
-        self._patience_s = patience_s
-
-    def close(self) -> None:
-        self._http.close()
-
-    def get(self, path: str) -> Any:
-        return self._insist("GET", path).json()
-
-    def lines(self, file_id: str | None) -> list[dict[str, Any]]:
-        """The content of a file, if there is one."""
-        if file_id is None:
-            return []
-        text = self._insist("GET", f"/v1/files/{file_id}/content").text
-        return [json.loads(line) for line in text.splitlines()]
-
-    def post(self, path: str, body: object) -> Any:
-        return self._insist("POST", path, json=body, headers={"Idempotency-Key": uuid.uuid4().hex}).json()
-
-    def upload(self, content: bytes) -> str:
-        key = {"Idempotency-Key": uuid.uuid4().hex}
-        form: dict[str, Any] = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", content)}}
-        return str(self._insist("POST", "/v1/files", headers=key, **form).json()["id"])
-
-    def _insist(self, method: str, path: str, **how: Any) -> httpx.Response:
-        give_up = time.monotonic() + self._patience_s
-        while True:
-            try:
-                answer = self._http.request(method, path, **how)
-                if answer.status_code < 500:
-                    return answer.raise_for_status()
-                why = answer.text
-            except httpx.TransportError as error:
-                why = repr(error)
-            if time.monotonic() > give_up:
-                raise GaveUp(f"{method} {path}: {why}")
-            time.sleep(PAUSE_S)
-
-
 class Load:
     """Single jobs and batches with webhooks, in the background and on demand.
 
-    delay_s: what the engine takes for each.
+    delay_s: what the engine takes for each. other: the model that some of it names; the rest names none.
     """
 
-    def __init__(self, url: str, delay_s: float, hooks: Hooks, patience_s: float = 120.0) -> None:
+    def __init__(
+        self, url: str, delay_s: float, hooks: Hooks, patience_s: float = 120.0, other: str | None = None
+    ) -> None:
         self.url, self.delay_s, self.hooks, self.patience_s = url, delay_s, hooks, patience_s
+        self.other = other
         self.accepted = Accepted()
         self.run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -136,12 +101,20 @@ class Load:
     def client(self) -> Client:
         return Client(self.url, self.patience_s)
 
-    def job(self, client: Client, script: str = "", early: Status | None = None, **fields: object) -> str:
+    def job(
+        self,
+        client: Client,
+        script: str = "",
+        early: Status | None = None,
+        model: str | None = None,
+        **fields: object,
+    ) -> str:
         """A job with a word of its own is accepted; its id. script: words for the scripted engine. early: how
         it may end before it is done.
         """
         word = f"w{next(self._numbers)}"
-        return self.submit(client, f"{script or self._script} {word}", Expected(word, early=early), **fields)
+        expected = Expected(word, early=early, model=self._answering(model))
+        return self.submit(client, f"{script or self._script} {word}", expected, **_named(model), **fields)
 
     def submit(self, client: Client, prompt: str, expected: Expected, **fields: object) -> str:
         """A job of this prompt is accepted; its id."""
@@ -153,17 +126,20 @@ class Load:
         return job_id
 
     def batch(self, client: Client, lines: int, extra: Iterable[tuple[str, Expected]] = ()) -> Order:
-        """A batch is accepted. extra: further prompts, and what is expected of them."""
+        """A batch is accepted, its last lines for the other model. extra: further prompts, and what is
+        expected of them.
+        """
         wanted: dict[str, Expected] = {}
-        prompts: list[str] = []
+        bodies: list[dict[str, str]] = []
         for n in range(lines):
             word = f"w{next(self._numbers)}"
-            prompts.append(f"{self._script} {word}")
-            wanted[f"line-{n}"] = Expected(text=word)
+            model = self.other if n >= lines - lines // OTHER_EVERY else None
+            bodies.append({"prompt": f"{self._script} {word}"} | _named(model))
+            wanted[f"line-{n}"] = Expected(text=word, model=self._answering(model))
         for prompt, expected in extra:
-            wanted[f"line-{len(prompts)}"] = expected
-            prompts.append(prompt)
-        content = b"".join(line(f"line-{n}", {"prompt": prompt}) for n, prompt in enumerate(prompts))
+            wanted[f"line-{len(bodies)}"] = expected
+            bodies.append({"prompt": prompt})
+        content = b"".join(line(f"line-{n}", body) for n, body in enumerate(bodies))
         return self.order(client, client.upload(content), wanted)
 
     def order(self, client: Client, file_id: str, wanted: dict[str, Expected]) -> Order:
@@ -210,20 +186,21 @@ class Load:
             if self._stopping.wait(max(0.0, due - time.monotonic())):
                 return
             kind = next(kinds)
+            model = self.other if number // 2 % OTHER_EVERY == 0 else None  # of both kinds
             if number % EARLY_EVERY == CANCELLED:
-                job_id = self.job(client, early=Status.CANCELLED, priority=kind)
+                job_id = self.job(client, early=Status.CANCELLED, model=model, priority=kind)
                 client.post(f"/v1/jobs/{job_id}/cancel", {})
             elif number % EARLY_EVERY == LATE:
-                self._due_soon(client, kind)
+                self._due_soon(client, kind, model)
             else:
-                self.job(client, priority=kind)
+                self.job(client, model=model, priority=kind)
             due = max(due + 1 / per_s, time.monotonic() - 1)  # after an outage no flood
 
-    def _due_soon(self, client: Client, kind: str) -> None:
+    def _due_soon(self, client: Client, kind: str, model: str | None) -> None:
         """A job that may expire, unless its deadline has passed before anybody took it."""
         try:
             deadline = time.time() + DUE_AFTER * self.delay_s
-            self.job(client, early=Status.EXPIRED, priority=kind, deadline=deadline)
+            self.job(client, early=Status.EXPIRED, model=model, priority=kind, deadline=deadline)
         except httpx.HTTPStatusError as error:
             if error.response.status_code != httpx.codes.BAD_REQUEST:
                 raise
@@ -245,6 +222,15 @@ class Load:
     @property
     def _script(self) -> str:
         return f"delay={self.delay_s}"
+
+    def _answering(self, model: str | None) -> str:
+        """Which model has to answer what names this one, where there are two."""
+        return (model or MODEL_NAME) if self.other else ""
+
+
+def _named(model: str | None) -> dict[str, str]:
+    """The fields of a request that names a model, or none."""
+    return {} if model is None else {"model": model}
 
 
 def line(custom_id: str, body: object) -> bytes:

@@ -16,7 +16,7 @@ from tests.chaos.case import CASES, case
 from tests.chaos.following import Follower
 from tests.chaos.load import Expected, Order, line
 from tests.chaos.run import Run
-from tests.chaos.stack import GATEWAY, IO
+from tests.chaos.stack import GATEWAY, IO, OTHER
 from tests.workers import Worker
 
 # Four times as many heartbeats as the defaults, and a fifth of the lease. For machines that are not
@@ -43,6 +43,26 @@ def kill_worker(run: Run) -> None:
     with run.under_load():
         for name in _in_turns(run, run.size.strikes):
             run.strike(lambda name=name: run.stack.kill(name))
+
+
+@case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=20.0)
+def kill_other(run: Run) -> None:
+    """Its jobs wait for it; those of the other model do not."""
+
+    def away() -> None:
+        run.stack.hold(OTHER)
+        run.stack.kill(OTHER)
+        waits = run.load.job(run.client, "delay=0", model=run.stack.other)
+        others = run.load.job(run.client, "delay=0")
+        run.wait(lambda: run.has_ended(others), "the first model's jobs wait, too")
+        if run.has_ended(waits):
+            run.troubles.append("a job was not run by the model that it names")
+        run.stack.start(OTHER)
+
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            run.wait(lambda: bool(run.jobs_of(OTHER)), "the other model had nothing to do")
+            run.strike(away)
 
 
 CASES["kill-worker-fast"] = replace(

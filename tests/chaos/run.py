@@ -11,8 +11,9 @@ from typing import Any
 import redis
 
 from tasks.job import TERMINAL
+from tests.chaos.client import Client
 from tests.chaos.hooks import Hooks
-from tests.chaos.load import Client, Load
+from tests.chaos.load import Load
 from tests.chaos.stack import Stack
 from tests.chaos.verdict import Ends, Tally, verdict
 from tests.receivers import receiving
@@ -76,8 +77,8 @@ class Run:
     def strike(self, fault: Callable[[], object], outage: bool = False) -> None:
         """Put in a fault, and wait until the stack has recovered, which is timed from the strike.
 
-        Recovered: every job that ran when it struck has ended, and so has one that was submitted afterwards;
-        and if batches are under way, an io worker has moved at least one of them on.
+        Recovered: every job that ran when it struck has ended, and so has one for each model that was
+        submitted afterwards; and if batches are under way, an io worker has moved at least one of them on.
         """
         ran = self.running()
         since = time.monotonic()
@@ -86,11 +87,12 @@ class Run:
             since = time.monotonic()
         self.faults += 1
         before = {batch_id: self._progress(batch_id) for batch_id in self._batches()}
-        probe = self.load.job(self.client, "delay=0")
+        models = {None, self.stack.other}
+        probes = [self.load.job(self.client, "delay=0", model=model) for model in models]
 
         def recovered() -> bool:
             moved = not before or any(self._progress(one) != was for one, was in before.items())
-            return moved and all(self.has_ended(job_id) for job_id in (*ran, probe))
+            return moved and all(self.has_ended(job_id) for job_id in (*ran, *probes))
 
         if self.wait(recovered, "the stack has not recovered"):
             self.recoveries_s.append(time.monotonic() - since)
@@ -177,7 +179,7 @@ class Run:
 def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
     """What cases work with on this stack."""
     with receiving() as receiver:
-        load = Load(stack.url, size.delay_s, Hooks(receiver))
+        load = Load(stack.url, size.delay_s, Hooks(receiver), other=stack.other)
         ends = Ends(stack.store)
         run = Run(stack, load, size, load.client(), ends, seed)
         try:

@@ -14,7 +14,7 @@ from tests.chaos.load import Expected
 from tests.chaos.memory import Memory
 from tests.chaos.proxy import Mode
 from tests.chaos.run import Run
-from tests.chaos.stack import GATEWAY, IO, REDIS, Needs
+from tests.chaos.stack import GATEWAY, IO, OTHER, REDIS, Needs
 from tests.chaos.verdict import so_far
 
 SHORT_OUTAGE_S = (1.0, 15.0)  # at least and at most
@@ -74,7 +74,7 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
     """A name and a function for each. What goes away comes back before the function returns."""
     stack = run.stack
     some_s = min(run.size.outage_s, chance.uniform(*SHORT_OUTAGE_S))
-    model = chance.choice(stack.models)
+    model = chance.choice([*stack.models, OTHER])
     through = stack.proxy.set
 
     def away(begin: Callable[[], object], end: Callable[[], object]) -> None:

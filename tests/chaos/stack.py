@@ -17,11 +17,13 @@ from tasks.store import JobStore
 from tests.chaos.clock import Clock, compiled
 from tests.chaos.disk import small_disk
 from tests.chaos.proxy import Proxy
+from tests.scripted import MODEL_NAME
 from tests.servers import RedisServer, free_port
 from tests.workers import SCRIPTED, Worker, Workers, wait_until
 
 REDIS, GATEWAY, IO = "redis", "gateway", "io"
 MODELS = 2
+OTHER = "other"  # the worker of a second model, and that model's name
 LOOK_S = 0.05
 TAIL = 15  # lines
 READY_S = 60.0
@@ -57,9 +59,19 @@ class Service:
 
 
 class Stack:
-    """Use as a context. Model workers are model0, model1, ...; the engine is scripted, the rest real."""
+    """Use as a context. Model workers are model0, model1, ...; the engine is scripted, the rest real.
 
-    def __init__(self, folder: Path, needs: Needs = NOTHING, models: int = MODELS, **chosen: object) -> None:
+    With lanes there is one worker of a second model besides, and what names none is for the first.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        needs: Needs = NOTHING,
+        models: int = MODELS,
+        lanes: bool = False,
+        **chosen: object,
+    ) -> None:
         """chosen: settings."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,6 +85,9 @@ class Stack:
         files = (self.disk.folder if self.disk else folder) / "files"
         # The receiver of webhooks is on this machine.
         values = {"files": str(files), "port": free_port(), "webhook_allow_private": True, **chosen}
+        self.other = OTHER if lanes else None
+        if lanes:
+            values["default_model"] = MODEL_NAME
         direct = Settings(_env_file=None, redis_url=self.redis.url, **values)  # type: ignore[arg-type]
         through = {"redis_url": f"redis://127.0.0.1:{self.proxy.port}/0"} if needs.proxied else {}
         self.settings = direct.model_copy(update={"engine_factory": SCRIPTED, **through})
@@ -92,6 +107,8 @@ class Stack:
             self.add(IO, self._workers.io)
             for number in range(self._models):
                 self.add_model(f"model{number}")
+            if self.other is not None:
+                self.add_model(OTHER, env={"MEDUSAQ_SCRIPTED_MODEL": self.other})
             self._keeper.start()
             self.wait_ready()
         except BaseException:
@@ -155,9 +172,13 @@ class Stack:
 
     def stop(self, name: str) -> int:
         """SIGTERM, and the exit code; it stays away until start()."""
+        self.hold(name)
+        return self.worker(name).terminate(STOP_S)
+
+    def hold(self, name: str) -> None:
+        """Once it ends, it stays away until start()."""
         with self._lock:
             self.services[name].held = True
-        return self.worker(name).terminate(STOP_S)
 
     def remove(self, name: str) -> None:
         """Stop it for good."""
@@ -189,6 +210,7 @@ class Stack:
 
     @property
     def models(self) -> list[str]:
+        """Workers of the first model."""
         return [name for name in self.services if name.startswith("model")]
 
     def wait_ready(self) -> None:
@@ -217,7 +239,8 @@ class Stack:
 
     def _is_ready(self) -> bool:
         with self._lock:
-            models = sum(not self.services[name].held for name in self.models)
+            known = [*self.models, *([OTHER] if OTHER in self.services else [])]
+            models = sum(not self.services[name].held for name in known)
         try:
             said = httpx.get(f"{self.url}/readyz", timeout=5).json()
         except httpx.HTTPError:

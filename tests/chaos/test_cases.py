@@ -30,7 +30,7 @@ FAST_WEBHOOKS: dict[str, object] = {"webhook_timeout_s": 2.0, "webhook_retries_s
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     needs = Needs(proxied=True, disk=True, redis_disk=True, clocks=True)
     with (
-        Stack(tmp_path_factory.mktemp("chaos"), needs, **FAST, **FAST_WEBHOOKS) as stack,
+        Stack(tmp_path_factory.mktemp("chaos"), needs, lanes=True, **FAST, **FAST_WEBHOOKS) as stack,
         running(stack, SMALL) as run,
         run.under_load(),
     ):

@@ -11,9 +11,10 @@ from tasks.batch import BatchStatus
 from tasks.job import Status
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tests.chaos.client import Client
 from tests.chaos.following import Follower
 from tests.chaos.hooks import Hooks
-from tests.chaos.load import Client, Expected, Load
+from tests.chaos.load import Expected, Load
 from tests.chaos.verdict import Ends, Tally, repeats, verdict
 from tests.receivers import receiving
 from tests.servers import RedisServer, fast_settings, free_port

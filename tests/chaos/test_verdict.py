@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.load import Client, Expected, Order
-from tests.chaos.verdict import judged
+from tasks.store import JobStore
+from tests.chaos.client import Client
+from tests.chaos.load import Expected, Order
+from tests.chaos.verdict import judged, left
 
 WANTED = {"a": Expected(text="1"), "b": Expected(text="2"), "c": Expected(code="worker_lost")}
 
 
-def answer(custom_id: str, text: str) -> dict[str, Any]:
-    body = {"choices": [{"message": {"content": text}}]}
+def answer(custom_id: str, text: str, model: str = "") -> dict[str, Any]:
+    body = {"choices": [{"message": {"content": text}}], "model": model}
     return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
@@ -30,6 +32,34 @@ class Files(Client):
 
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
         return self._files[str(file_id)]
+
+
+def test_a_line_answered_by_another_model_than_it_named() -> None:
+    lines = {"a": Expected(text="1", model="one"), "b": Expected(text="2", model="two")}
+    out = [answer("a", "1", "one"), answer("b", "2", "one")]
+    client = Files(out=out, errors=[])
+    counts = {"total": 2, "completed": 2, "failed": 0}
+    record = {"output_file_id": "out", "error_file_id": "errors", "request_counts": counts}
+    tally = judged(client, Order("batch_1", lines), record)
+    client.close()
+    [trouble] = tally.troubles
+    assert trouble.startswith("batch_1 b: ")
+
+
+def test_what_is_left_in_the_queue_of_any_model_is_seen(store: JobStore) -> None:
+    """Names in which Redis's patterns could be lost, too."""
+    assert left(store) == []
+    for key in ("pending:interactive", "pending:bulk:a*[b", "held:owner@a"):
+        store.redis.zadd(store.prefix + key, {"job_1": 1})
+    for key in ("outstanding", "held"):
+        store.redis.hset(store.prefix + key, "owner@a", 1)
+    assert [line.partition(": ")[0] for line in sorted(left(store))] == [
+        "left in held",
+        "left in held:owner@a",
+        "left in outstanding",
+        "left in pending:bulk:a*[b",
+        "left in pending:interactive",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ class Cli:
             "MEDUSAQ_HEARTBEAT_MS": "200",
             "MEDUSAQ_LEASE_MS": "1500",
             "MEDUSAQ_DRAIN_S": "1",
+            "MEDUSAQ_THREADS": "1",  # as in tests/servers.py
         }
         self._running: list[Running] = []
 

@@ -10,10 +10,12 @@ import httpx
 import pytest
 
 from cli.lock import FolderLock
+from engine.quantise import requantise
 from tests.cli.support import Cli
 from tests.engine.tiny import write_tiny_gguf
 
-SMALL = ("--types", "q8_0", "--text", "text", "--rounds", "1", "--threads", "1")
+QUICK = ("--text", "text", "--rounds", "1", "--threads", "1")
+SMALL = ("--types", "q8_0", *QUICK)
 
 
 @pytest.fixture
@@ -67,12 +69,15 @@ def test_interrupted_it_says_how_to_go_on(cli: Cli, model: str) -> None:
 def test_what_is_best_here_is_kept_and_served(cli: Cli, model: str) -> None:
     cli.env["MEDUSAQ_ENGINE_FACTORY"] = "engine:load"
     path = str(cli.folder / model)
-    ended = cli("compile", path, "--for-this-machine", *SMALL, "--max-kl", "0.5", "--load", "one")
+    requantise(path, f"{path}.coarse", "q4_0", threads=1)
+    Path(f"{path}.coarse").replace(path)
+    near = ("--types", "f16,q8_0", "--max-kl", "1e-9")  # only F16's kernels are as exact
+    ended = cli("compile", path, "--for-this-machine", *QUICK, *near, "--load", "one")
     assert ended.returncode == 0, ended.stderr
     kept = ended.stdout.splitlines()[-1]
-    assert kept.startswith("kept for this machine: ")
-    made = list((cli.folder / "cache").rglob("*.gguf"))
-    assert len(made) == (": q8_0: " in kept), "nothing but what is served"
+    assert kept.startswith("kept for this machine: f16: ")
+    [made] = (cli.folder / "cache").rglob("*.gguf")
+    assert made.name == "tiny.f16.gguf", "nothing but what is served"
     assert {path.name for path in cli.folder.iterdir()} == {"cache", "text", "tiny.gguf"}
 
     running = cli.start("up", "--port", "0", "--no-flower", "--model", path, "--for-this-machine")

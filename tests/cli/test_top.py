@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -19,6 +20,7 @@ import httpx
 import pytest
 from rich.console import Console
 
+from cli.model_states import ModelState, model_states
 from cli.top import Picture, Speeds
 from cli.top_view import view
 from tasks.settings import Settings
@@ -46,7 +48,10 @@ def picture(at: float, ended: float = 0.0, batches: tuple[dict[str, Any], ...] =
         ("medusaq_model_queue_oldest_seconds", frozenset({("priority", "bulk"), ("model", "vicuna")})): 60.0,
     }
     worker = {"id": "a-machine-with-a-long-name:12345", "slots": 16, "kv_cells": 8192, "metrics": {}}
-    models = [{"id": "SmolLM2-135M-Instruct", "workers_detail": [worker]}]
+    models = [
+        {"id": "SmolLM2-135M-Instruct", "workers": 1, "workers_detail": [worker]},
+        {"id": "small", "workers": 0, "workers_detail": []},
+    ]
     return Picture(at, samples, models, batches)
 
 
@@ -93,7 +98,8 @@ class InTerminal:
 def test_it_fits_the_terminal(width: int) -> None:
     console = Console(width=width, record=True, file=Path(os.devnull).open("w"))  # noqa: SIM115
     now = picture(1.0, batches=(BATCH,))
-    console.print(view(console, "http://127.0.0.1:7860", now, Speeds(), None))
+    models = model_states(now)
+    console.print(view(console, "http://127.0.0.1:7860", now, Speeds(), None, models))
     lines = console.export_text().splitlines()
     console.file.close()
     assert len(lines) > 8
@@ -102,6 +108,36 @@ def test_it_fits_the_terminal(width: int) -> None:
         assert any("1,234,567" in line and "1 h 06 min" in line for line in lines)
         assert any("vicuna" in line and "321" in line for line in lines), "of them for one model"
         assert any("25% of 2,000" in line for line in lines)
+
+
+def test_what_each_model_does() -> None:
+    """By the gateway alone, and with what a supervisor on this machine has noted."""
+    assert model_states(picture(1.0)) == [
+        ModelState("SmolLM2-135M-Instruct", "running", 1),
+        ModelState("small", "parked"),
+        ModelState("vicuna", "no worker", waiting=321, oldest_s=60.0),
+    ]
+    noted = [
+        {"name": "SmolLM2-135M-Instruct", "phase": "stopping", "need": 5, "refusal": None},
+        {"name": "small", "phase": "running", "need": 6, "refusal": "no luck"},
+        {"name": "vicuna", "phase": "loading", "need": 7, "refusal": None},
+    ]
+    states = [(model.state, model.need) for model in model_states(picture(1.0), noted)]
+    assert states == [("stopping", 5), ("failed", 6), ("loading", 7)]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (ModelState("a", "no worker", waiting=1), "jobs wait for a, which no live worker serves"),
+        (ModelState("a", "failed", 1), "a cannot be loaded, and its jobs fail: medusaq doctor"),
+        (ModelState("a", "parked", waiting=1), "all is well"),
+    ],
+)
+def test_the_first_line_says_what_is_wrong_with_a_model(model: ModelState, said: str) -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(view(console, "http://127.0.0.1:7860", picture(1.0), Speeds(), None, [model]))
+    assert console.export_text().startswith(said)
 
 
 def test_speeds_come_of_two_looks() -> None:

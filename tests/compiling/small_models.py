@@ -42,18 +42,26 @@ def write_checkpoint(
     return folder
 
 
-def write_vicuna(folder: Path, *, dtype: torch.dtype = torch.float16, seed: int = 7) -> Path:
+def write_vicuna(
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float16,
+    seed: int = 7,
+    width: int = WIDTH,
+    layers: int = LAYERS,
+) -> Path:
     """A llama with SentencePiece in exactly the files that lmsys/vicuna-7b-v1.3 has, README aside."""
     folder.mkdir(parents=True)
-    model = _random_model(_llama(num_key_value_heads=HEADS), dtype, seed)
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
+    model = _random_model(_llama(num_key_value_heads=HEADS, **sizes), dtype, seed)
     config = model.config.to_diff_dict() | {"transformers_version": "4.28.1", "use_cache": True}
     config["torch_dtype"] = str(config.pop("dtype", dtype)).removeprefix("torch.")
     _write_json(folder / "config.json", config)
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
     weights = _own_weights(model)
-    for layer in range(LAYERS):  # what transformers wrote until 4.31
-        frequencies = 10000.0 ** (-torch.arange(0, WIDTH // HEADS, 2) / (WIDTH // HEADS))
+    for layer in range(layers):  # what transformers wrote until 4.31
+        frequencies = 10000.0 ** (-torch.arange(0, width // HEADS, 2) / (width // HEADS))
         weights[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = frequencies
     _write_shards(folder, weights, VICUNA_SHARDS, "pytorch_model", ".bin", torch.save)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.compiling.small_hub import Repository
-from tests.compiling.small_models import PADDED_VOCAB, WIDTH, write_vicuna
+from tests.compiling.small_models import PADDED_VOCAB, write_vicuna
 
 MODEL, HEADS = "lmsys/vicuna-7b-v1.3", "FasterDecoding/medusa-vicuna-7b-v1.3"
 QUESTION = "Which services start with one command?"
@@ -27,6 +27,7 @@ TOKENS = 64
 ENDS_AFTER = 40  # tokens, or a few less: the model is bent to end its answer there
 END = 2  # </s>
 PUBLISHED_HEADS = 5
+WIDTH, LAYERS = 256, 2  # of which K-quants pack all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class SmallVicuna:
 
 def make(folder: Path) -> SmallVicuna:
     """In single precision, so that a greedy answer is one whatever computes it."""
-    checkpoint = write_vicuna(folder / "model", dtype=torch.float32)
+    checkpoint = write_vicuna(folder / "model", dtype=torch.float32, width=WIDTH, layers=LAYERS)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=False, legacy=True)
     prompt: list[int] = tokenizer(PROMPT).input_ids
     _end_answer(checkpoint, prompt)

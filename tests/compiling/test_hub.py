@@ -6,6 +6,7 @@ Each case in a process of its own: that client reads HF_ENDPOINT and HF_HOME whe
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,9 @@ def hub() -> Iterator[SmallHub]:
             "org/pickles": Repository(PICKLES),
             "org/gated": Repository(FILES, gated=True),
             "org/broken": Repository(FILES, cut={"model.safetensors"}),
+            "org/large": Repository(
+                {**FILES, "model.safetensors": bytes(24_000_000)}, cut={"model.safetensors"}
+            ),
         }
     )
     yield served
@@ -100,6 +104,12 @@ def test_what_a_hub_does_not_give_is_said_in_one_line(
     assert said in error
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.rglob("model.safetensors")), "nothing half-fetched under a final name"
+
+
+def test_what_was_fetched_before_a_download_broke_off_needs_no_room(hub: SmallHub, tmp_path: Path) -> None:
+    assert "broke off" in choose("org/large", tmp_path, hub.url)[1]
+    said = choose("org/large", tmp_path, hub.url, FULL_DISK)[1]
+    assert re.search(r"1[2-4] MB of disk are needed in ", said), "half of 24, but for the client's last piece"
 
 
 def test_a_hub_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from gguf import GGUFReader
 from compiling import quality
 from compiling.child import ask
 from compiling.errors import CompileError, RoomError, SourceError
-from compiling.quality import MOST_TOKENS, WINDOW, Quality, compare, windows, write_reference
+from compiling.quality import MOST_LETTERS, MOST_TOKENS, WINDOW, Quality, compare, windows, write_reference
 from compiling.texts import PASSAGES, PASSAGES_FILE, read_text
 from engine.context import Context, Rows
-from engine.model import Model
+from engine.model import Model, Tokens
 from engine.quantise import requantise
 from tests.engine.tiny import CONTEXT, write_tiny_gguf
 
@@ -101,6 +101,21 @@ def test_windows_begin_as_the_model_wants_and_end_somewhere(tiny: str) -> None:
     parts = windows(model, "x" * (MOST_TOKENS + 100))
     assert {int(part[0]) for part in parts} == {1}, "the token that begins a text"
     assert max(map(len, parts)) == WINDOW < CONTEXT
+    assert sum(map(len, parts)) - len(parts) == MOST_TOKENS
+
+
+def test_of_a_book_only_the_beginning_is_cut_into_tokens(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lengths = Model(tiny), list[int]()
+    tokenize = model.tokenize
+
+    def noted(text: str, **options: bool) -> Tokens:
+        lengths.append(len(text))
+        return tokenize(text, **options)
+
+    monkeypatch.setattr(model, "tokenize", noted)
+    book = "Ä hare. " * MOST_LETTERS
+    parts = windows(model, book)
+    assert lengths == [0, MOST_LETTERS]
     assert sum(map(len, parts)) - len(parts) == MOST_TOKENS
 
 

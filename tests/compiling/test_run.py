@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from gguf import GGUFReader
 
 from compiling import room
+from compiling.choice import own_folder
+from compiling.compiled import COUNTS, Compiled, Options
 from compiling.errors import CompileError, FormatError, RoomError, SourceError
-from compiling.formats import chosen_types, read_source
+from compiling.formats import chosen_types, read_source, unpacked_format
 from compiling.recommend import Load
 from compiling.record import NAME, Record
-from compiling.run import COUNTS, WORK, Compiled, Options, compile_model
+from compiling.run import WORK, compile_model
 from engine import ModelLoadError
+from engine.errors import ImportanceError
+from engine.free_memory import Memory
 from engine.model import default_model_path
 from engine.quantise import requantise
 from tests.chaos.disk import small_disk
@@ -108,9 +112,28 @@ def test_what_is_done_is_not_done_again(done: tuple[Compiled, Steps], models: Pa
     assert (tight.recommendation.type, steps.begun) == ("source (f32)", [])
     (out / "tiny.q8_0.gguf").unlink()
     compile_model(given(models, out), steps)
-    assert steps.begun[0] == "q8_0: writing"
-    assert "q4_0: writing" in steps.begun, "copies are not what was made"
-    assert not [what for what in steps.begun if "quality" in what or "speed" in what]
+    assert steps.begun == ["q8_0: writing"]
+
+
+def test_a_round_counts_where_all_were_measured_in_it(models: Path, out: Path) -> None:
+    class Stopped(Steps):
+        def begin(self, what: str) -> None:
+            super().begin(what)
+            if what == "f16: speed, round 1 of 1":
+                raise KeyboardInterrupt
+
+    def timed(steps: Steps) -> list[str]:
+        return [what.partition(":")[0] for what in steps.begun if "speed" in what]
+
+    more, again, fewer = replace(given(models, out), types=("q8_0", "f16")), Steps(), Steps()
+    with pytest.raises(KeyboardInterrupt):
+        compile_model(more, Stopped())
+    compile_model(more, again)
+    assert timed(again) == ["source (f32)", "q8_0", "f16"], "though two were measured when it was stopped"
+    compile_model(replace(more, types=("q8_0",)), fewer)
+    assert timed(fewer) == []
+    compile_model(given(models, out), fewer)
+    assert timed(fewer) == ["source (f32)", *TYPES], "q4_0 was measured before the others"
 
 
 def test_what_was_half_written_goes(models: Path, out: Path) -> None:
@@ -164,6 +187,19 @@ def test_a_quantised_source_is_measured_against_its_exact_values(
     assert names(tmp_path) == {"tiny.f16.gguf", NAME}
 
 
+@pytest.mark.parametrize(("largest", "unpacked"), [(1.0, "f16"), (1e5, "f32")])
+def test_exact_values_of_bf16_are_held_by_the_format_they_are_unpacked_to(
+    models: Path, tmp_path: Path, largest: float, unpacked: str
+) -> None:
+    wide = Path(shutil.copy(models / "tiny.f32.gguf", tmp_path / "wide.f32.gguf"))
+    GGUFReader(wide, "r+").tensors[0].data[3, 5] = largest
+    source = tmp_path / "wide.bf16.gguf"
+    requantise(str(wide), str(source), "bf16", threads=1)
+    assert unpacked_format(str(source)) == unpacked
+    options = replace(given(models, tmp_path / "out"), source=str(source), types=("f32",))
+    assert compile_model(options, Steps()).rows[1].quality.kl < 1e-4
+
+
 def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> None:
     options = replace(given(models, tmp_path / "out"), types=("iq4_nl",), imatrix=tmp_path / "words")
     (tmp_path / "words").write_text("abc jade bad cafe, 12 34. " * 60)
@@ -175,8 +211,10 @@ def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> 
     assert Path(compiled.rows[1].path).read_bytes() != plain.read_bytes()
     assert names(tmp_path / "out") == {"tiny.iq4_nl.gguf", NAME}
     (tmp_path / "words").write_text("too short")
-    with pytest.raises(CompileError, match="words: too short, 12 tokens"):
+    begun = len(steps.begun)
+    with pytest.raises(ImportanceError, match=r"words: too short, 1. tokens"):
         compile_model(options, steps)
+    assert len(steps.begun) == begun, "nothing was measured in vain"
 
 
 def test_the_default_model_end_to_end(tmp_path: Path) -> None:
@@ -225,6 +263,13 @@ def test_files_of_others_are_left_alone(models: Path, tmp_path: Path) -> None:
     assert theirs.read_bytes() == b"precious"
 
 
+def test_a_file_that_was_changed_since_is_left_alone(models: Path, out: Path) -> None:
+    (out / "tiny.q8_0.gguf").write_bytes(b"precious")
+    with pytest.raises(CompileError, match=r"tiny\.q8_0\.gguf: was changed since it was made; move it"):
+        compile_model(given(models, out), Steps())
+    assert (out / "tiny.q8_0.gguf").read_bytes() == b"precious"
+
+
 def test_a_folder_that_cannot_be_written(models: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RoomError, match=r"file/out: cannot be written: Not a directory$"):
@@ -253,11 +298,9 @@ def test_too_little_disk(models: Path, small_folder: Path) -> None:
 
 def test_too_little_memory(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is short of memory for a tiny model, so the reading is another."""
-    seen = psutil.virtual_memory()._replace(available=200_000_000)
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: seen)
-    with pytest.raises(
-        RoomError, match=r"30\d MB of memory are needed, for a file of \d+ kB, and 200 MB are"
-    ):
+    monkeypatch.setattr(room, "look_at_memory", lambda: Memory(10**9, 2 * 10**8))
+    message = r"tiny.f32.gguf: 30\d MB of memory are needed to measure it, for a file of \d+ kB"
+    with pytest.raises(RoomError, match=message):
         compile_model(given(models, tmp_path), Steps())
     assert not list(tmp_path.glob("*.gguf"))
 
@@ -281,6 +324,22 @@ def test_texts_that_are_none(models: Path, tmp_path: Path, option: str) -> None:
     with pytest.raises(SourceError, match="none: cannot be read: No such file"):
         compile_model(replace(given(models, tmp_path), **{option: tmp_path / "none"}), steps)
     assert steps.begun == []
+
+
+# Where it is kept
+
+
+def test_an_own_folder_is_of_the_name_or_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    of_hub, of_path = own_folder("models/llama"), own_folder("./llama.gguf")
+    monkeypatch.chdir(tmp_path / "models")
+    assert own_folder("models/llama") == of_hub, "a hub's name is the same from everywhere"
+    assert own_folder("../llama.gguf") == of_path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "llama").mkdir()
+    assert own_folder("models/llama") != of_hub
+    assert own_folder("models/llama") == own_folder(str(tmp_path / "models" / "llama"))
 
 
 # The record
@@ -313,4 +372,4 @@ def test_a_record_that_cannot_be_read_or_written(tmp_path: Path) -> None:
 
 def test_the_record_is_json(out: Path) -> None:
     content = json.loads((out / NAME).read_text())
-    assert set(content) == {"begun", "made", "quality", "speed"}
+    assert set(content) == {"begun", "ended", "made", "quality", "speed"}

@@ -10,20 +10,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from compiling import converter, source
+from compiling import converter, room
 from compiling.errors import ConverterError, RoomError, SourceError
 from compiling.progress import Silence
 from compiling.source import prepare
+from engine.free_memory import Memory
 from engine.model import read_shape
 from tests.compiling.small_models import PADDED_VOCAB, WIDTH, write_checkpoint, write_vicuna
 from tests.engine.tiny import write_tiny_gguf
 from tests.workers import ROOT, wait_until
 
+FULL = SimpleNamespace(total=90_000_000, used=30_000_000, free=60_000_000)
 EVIL = """
 from pathlib import Path
 Path({ran!r}).touch()
@@ -155,11 +158,22 @@ def test_an_unknown_tokenizer_is_found(copy: Path, tmp_path: Path) -> None:
 def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RoomError, match=r"of disk are needed for llama-f32.gguf and .* for what follows"):
-        prepare(str(llama), tmp_path / "made", progress=Silence(), reserve=10**18)
-    monkeypatch.setattr(source, "PROCESS_BYTES", 10**18)
-    with pytest.raises(RoomError, match="of memory are needed to convert it"):
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _folder: FULL)
+        with pytest.raises(
+            RoomError, match=r"are needed \(6. MB for llama as a GGUF\), 60 MB are free; give"
+        ):
+            prepare(str(llama), tmp_path / "made", progress=Silence())
+        with pytest.raises(
+            RoomError, match=r"\(6. MB for llama as a GGUF, at least \d+ kB for what is made of"
+        ):
+            prepare(str(llama), tmp_path / "made", progress=Silence(), types=("q8_0",))
+    monkeypatch.setattr(room, "look_at_memory", lambda: Memory(10**9, 10**8))
+    with pytest.raises(RoomError, match=r"llama: 8.. MB of memory are needed to convert it, and 100 MB are"):
         prepare(str(llama), tmp_path / "made", progress=Silence())
+    monkeypatch.setattr(room, "CONVERTER_BYTES", 0)
+    with pytest.raises(RoomError, match=r"llama as a GGUF: 30. MB of memory are needed to measure it"):
+        prepare(str(llama), tmp_path / "made", progress=Silence(), types=("q8_0",))
     (tmp_path / "file").touch()
     with pytest.raises(RoomError, match="cannot be written"):
         prepare(str(llama), tmp_path / "file" / "made", progress=Silence())
@@ -168,7 +182,10 @@ def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
 
 def test_a_file_of_somebody_else_is_not_replaced(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "llama-f32.gguf").write_bytes(b"precious")
-    with pytest.raises(SourceError, match="there already, and not converted by this command"):
+    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
+        prepare(str(llama), tmp_path, progress=Silence())
+    (tmp_path / "llama-f32.gguf.source").write_text('{"result": [5, 6]}')
+    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
         prepare(str(llama), tmp_path, progress=Silence())
     assert (tmp_path / "llama-f32.gguf").read_bytes() == b"precious"
 
@@ -196,7 +213,9 @@ def test_a_gguf_that_is_not_whole_is_refused(tmp_path: Path, name: str, keep: fl
         prepare(str(tmp_path / name), tmp_path / "made", progress=Silence())
 
 
-@pytest.mark.parametrize("name", ["no/such/folder", "away.gguf", "models/away.gguf", "two words"])
+@pytest.mark.parametrize(
+    "name", ["no/such/folder", "away.gguf", "models/away.gguf", "two words", "./away", "../away"]
+)
 def test_a_source_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(SourceError, match="no such file or folder, nor a hub's name"):
         prepare(name, tmp_path, progress=Silence())

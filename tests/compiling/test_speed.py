@@ -9,12 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compiling.bulk import OUTPUT, PROMPTS
 from compiling.child import ask
 from compiling.errors import CompileError, RoomError
-from compiling.speed import ROWS, SLOTS, Speed, run
+from compiling.speed import ROWS, SLOTS, Speed, peak_bytes, run
 from engine import EngineConfig
 from engine.engine import Engine
 from tests.engine.tiny import write_tiny_gguf
@@ -44,6 +45,13 @@ def test_every_figure_is_measured(tiny: str) -> None:
     assert Speed.of(json.loads(json.dumps(speed.json()))) == speed
     assert heard == sorted(heard)
     assert heard[-1] == 1.0
+
+
+def test_the_peak_is_of_the_process_itself() -> None:
+    ballast = np.ones(2**26)  # half a gigabyte
+    code = "from compiling.speed import peak_bytes; print(peak_bytes())"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 10_000_000 < int(said.stdout) < ballast.nbytes < peak_bytes()
 
 
 def test_bulk_runs_every_prompt_to_its_full_length(tiny: str) -> None:

@@ -21,7 +21,7 @@ def own_cores() -> Iterator[None]:
         yield
         return
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count] or cores)
+    os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) % len(cores) :: count])
     yield
     os.sched_setaffinity(0, cores)
 

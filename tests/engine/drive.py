@@ -10,6 +10,7 @@ from engine.draft import DraftSource
 from engine.engine import KEPT_IDS, LEAF_IDS, Engine
 
 Outcome = Completion | EngineError
+_references: dict[str, dict[str, Completion]] = {}  # by all that they depend on
 
 
 def request(name: str, prompt: str, **sampling: object) -> Request:
@@ -76,12 +77,19 @@ def fresh(model: str | None, draft_source: DraftSource | None = None, **config: 
 
 
 def alone(model: str | None, requests: Iterable[Request], **config: object) -> dict[str, Completion]:
-    """The sequential reference: one request at a time, nothing shared, nothing drafted."""
-    engine = fresh(model, **{"slots": 1, "prefix_sharing": False, **config})
-    results: dict[str, Completion] = {}
-    for r in requests:
-        results |= completions(run(engine, [r]))
-    return results
+    """The sequential reference: one request at a time, nothing shared, nothing drafted.
+
+    Computed once for the same requests, which many tests run in other ways.
+    """
+    requests = [*requests]
+    key = repr((model, requests, sorted(config.items())))
+    if key not in _references:
+        engine = fresh(model, **{"slots": 1, "prefix_sharing": False, **config})
+        results: dict[str, Completion] = {}
+        for r in requests:
+            results |= completions(run(engine, [r]))
+        _references[key] = results
+    return dict(_references[key])
 
 
 def same(result: Completion, reference: Completion) -> None:

@@ -133,17 +133,17 @@ def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, sampler: str,
 
 
 def questions(**sampling: object) -> list[Request]:
-    """Eight at once, of which six must answer in JSON."""
-    texts = [f"{text} Answer as JSON." for text in QUESTIONS]
-    return [replace(r, raw=False) for r in mixed(texts, **sampling)]
+    """Six at once, of which four must answer in JSON."""
+    texts = [f"{text} Answer as JSON." for text in QUESTIONS[:6]]
+    return [replace(r, raw=False) for r in mixed(texts, max_tokens=64, **sampling)]
 
 
-@pytest.mark.parametrize("sampler", ["greedy", "warm", "nucleus"])
+@pytest.mark.parametrize("sampler", ["greedy", "nucleus"])
 def test_the_default_model_answers_validly_with_and_without_speculation(sampler: str) -> None:
     """Batch-invariant, so equal to the bit: alone, in a batch, with drafts from lookup, with random trees."""
     requests = questions(**SAMPLERS[sampler])
     reference = alone(None, requests, batch_invariant=True)
-    assert check(requests, reference) >= 3
+    assert check(requests, reference) >= 2
     known = {n: c.tokens for n, c in reference.items()}
     lookup = Speculation(flat(), [LookupSource()])
     for drafts in (None, lookup, Bushy(known, 49000, 5, nodes=5)):

@@ -40,17 +40,18 @@ SAMPLERS: dict[str, dict[str, object]] = {
     },
 }
 
+# The format decides how logits are computed, and not what is made of them.
+AS_SHIPPED, IN_BF16 = ([(name, how) for name in ("greedy", "penalised")] for how in ("as_shipped", "bf16"))
 
-WEIGHTS = pytest.mark.parametrize("weights", ["as_shipped", "bf16"])
 
-
-def prompts(count: int, seed: int = 0) -> list[str]:
+def prompts(count: int, seed: int = 0, most: int = 40) -> list[str]:
+    """most: words of one."""
     rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(count)]
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
 
 
 def questions(**sampling: object) -> list[Request]:
-    return [request(f"q{i}", q, logprobs=3, **sampling) for i, q in enumerate(QUESTIONS)]
+    return [request(f"q{i}", q, max_tokens=16, logprobs=3, **sampling) for i, q in enumerate(QUESTIONS)]
 
 
 @pytest.mark.parametrize("slots", [4, 16])
@@ -61,8 +62,7 @@ def test_batched_equals_single_on_f32(tiny_gguf: str, slots: int) -> None:
         assert batched[name].tokens == reference.tokens
 
 
-@WEIGHTS
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("sampler", "weights"), [*((name, "as_shipped") for name in SAMPLERS), *IN_BF16])
 def test_batched_equals_single_to_the_bit_on_the_default_model(sampler: str, weights: str) -> None:
     requests = questions(**SAMPLERS[sampler])
     config = {"batch_invariant": True, "weights": weights}
@@ -222,8 +222,7 @@ def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
     assert drafts.branched > 50
 
 
-@WEIGHTS
-@pytest.mark.parametrize("sampler", ["greedy", "penalised"])
+@pytest.mark.parametrize(("sampler", "weights"), [*AS_SHIPPED, *IN_BF16])
 def test_trees_equal_undrafted_to_the_bit(sampler: str, weights: str) -> None:
     requests = questions(**SAMPLERS[sampler])
     config = {"batch_invariant": True, "weights": weights}
@@ -232,7 +231,7 @@ def test_trees_equal_undrafted_to_the_bit(sampler: str, weights: str) -> None:
     results = completions(run(fresh(None, drafts, slots=8, **config), requests))
     for name in reference:
         same(results[name], reference[name])
-    assert drafts.accepted > 50
+    assert drafts.accepted > 40
     assert drafts.branched > 20
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from engine.head_backends import KEPT, Loaded, load_heads
+from engine.head_backends import KEPT, Loaded, load_heads, modules_for
 from engine.head_layouts import HeadsLoadError
 from engine.heads import MedusaHeads
 from engine.measured import cache_folder
 from engine.onnx_heads import OnnxHeads
 from tests.engine.test_heads import VOCAB, WIDTH, lm_head, medusa, write
 from tests.engine.test_onnx_heads import written
+from tests.workers import ROOT
 
 WAYS = {"onnx on 1 thread", "onnx on 2 threads", "torch on 2 threads"}
 
@@ -69,6 +72,44 @@ def test_it_is_measured_anew_for_another_file_and_other_threads(path: Path) -> N
     os.utime(path, (1, 1))
     loaded(path)
     assert len(kept()) == 3
+
+
+def test_what_loading_imports_is_told_beforehand(path: Path) -> None:
+    def told(**options: object) -> set[str]:
+        return modules_for(str(path), width=WIDTH, vocab_size=VOCAB, **{"threads": 2, **options})  # type: ignore[arg-type]
+
+    assert told() == {"torch", "onnxruntime"}, "both are timed"
+    loaded(path)
+    [file] = kept()
+    file.write_text(json.dumps({"fastest": "onnx on 2 threads"}))
+    assert told() == {"onnxruntime"}
+    assert told(threads=1) == {"torch", "onnxruntime"}
+    assert told(backend="torch") == {"torch"}
+
+
+LOAD = f"""
+import sys
+from engine.head_backends import load_heads
+heads = load_heads(sys.argv[1], width={WIDTH}, vocab_size={VOCAB}, lm_head=None, threads=2)
+print(heads.backend, "torch" in sys.modules)
+"""
+
+
+def test_what_is_not_used_is_not_imported(path: Path) -> None:
+    loaded(path)
+    [file] = kept()
+    for name in WAYS:
+        file.write_text(json.dumps({"fastest": name}))
+        said = subprocess.check_output([sys.executable, "-c", LOAD, str(path)], cwd=ROOT, text=True)
+        assert said == f"{name} {name.startswith('torch')}\n"
+
+
+def test_a_backend_that_cannot_be_imported_leaves_the_other(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text("raise ImportError('libgomp.so.1: cannot open')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'broken')!r})\n{LOAD}"
+    said = subprocess.check_output([sys.executable, "-c", code, str(path)], cwd=ROOT, text=True)
+    assert said.startswith("onnx on ")
 
 
 def test_the_one_that_is_asked_for(path: Path) -> None:

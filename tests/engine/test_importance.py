@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine import ggml, importance
 from engine.context import Context, Rows
 from engine.errors import ImportanceError, ModelLoadError
-from engine.importance import CHUNK, importance_of
+from engine.importance import CHUNK, check_text, importance_of
 from engine.model import Model, default_model_path
 from engine.quantise import requantise
 from tests.engine.tiny import HEADS, KV_HEADS, LAYERS, write_tiny_gguf, write_tiny_mamba
@@ -212,6 +212,20 @@ def test_a_text_that_does_not_serve_is_named(tiny_gguf: str, tmp_path: Path) -> 
     path.write_bytes(b"A hare met a tortoise, caf\xe9")
     with pytest.raises(ImportanceError, match=r"text\.txt: not UTF-8 at byte 26: give a plain text$"):
         importance_of(tiny_gguf, path)
+
+
+def test_a_text_is_checked_by_the_vocabulary_alone(tiny_gguf: str, tmp_path: Path, text: Path) -> None:
+    check_text(tiny_gguf, text)
+    short = tmp_path / "short.txt"
+    for content in ("", "A hare met a tortoise."):
+        short.write_text(content)
+        with pytest.raises(ImportanceError) as late:
+            importance_of(tiny_gguf, short)
+        with pytest.raises(ImportanceError, match=r"short\.txt: too short, \d+ tokens: 512 are") as early:
+            check_text(tiny_gguf, short)
+        assert early.value.message == late.value.message
+    with pytest.raises(ImportanceError, match=r"none\.txt: cannot be read"):
+        check_text(tiny_gguf, tmp_path / "none.txt")
 
 
 def test_a_model_that_does_not_serve_is_named(tmp_path: Path, text: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,18 @@ def test_a_tied_model_has_its_embeddings(tmp_path: Path) -> None:
     assert np.array_equal(lm_head_rows(write(tmp_path / "tied.gguf", "F32", "token_embd.weight")), MATRIX)
     both = write(tmp_path / "both.gguf", "F32", "token_embd.weight", "output.weight")
     assert np.array_equal(lm_head_rows(both), MATRIX + 1)
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    """Even where the other one is as long and as old."""
+    path = write(tmp_path / "m.gguf", "F32", "output.weight", "other")
+    assert np.array_equal(lm_head_rows(path), MATRIX)
+    other = write(tmp_path / "n.gguf", "F32", "other", "output.weight")
+    before, after = Path(path).stat(), Path(other).stat()
+    assert before.st_size == after.st_size
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    Path(other).replace(path)
+    assert np.array_equal(lm_head_rows(path), MATRIX + 1)
 
 
 def outputs(path: str, kv_type: str) -> tuple[Outputs, Model]:

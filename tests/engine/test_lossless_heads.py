@@ -37,6 +37,7 @@ SAMPLERS: dict[str, dict[str, object]] = {
 }
 ANY_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)
 LIVE = pytest.mark.parametrize("live", [1, 32])
+LIVE_ON_DEFAULT = pytest.mark.parametrize("live", [1, 16])
 
 
 def random_heads(path: Path, width: int, vocabulary: int, scale: float) -> Path:
@@ -120,8 +121,13 @@ def test_random_heads_by_onnx_change_nothing_on_f32(tiny_gguf: str, tmp_path: Pa
 
 @cache
 def by_the_default_model(sampler: str) -> tuple[list[Request], dict[str, Completion]]:
-    """32 requests, and what plain decoding gives each alone."""
-    texts = [*QUESTIONS, *(SHARED + w for w in prompts(8)), *prompts(16, seed=1)]
+    """16 requests, and what plain decoding gives each alone.
+
+    Short ones: heads have no part in reading a prompt, which takes longest. With their drafts they fill a
+    call as 32 would.
+    """
+    beginning = SHARED[: len(SHARED) // 3]
+    texts = [*QUESTIONS, *(beginning + w for w in prompts(4, most=6)), *prompts(4, seed=1, most=12)]
     requests = [
         request(f"q{i}", text, seed=i, logprobs=2, max_tokens=12, **SAMPLERS[sampler])
         for i, text in enumerate(texts)
@@ -129,12 +135,12 @@ def by_the_default_model(sampler: str) -> tuple[list[Request], dict[str, Complet
     return requests, alone(None, requests, batch_invariant=True)
 
 
-@LIVE
+@LIVE_ON_DEFAULT
 @ANY_SAMPLER
 def test_trained_heads_change_nothing_to_the_bit(trained: Path, sampler: str, live: int) -> None:
     """The quantised default model in batch-invariant mode: tokens, text and log-probabilities."""
     requests, reference = by_the_default_model(sampler)
-    requests = requests[:8] if live == 1 else requests
+    requests = requests[:4] if live == 1 else requests
     engine = drafting(fresh(None, slots=live, kv_cells=8192, batch_invariant=True), trained)
     results = completions(run(engine, every_third_forced(requests)))
     for name, result in results.items():
@@ -146,7 +152,6 @@ def test_trained_heads_change_nothing_to_the_bit(trained: Path, sampler: str, li
 
 def test_trained_heads_by_onnx_change_nothing_to_the_bit(trained: Path) -> None:
     requests, reference = by_the_default_model("warm")
-    requests = requests[:16]
     engine = drafting(fresh(None, slots=16, kv_cells=8192, batch_invariant=True), trained, ONNX)
     results = completions(run(engine, every_third_forced(requests)))
     for name, result in results.items():
@@ -156,7 +161,7 @@ def test_trained_heads_by_onnx_change_nothing_to_the_bit(trained: Path) -> None:
     assert accepted > 0
 
 
-@LIVE
+@LIVE_ON_DEFAULT
 @pytest.mark.parametrize("sampler", ["greedy", "hot"])
 @pytest.mark.parametrize(("right", "wrong"), [(4, 0), (0, 4)])
 def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(
@@ -176,13 +181,12 @@ def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(
 
 
 def test_sure_and_wrong_heads_change_nothing_to_the_bit(tmp_path: Path) -> None:
-    requests = [request(f"q{i}", text, logprobs=2, max_tokens=16) for i, text in enumerate(QUESTIONS)]
-    reference = alone(None, requests, batch_invariant=True)
+    requests, reference = by_the_default_model("greedy")
     heads = random_heads(tmp_path / "heads.safetensors", 576, 6000, 1.0)
     engine = drafting(fresh(None, slots=8, batch_invariant=True), heads)
-    results = completions(run(engine, every_third_forced(requests)))
-    for name in reference:
-        same(results[name], reference[name])
+    results = completions(run(engine, every_third_forced(requests[:8])))
+    for name, result in results.items():
+        same(result, reference[name])
     verified, accepted = drafted(results.values(), "medusa")
     assert verified > 100
     assert accepted < verified / 20

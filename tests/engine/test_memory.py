@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from engine.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.errors import ModelLoadError
 from engine.measured import keep
-from engine.memory import BUFFERS, CACHE, HEADS, PROCESS, WEIGHTS, needed
+from engine.memory import BUFFERS, CACHE, HEADS, HEADS_BYTES, PROCESS, WEIGHTS, needed
 from engine.model import default_model_path, read_shape
 from engine.weights import Timing, _key
 from tasks.publish import Publisher
@@ -29,7 +30,8 @@ JOBS = 40  # more than the slots
 def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
     settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
 ) -> None:
-    config = EngineConfig(weights="as_shipped")
+    config = EngineConfig(weights="as_shipped", threads=settings.threads)
+    estimate = needed(config).total  # before: what is timed once needs more
     changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
     settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
     worker = workers.model(settings, ready=False, engine="engine:load")
@@ -40,7 +42,7 @@ def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
         assert ended(store, job, 120).result is not None
     status = Path(f"/proc/{worker.process.pid}/status").read_text(encoding="utf-8")
     [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)
-    peak, estimate = int(peak_kb) * 1024, needed(config).total
+    peak = int(peak_kb) * 1024
     assert peak / UNDER <= estimate <= peak * OVER
 
 
@@ -104,6 +106,21 @@ def test_heads_of_ones_own(tmp_path: Path) -> None:
     assert needed(own).parts[HEADS] == needed(other).parts[HEADS] > 5_000_000
     with pytest.raises(ModelLoadError, match=r"none\.safetensors"):
         needed(replace(own, heads=str(tmp_path / "none.safetensors")))
+
+
+def test_heads_need_memory_whatever_runs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing was timed yet
+    auto = replace(ONE, speculation=True)
+    torch, onnx, both = (
+        needed(replace(auto, heads_backend=name)).parts[HEADS] for name in ("torch", "onnx", "auto")
+    )
+    assert 0 < onnx < torch < both == torch + HEADS_BYTES["onnxruntime"], "both are timed"
+    installed = find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else installed(name))
+    assert needed(auto).parts[HEADS] == onnx
+    gone = ("torch", "onnxruntime")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in gone else installed(name))
+    assert needed(auto).parts[HEADS] == 0
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from engine.calibration import Calibration
-from engine.context import Context
 from engine.head_layouts import HeadsLoadError
 from engine.head_source import HeadSource
 from engine.head_weights import HeadWeights
 from engine.heads import MedusaHeads
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
-from engine.model import Model, default_model_path
+from engine.model import default_model_path, read_shape
 from engine.onnx_export import export
-from engine.onnx_graph import BLOCK, build, quantised
+from engine.onnx_graph import BLOCK, build, least_bytes, quantised
 from engine.onnx_heads import ABOUT, OnnxHeads
-from engine.rows import RowsBuilder
 from engine.sources import shipped_heads
-from engine.tree import NO_DRAFT
+from tests.benchmarks.guesses import Nearness, hidden_states
 from tests.engine.test_heads import (
     HEADS,
     HIDDEN,
@@ -171,43 +169,14 @@ def test_what_was_said_of_heads_goes_along(tmp_path: Path) -> None:
 # The default model
 
 
-@pytest.fixture(scope="module")
-def hidden() -> Floats:
-    """States of the default model as it reads our documentation."""
-    model = Model(default_model_path(), 0)
-    text = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
-    tokens = model.tokenize(text, add_bos=False, special=False)[:400].tolist()
-    context = Context(model, cells=512, seq_ids=1, max_rows=64, threads=0)
-    states = []
-    for start in range(0, len(tokens), 50):
-        rows = RowsBuilder()
-        for position, token in enumerate(tokens[start : start + 50], start):
-            rows.add(0, [token], position, NO_DRAFT)
-        given = context.decode(rows.build(), hidden=True).hidden
-        assert given is not None
-        states.append(given.copy())
-    return np.concatenate(states)
-
-
-def test_real_states_get_the_drafts_of_full_precision(hidden: Floats) -> None:
+def test_real_states_get_the_drafts_of_full_precision() -> None:
     """No fewer than torch's int8 gives, and probabilities as near; so the calibration fits as well."""
-    path, model = shipped_heads(default_model_path()), default_model_path()
-    rows = lm_head_rows(model, HeadWeights(str(path), 576, 49152, lm_head).draft_vocabulary)
-    common = {"width": 576, "vocab_size": 49152, "lm_head": lambda _: rows}
-    full = MedusaHeads.load(str(path), dtype=torch.float32, **common)  # type: ignore[arg-type]
-    exact, chances = full.propose(hidden, 4, 8)
-
-    def nearness(heads: MedusaHeads | OnnxHeads) -> tuple[float, float]:
-        """Share of equal best drafts, and mean difference of their probabilities."""
-        tokens, given = heads.propose(hidden, 4, 8)
-        same = tokens[..., 0] == exact[..., 0]
-        return float(same.mean()), float(np.abs(given[..., 0] - chances[..., 0]).mean())
-
-    same, difference = nearness(OnnxHeads.load(str(path), **common))  # type: ignore[arg-type]
-    torch_same, torch_difference = nearness(MedusaHeads.load(str(path), **common))  # type: ignore[arg-type]
+    near = Nearness(hidden_states(400))
+    same, difference = near.of(OnnxHeads.load)
+    torch_same, torch_difference = near.of(MedusaHeads.load)
     assert same > max(0.9, torch_same - 0.02)
     assert difference < min(0.03, torch_difference + 0.005)
-    four, _ = nearness(OnnxHeads.load(str(path), bits=4, **common))  # type: ignore[arg-type]
+    four, _ = near.of(OnnxHeads.load, bits=4)
     assert 0.6 < four < same
 
 
@@ -302,6 +271,34 @@ def test_more_than_an_onnx_file_holds(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("engine.onnx_graph.LARGEST_BYTES", 1000)
     path = write(tmp_path / "heads.pt", medusa(1, False).state_dict())
     refused(path, r"takes 0\.0 GB as ONNX, and 2 are the most: cut it to a draft vocabulary")
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_what_is_counted_beforehand_is_the_file_but_for_names(bits: int) -> None:
+    model = default_model_path()
+    shape = read_shape(model)
+    weights = HeadWeights(
+        str(shipped_heads(model)), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids)
+    )
+    counted = least_bytes(weights, bits)
+    assert counted <= len(build(weights, bits)) < counted + 20_000 < 1.01 * counted
+
+
+def test_what_is_not_counted_beforehand_is_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
+    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
+    monkeypatch.setattr("engine.onnx_graph.LARGEST_BYTES", least_bytes(weights, 8) + 10)
+    refused(path, "as ONNX, and 2 are the most")
+
+
+def test_what_protobuf_refuses_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
+    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
+    weights.metadata = {"note": "\ud800"}
+    with pytest.raises(HeadsLoadError, match=r"^cannot be written as ONNX: .*surrogates"):
+        build(weights, 8)
 
 
 # Export

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from engine import EngineConfig
 from engine.engine import Engine
-from engine.lm_head import fingerprint
+from engine.lm_head import FINAL_NORM, fingerprint
 from engine.model import default_model_path
 from engine.quantise import requantise
 from engine.sources import _key, shipped_heads
+from engine.weights import unpacked
+from tests.engine.tiny import write_tiny_gguf
 
 
 def key(model: str, **config: object) -> str:
@@ -47,15 +51,23 @@ def test_a_profile_is_kept_for_all_that_it_depends_on(model: str, monkeypatch: p
     assert len({first, *changed}) == 1 + len(changed)
 
 
-def test_shipped_heads_are_for_the_default_model_in_every_format(tmp_path: Path) -> None:
-    path = default_model_path()
-    shipped = shipped_heads(path)
+def test_shipped_heads_are_for_the_default_model_in_another_format_and_by_another_name() -> None:
+    shipped, other = shipped_heads(default_model_path()), unpacked(default_model_path())
     assert shipped is not None
-    for format in ("f16", "bf16", "q8_0", "q4_0"):
-        other = str(tmp_path / f"renamed-{format}.gguf")
-        requantise(path, other, format)
-        assert fingerprint(other) == fingerprint(path)
-        assert shipped_heads(other) == shipped
+    assert Path(other).name != Path(default_model_path()).name
+    assert shipped_heads(other) == shipped
+
+
+@pytest.mark.parametrize("format", ["f16", "q8_0", "q4_0", "q2_k"])
+def test_a_model_keeps_its_fingerprint_in_every_format(tmp_path: Path, format: str) -> None:
+    """A tiny one, whose rows the coarsest formats can pack too."""
+    path, other = str(tmp_path / "tiny.gguf"), str(tmp_path / "other.gguf")
+    ones = fingerprint(write_tiny_gguf(Path(path), width=256, feed_forward=256))
+    norm = next(t.data for t in GGUFReader(path, "r+").tensors if t.name == FINAL_NORM)
+    norm[:] = np.random.default_rng(1).standard_normal(norm.shape)
+    requantise(path, other, format)
+    assert Path(other).stat().st_size < Path(path).stat().st_size
+    assert fingerprint(other) == fingerprint(path) != ones
 
 
 def test_shipped_heads_are_for_no_other_model(tiny_gguf: str) -> None:

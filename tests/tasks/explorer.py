@@ -70,11 +70,22 @@ class Server:
         }
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
-        """The answer of each script, and all keys after it."""
+        """The answer of each script, and all keys after it; equal calls are made once.
+
+        Many are equal: states often differ in what the actors remember alone.
+        """
+        texts: dict[int, str] = {}  # by identity, since all steps of a state begin with the same keys
+        wanted = []
+        for keys, name, arguments in calls:
+            if id(keys) not in texts:
+                texts[id(keys)] = json.dumps(_flat(keys))
+            wanted.append((name, texts[id(keys)], tuple(arguments)))
+        distinct = list(dict.fromkeys(wanted))
         with self._client.pipeline(transaction=False) as pipe:
-            for keys, name, arguments in calls:
-                pipe.evalsha(self._shas[name], 1, PREFIX, json.dumps(_flat(keys)), *arguments)
-            return [_answer(text) for text in pipe.execute()]
+            for name, text, given in distinct:
+                pipe.evalsha(self._shas[name], 1, PREFIX, text, *given)
+            answers = dict(zip(distinct, map(_answer, pipe.execute()), strict=True))
+        return [answers[call] for call in wanted]
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,7 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 def _flat(keys: Keys) -> list[tuple[str, str, list[Any]]]:
     flat: list[tuple[str, str, list[Any]]] = []
-    for key, value in keys.items():
+    for key, value in sorted(keys.items()):
         kind, name = key.split(" ", 1)
         if kind == "hash":
             flat.append((PREFIX + name, kind, [text for pair in value.items() for text in pair]))

@@ -10,6 +10,8 @@ import pytest
 from engine.kept_files import kept_file
 from engine.model import default_model_path
 from engine.named_models import NamedModel, Register
+from engine.refusing import FACTORY as REFUSING
+from engine.refusing import REASON
 from tasks.batch import BatchStatus, NewBatch
 from tasks.dispatch import LEAST_ROOM
 from tasks.io import reconcile_once
@@ -304,6 +306,19 @@ def test_a_worker_of_an_unknown_name_says_which_there_are(
     known = "known: large, small" if names else "none has a name yet: medusaq models add NAME PATH"
     said = f"error: the model cannot be loaded: 'smal' is neither a file nor the name of a model; {known}"
     assert said in worker.text().splitlines()
+
+
+def test_a_worker_that_can_only_refuse_leaves_what_names_no_model_to_others(
+    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+) -> None:
+    unnamed = [submitted(store, publisher, "x", priority=priority) for priority in Priority]
+    why = {"MEDUSAQ_MODEL": "./small.v1.gguf", REASON: "the disk is gone"}
+    workers.model(settings, engine=REFUSING, env=why)
+    refused = ended(store, submitted(store, publisher, "x", model="small.v1"))
+    assert (refused.error or {})["code"] == "model_load_failed"
+    assert (refused.error or {})["message"] == "the disk is gone"
+    serve(workers, settings, ONE)
+    assert [ended(store, job_id).model for job_id in unnamed] == [ONE, ONE]
 
 
 def test_workers_of_the_release_before_take_what_is_in_the_queues_without_a_name() -> None:

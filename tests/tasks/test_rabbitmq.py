@@ -9,7 +9,8 @@ import pytest
 from tasks.errors import PublishFailed
 from tasks.job import NewJob, Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import list_key, make_app, over_redis
+from tasks.queues import add_queue, list_key, make_app, over_redis, queue_of
+from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore, Unsent
 from tests.flower import flower
@@ -129,6 +130,50 @@ def test_a_restart_of_it_loses_no_job(
 
 
 @needs_rabbit
+@pytest.mark.stack
+def test_each_model_has_its_own_queues_in_it(
+    rabbit_settings: Settings, own_store: JobStore, sender: Publisher, workers: Workers
+) -> None:
+    """What names a model runs there alone, wherever its message was; it waits for it, and is not lost."""
+    one, two = f"one-{free_port()}", f"org/two ü {free_port()}"  # the server keeps queues from test to test
+    workers.io(rabbit_settings)
+    too_early = _submit(own_store, sender, model=two)
+    assert sender.waiting(["", two]) == {(p, lane): 0 for p in Priority for lane in ("", two)} | {
+        (Priority.BULK, ""): 1
+    }, "a model that nobody has served yet has no queue"
+    registry = Registry(own_store, rabbit_settings.worker_ttl_s)
+    registry.refresh(WorkerInfo("x", two, 2048, 1, pid=1, host="h", started_at=0.0))
+    registry.leave("x")
+    first = workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": one})
+    wait_until(lambda: sender.waiting([two]) == {(p, two): p is Priority.BULK for p in Priority}, LIMIT_S)
+    second = workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": two})
+    _wait(own_store, too_early)
+    jobs = {too_early: second} | {
+        _submit(own_store, sender, priority, model=model): worker
+        for model, worker in ((one, first), (two, second))
+        for priority in Priority
+        for _ in range(3)
+    }
+    for job_id, worker in jobs.items():
+        _wait(own_store, job_id)
+        assert str(own_store.get(job_id).worker).endswith(f":{worker.process.pid}")
+
+    assert second.terminate() == 0
+    lost = _submit(own_store, sender, model=two)
+    assert sender.waiting([two]) == {(Priority.INTERACTIVE, two): 0, (Priority.BULK, two): 1}
+    _wait(own_store, _submit(own_store, sender, model=one))
+    assert own_store.get(lost).status is Status.QUEUED
+    _purge(rabbit_settings, queue_of(Priority.BULK, two))
+    kept = _submit(own_store, sender, Priority.INTERACTIVE, model=two)
+    workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": two})
+    for job_id in (lost, kept):
+        _wait(own_store, job_id)
+    waiting = sender.waiting(["", one, two])
+    assert waiting is not None
+    assert set(waiting.values()) == {0}
+
+
+@needs_rabbit
 def test_a_frozen_one_is_given_up_in_time(rabbit: RabbitServer, sender: Publisher) -> None:
     sender.publish("job_1", Priority.BULK, "x")
     rabbit.freeze()
@@ -141,8 +186,14 @@ def test_a_frozen_one_is_given_up_in_time(rabbit: RabbitServer, sender: Publishe
     sender.publish("job_3", Priority.BULK, "x")
 
 
-def _submit(store: JobStore, sender: Publisher, priority: Priority = Priority.BULK, prompt: str = "x") -> str:
-    job, _ = store.create(NewJob(request={"prompt": prompt}, priority=priority))
+def _submit(
+    store: JobStore,
+    sender: Publisher,
+    priority: Priority = Priority.BULK,
+    prompt: str = "x",
+    model: str | None = None,
+) -> str:
+    job, _ = store.create(NewJob(request={"prompt": prompt}, priority=priority, model=model))
     sender.try_all([Unsent.of(job)])
     return job.id
 
@@ -151,8 +202,11 @@ def _wait(store: JobStore, job_id: str) -> None:
     wait_until(lambda: store.get(job_id).status is Status.SUCCEEDED, LIMIT_S)
 
 
-def _purge(settings: Settings) -> None:
+def _purge(settings: Settings, *more: str) -> None:
+    """Empty the queues of no model in particular, and these."""
     app = make_app(settings)
+    for name in more:
+        add_queue(app, name)
     with app.connection_for_write() as connection:
         for each in app.amqp.queues.values():
             bound = each(connection.default_channel)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.errors import ModelLoadError
@@ -26,12 +27,14 @@ HEADS, KEPT = 5, 100
 HIDDEN = np.random.default_rng(3).standard_normal((40, WIDTH)).astype(np.float32)
 
 
-def full_heads(own_lm_head: bool = True, layers: int = 1, vocab: int = VOCAB) -> dict[str, Tensor]:
+def full_heads(
+    own_lm_head: bool = True, layers: int = 1, vocab: int = VOCAB, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, Tensor]:
     """As FasterDecoding keeps them: version 1, or 2 without lm_heads of their own."""
     generator = torch.Generator().manual_seed(1)
 
     def some(*shape: int, scale: float) -> Tensor:
-        return (torch.randn(*shape, generator=generator) * scale).bfloat16()
+        return (torch.randn(*shape, generator=generator) * scale).to(dtype)
 
     state = {}
     for head in range(HEADS):
@@ -98,6 +101,23 @@ def test_published_heads_guess_the_same_among_the_kept_tokens(
     with safe_open(output, framework="pt") as file:
         assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.bfloat16, torch.int32}  # noqa: SIM118
         assert file.get_slice("lm_heads.4.weight").get_shape() == [KEPT, WIDTH]
+
+
+@pytest.mark.parametrize("suffix", ["pt", "bin", "safetensors"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_heads_of_any_number_format_become_bf16(
+    dtype: torch.dtype, suffix: str, text: Path, tiny_gguf: str, tmp_path: Path
+) -> None:
+    full, source = full_heads(dtype=dtype), tmp_path / f"heads.{suffix}"
+    save_file(full, source) if suffix == "safetensors" else torch.save(full, source)
+    slice_heads(source, tiny_gguf, tmp_path / "out.safetensors", tokens=KEPT, texts=[text])
+    with safe_open(tmp_path / "out.safetensors", framework="pt") as file:
+        kept = file.get_tensor("token_map").long()
+        for head in range(HEADS):
+            expected = full[f"{head}.1.weight"][kept].bfloat16()
+            assert torch.equal(file.get_tensor(f"lm_heads.{head}.weight"), expected)
+            layer = full[f"{head}.0.linear.weight"].bfloat16()
+            assert torch.equal(file.get_tensor(f"blocks.{head}.layers.0.weight"), layer)
 
 
 def test_two_layers_and_no_lm_head_of_their_own(text: Path, tiny_gguf: str, tmp_path: Path) -> None:

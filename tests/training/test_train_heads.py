@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from cli.main import main
+from cli.train_heads import NumberFormat
 from engine.context import usable_cores
+from engine.formats import FORMATS
 from training.shards import Collection
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +22,29 @@ ROOT = Path(__file__).parents[2]
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "cli", "train-heads", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """As of a process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The same in this process, which has loaded torch already."""
+
+    def run_here(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["medusaq", "train-heads", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Ended(int(str(ended.value)), said.out, said.err)
+
+    return run_here
 
 
 def test_from_a_model_to_heads(tiny_gguf: str, prompts: Path, tmp_path: Path) -> None:
@@ -50,13 +78,16 @@ def test_two_processes_collect_for_one_training(tiny_gguf: str, prompts: Path, t
     assert again.stdout == ended.stdout
 
 
-def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Path) -> None:
+def test_prompts_are_composed_where_none_are_given(
+    tiny_gguf: str, tmp_path: Path, here: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
+    monkeypatch.setattr("cli.train_heads.COMPOSED_PROMPTS", 2_000)
     output = tmp_path / "heads.safetensors"
     small = ["--max-tokens", 8, "--epochs", 1, "--threads", 1]
-    trial = run(tiny_gguf, "-o", output, "--tokens", 500, *small)
+    trial = here(tiny_gguf, "-o", output, "--tokens", 500, *small)
     assert trial.returncode == 0, trial.stderr
-    ended = run(tiny_gguf, "-o", output, "--tokens", 2000, *small)
+    ended = here(tiny_gguf, "-o", output, "--tokens", 2000, *small)
     assert ended.returncode == 0, ended.stderr
     assert "of 2000 tokens are there already" in ended.stderr
     assert "training starts over: " in ended.stderr
@@ -89,11 +120,16 @@ def test_prompts_are_composed_where_none_are_given(tiny_gguf: str, tmp_path: Pat
     ],
 )
 def test_what_is_wrong_is_one_line(
-    tiny_gguf: str, tmp_path: Path, arguments: list[str], code: int, message: str
+    tiny_gguf: str,
+    tmp_path: Path,
+    here: Callable[..., Ended],
+    arguments: list[str],
+    code: int,
+    message: str,
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     places = {"model": tiny_gguf, "folder": str(tmp_path)}
-    ended = run(*(argument.format(**places) for argument in arguments))
+    ended = here(*(argument.format(**places) for argument in arguments))
     assert (ended.returncode, ended.stdout) == (code, "")
     assert ended.stderr.splitlines()[-1].startswith(f"error: {message.format(**places)}")
     assert len(ended.stderr.splitlines()) == 1
@@ -106,3 +142,8 @@ def test_without_torch_it_says_how_to_get_it(tiny_gguf: str, tmp_path: Path) -> 
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert ended.stderr == "error: training needs torch: pip install 'medusaq[worker,medusa,train]'\n"
+
+
+def test_formats_that_can_be_asked_for_are_some_that_there_are() -> None:
+    known = {name for name, format in FORMATS.items() if not format.needs_importance}
+    assert {format.value for format in NumberFormat} <= known

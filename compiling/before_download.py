@@ -1,0 +1,67 @@
+"""What can be told of a hub's model before its weights are fetched, when a refusal costs seconds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compiling import converter, hub, room
+from compiling.checkpoint import INDEX, PICKLES, SAFETENSORS, check_tokenizer, read_settings
+from compiling.errors import SourceError, UnknownError
+from compiling.formats import least_bytes
+from compiling.progress import Progress
+from compiling.staging import stage
+
+WEIGHTS = (SAFETENSORS[1], PICKLES[1])
+
+
+def check(
+    name: str,
+    sizes: Mapping[str, int],
+    missing: int,
+    *,
+    folder: Path,
+    progress: Progress,
+    types: Sequence[str] | None,
+) -> None:
+    """sizes: bytes of each file, of which so many are missing. types: as for compiling.source.prepare().
+
+    Raises HubError, SourceError, ConverterError and RoomError.
+    """
+    weights = [file for file in sizes if file.endswith(WEIGHTS)]
+    room.make_folder(folder)
+    _check_room(name, sum(sizes[file] for file in weights), missing, folder, types)
+    settings = hub.fetch(name, [file for file in sizes if file not in weights] or ["config.json"])
+    read_settings(settings)
+    check_tokenizer(settings)
+    _check_known(name, settings, folder, progress)
+
+
+def _check_room(name: str, weights: int, missing: int, folder: Path, types: Sequence[str] | None) -> None:
+    """As if they were in 32 bits, the fewest numbers: what settings say of that is not always so."""
+    numbers = weights // room.NUMBER_BYTES["f32"]
+    wanted = room.Conversion(name.rpartition("/")[2], numbers, "f32", follows=least_bytes(types, numbers))
+    same_disk = room.existing(hub.cache()).stat().st_dev == folder.stat().st_dev
+    room.check_conversion(wanted, folder, fetched=missing if same_disk else 0)
+
+
+def _check_known(name: str, settings: Path, folder: Path, progress: Progress) -> None:
+    """That the converter knows architecture and tokenizer: it writes the vocabulary without the weights.
+
+    It may fail for want of weights too, where an architecture reads more of them than most: no reason yet.
+    """
+    found = converter.find(progress)
+    work = folder / f"{name.rpartition('/')[2]}.look.part"
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        staging = work / "checkpoint"
+        stage(settings, staging, leave_out=(*WEIGHTS, INDEX))
+        job = converter.Job(staging, name, work / "vocabulary.gguf", vocab_only=True)
+        converter.run(found, [job], progress)
+    except UnknownError:
+        raise
+    except SourceError as error:
+        progress.say(f"{error}: tried again when its weights are here")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

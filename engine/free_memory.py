@@ -1,0 +1,41 @@
+"""How much memory there is: of this machine, or of the container that this process is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTAINER = Path("/sys/fs/cgroup")
+FILE_PAGES = ("inactive_file", "active_file")  # counted as used, and given back to whoever needs memory
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: all that this process could ever get, and what is free of it now."""
+
+    whole: int
+    available: int
+
+
+def look_at_memory() -> Memory:
+    """Raises ImportError where psutil is not installed."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    whole, available = memory.total, memory.available
+    try:
+        limit = (CONTAINER / "memory.max").read_text(encoding="utf-8").strip()
+        if limit != "max":
+            whole = min(whole, int(limit))
+            available = min(available, int(limit) - _used(CONTAINER))
+    except (OSError, ValueError):  # not Linux, or not in a container
+        pass
+    return Memory(whole, max(0, available))
+
+
+def _used(container: Path) -> int:
+    used = int((container / "memory.current").read_text(encoding="utf-8"))
+    counts = dict(
+        line.split() for line in (container / "memory.stat").read_text(encoding="utf-8").splitlines()
+    )
+    return used - sum(int(counts.get(name, 0)) for name in FILE_PAGES)

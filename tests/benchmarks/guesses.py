@@ -1,0 +1,97 @@
+"""How near the guesses of heads are to those of 32-bit weights: `python -m tests.benchmarks.guesses`.
+
+The packaged heads of the default model, over its states as it reads the passages that measure quality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from compiling.texts import PASSAGES
+from engine import onnx_graph
+from engine.context import Context
+from engine.head_source import Heads
+from engine.head_weights import HeadWeights
+from engine.heads import MedusaHeads
+from engine.lm_head import lm_head_rows
+from engine.model import Model, default_model_path
+from engine.onnx_heads import OnnxHeads
+from engine.rows import RowsBuilder
+from engine.sources import shipped_heads
+from engine.tree import NO_DRAFT
+
+STATES = 2000
+TOP = 8
+HEADS = 4
+AT_ONCE = 50  # rows of a call
+
+Floats = NDArray[np.float32]
+
+
+def hidden_states(count: int) -> Floats:
+    """[count, width] of the default model."""
+    model = Model(default_model_path(), 0)
+    tokens = model.tokenize(PASSAGES, add_bos=False, special=False)[:count].tolist()
+    context = Context(model, cells=count + 256, seq_ids=1, max_rows=64, threads=0)
+    states = []
+    for start in range(0, len(tokens), AT_ONCE):
+        rows = RowsBuilder()
+        for position, token in enumerate(tokens[start : start + AT_ONCE], start):
+            rows.add(0, [token], position, NO_DRAFT)
+        given = context.decode(rows.build(), hidden=True).hidden
+        assert given is not None
+        states.append(given.copy())
+    return np.concatenate(states)
+
+
+class Nearness:
+    """Of heads to those with 32-bit weights, over these states."""
+
+    def __init__(self, hidden: Floats) -> None:
+        self._path, model = str(shipped_heads(default_model_path())), Model(default_model_path(), 0)
+        vocabulary = HeadWeights(
+            self._path, model.width, model.vocab_size, lambda ids: lm_head_rows(model.path, ids)
+        ).draft_vocabulary
+        rows = lm_head_rows(model.path, vocabulary)
+        self._common: dict[str, Any] = {
+            "width": model.width,
+            "vocab_size": model.vocab_size,
+            "lm_head": lambda _: rows,
+        }
+        self._hidden = hidden
+        full = MedusaHeads.load(self._path, dtype=torch.float32, **self._common)
+        self._exact, self._chances = full.propose(hidden, HEADS, TOP)
+
+    def of(self, load: Callable[..., Heads], **options: object) -> tuple[float, float]:
+        """Share of equal best guesses, and mean difference of their probabilities."""
+        tokens, given = load(self._path, **self._common, **options).propose(self._hidden, HEADS, TOP)
+        same = tokens[..., 0] == self._exact[..., 0]
+        return float(same.mean()), float(np.abs(given[..., 0] - self._chances[..., 0]).mean())
+
+
+def main() -> None:
+    hidden = hidden_states(STATES)
+    near = Nearness(hidden)
+    print(f"{HEADS} heads, {len(hidden)} states: share of equal best guesses, mean difference of probability")
+
+    def show(name: str, found: tuple[float, float]) -> None:
+        print(f"{name:>28}  {found[0]:.3f}  {found[1]:.3f}", flush=True)
+
+    show("torch int8", near.of(MedusaHeads.load))
+    show("ONNX int8", near.of(OnnxHeads.load))
+    show("ONNX 4 bits", near.of(OnnxHeads.load, bits=4))
+    for block in (64, 128):
+        with mock.patch.object(onnx_graph, "BLOCK", block):
+            show(f"ONNX int8, blocks of {block}", near.of(OnnxHeads.load))
+    with mock.patch.object(onnx_graph, "LAYER_BITS", 4):
+        show("ONNX 4 bits, layers too", near.of(OnnxHeads.load, bits=4))
+
+
+if __name__ == "__main__":
+    main()

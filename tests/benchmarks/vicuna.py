@@ -1,0 +1,147 @@
+"""The figures of docs/vicuna.md that are measured: `python -m tests.benchmarks.vicuna`.
+
+Random weights in Vicuna's shapes, few layers of them; their time is that of any others. It takes 7 GB of
+memory, 4 GB of the disk of temporary files, and three minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from engine.config import ONNX
+from engine.context import usable_cores
+from engine.head_backends import load_heads
+from engine.head_source import HeadSource
+from engine.quantise import requantise
+from engine.sequence import Sequence
+from tests.benchmarks.engine import Probe
+from tests.benchmarks.heads import TOP, draft, running
+
+WIDTH, FEED_FORWARD, VOCABULARY, ATTENTION_HEADS, LAYERS = 4096, 11008, 32000, 32, 32
+HEADS, SLICED = 5, 8192
+LAYER = 4 * WIDTH**2 + 3 * WIDTH * FEED_FORWARD  # weights
+SERVED = "q4_k_m"
+REPEATS = 30
+
+
+def write_layers(path: Path, layers: int) -> None:
+    """A model of so many layers in F16, with a vocabulary of bytes and of pieces that are never read."""
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_context_length(2048)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(ATTENTION_HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(WIDTH // ATTENTION_HEADS)
+    writer.add_file_type(1)
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
+    rest = range(VOCABULARY - len(tokens))
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*tokens, *(f"piece{number}" for number in rest)])
+    writer.add_token_scores([0.0] * VOCABULARY)
+    writer.add_token_types([*types, *(TokenType.NORMAL for _ in rest)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    rng = np.random.default_rng(0)
+
+    def add(name: str, rows: int, columns: int) -> None:
+        values = rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(columns**-0.5)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float16), raw_dtype=GGMLQuantizationType.F16)
+
+    def add_norm(name: str) -> None:
+        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, dtype=np.float32))
+
+    add("token_embd", VOCABULARY, WIDTH)
+    add("output", VOCABULARY, WIDTH)
+    add_norm("output_norm")
+    for layer in range(layers):
+        for norm in ("attn_norm", "ffn_norm"):
+            add_norm(f"blk.{layer}.{norm}")
+        for matrix in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            add(f"blk.{layer}.{matrix}", WIDTH, WIDTH)
+        for matrix in ("ffn_gate", "ffn_up"):
+            add(f"blk.{layer}.{matrix}", FEED_FORWARD, WIDTH)
+        add(f"blk.{layer}.ffn_down", WIDTH, FEED_FORWARD)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def load_random_heads(folder: Path, vocabulary: int) -> tuple[HeadSource, str]:
+    """Five heads, each with an lm_head of its own over so many tokens, and in words what runs them."""
+    generator = torch.Generator().manual_seed(0)
+    path, state = folder / "heads.safetensors", {}
+    lm_head = torch.randn(vocabulary, WIDTH, generator=generator).half() * 0.02
+    for head in range(HEADS):
+        state[f"{head}.0.linear.weight"] = torch.randn(WIDTH, WIDTH, generator=generator).half() * 0.02
+        state[f"{head}.0.linear.bias"] = torch.zeros(WIDTH).half()
+        state[f"{head}.1.weight"] = lm_head.clone()
+    save_file(state, path)
+    loaded = load_heads(
+        str(path), width=WIDTH, vocab_size=vocabulary, lm_head=_none, backend=ONNX, threads=usable_cores()
+    )
+    path.unlink()
+    return HeadSource(loaded.heads, TOP), loaded.backend
+
+
+def _none(_ids: object) -> NDArray[np.float32]:
+    raise AssertionError("these heads have their own")
+
+
+def guess_ms(source: HeadSource, sequences: list[Sequence], probe: Probe) -> float:
+    """Median milliseconds of all heads for a state, each after a step of the model, which empties caches."""
+    times = []
+    for _ in range(REPEATS):
+        probe.decode_ms(1, repeats=1)
+        began = time.perf_counter()
+        draft(source, sequences)
+        times.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=2, help="of the 32")
+    layers = parser.parse_args().layers
+    lm_head = VOCABULARY * WIDTH
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_layers(folder / "f16.gguf", layers)
+        for format in ("q8_0", SERVED):
+            began = time.perf_counter()
+            requantise(str(folder / "f16.gguf"), str(folder / f"{format}.gguf"), format)
+            rate = (2 * lm_head + layers * LAYER) / (time.perf_counter() - began)
+            print(f"to {format}: {rate / 1e6:.0f} million weights a second", flush=True)
+        (folder / "f16.gguf").unlink()
+        probe = Probe(folder / f"{SERVED}.gguf", cells=256)
+        probe.fill(0, 20)
+        step_ms = probe.decode_ms(1, REPEATS)
+        whole_s = step_ms / 1e3 * (lm_head + LAYERS * LAYER) / (lm_head + layers * LAYER)
+        print(f"a token, {SERVED}: {step_ms:.1f} ms for {layers} layers and the lm_head", end="")
+        print(f", so {whole_s:.2f} s for {LAYERS}", flush=True)
+        sequences = running(np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32))
+        for vocabulary in (VOCABULARY, SLICED):
+            source, backend = load_random_heads(folder, vocabulary)
+            took = guess_ms(source, sequences, probe)
+            print(
+                f"guesses of all {HEADS} heads over {vocabulary} tokens: {took:.1f} ms ({backend})",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Several models under one supervisor, with small commands in place of workers: what fails while it loads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.model_budget import served_models
+from cli.model_pool import pool_of
+from cli.pool_member import Member, child_name
+from cli.supervisor import CRASH_LIMIT, ChildSpec, Supervisor
+from cli.turns import Model, Phase
+from engine.kept_files import kept_file
+from engine.model import default_model_path
+from engine.named_models import NamedModel, Register
+from engine.refusing import REASON
+from tasks.job import Priority
+from tasks.queues import list_key
+from tasks.registry import Registry, WorkerInfo
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.engine.tiny import write_tiny_gguf
+from tests.workers import wait_until
+
+SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+
+
+class Pool:
+    """Of models a and b, whose workers never get ready unless a test says so."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.register = Register(folder)
+        for seed, name in enumerate("ab", 7):
+            self.add(name, write_tiny_gguf(folder / f"{name}.gguf", seed))
+        self.settings = settings.model_copy(
+            update={"models": folder, "weights": "as_shipped", "speculation": False}
+        )
+        self.models = served_models(["a", "b"], self.settings)
+        self.need = self.models[0].needed.total
+        self.said: list[str] = []
+        self.began: list[dict[str, str]] = []  # what each worker was told
+        self._folder = folder
+        self.supervisor: Supervisor | None = None
+
+    def add(self, name: str, path: str) -> None:
+        self.register.add(NamedModel(name, kept_file(Path(path), path)), replace=True)
+
+    def start(self, budget: int) -> Supervisor:
+        def worker(env: dict[str, str], _place: int) -> ChildSpec:
+            self.began.append(env)
+            return ChildSpec("worker", SLEEP, self._folder / "worker.log", env, model_exit=True)
+
+        self._pool = pool_of(
+            self.models, budget, self.settings, worker, self.said.append, self._folder / "note.json"
+        )
+        self.supervisor = Supervisor([], self.said.append, tend=self._pool.tend)
+        self.supervisor.start()
+        return self.supervisor
+
+    def saying(self, part: str) -> None:
+        wait_until(lambda: any(part in line for line in self.said), 20, report=lambda: str(self.said))
+
+    def close(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.hurry()
+            self.supervisor.stop()
+            self._pool.close()
+
+
+@pytest.fixture
+def pool(settings: Settings, tmp_path: Path) -> Iterator[Pool]:
+    pool = Pool(settings, tmp_path)
+    yield pool
+    pool.close()
+
+
+def ready(store: JobStore, supervisor: Supervisor, model: str) -> None:
+    """As its worker says it, for as long as a test lasts."""
+    pid = supervisor.pids()[child_name(model)]
+    host = socket.gethostname()
+    Registry(store, 60).refresh(WorkerInfo(f"{host}:{pid}", model, 2048, 1, pid, host, started_at=0.0))
+
+
+def removed(pool: Pool) -> str:
+    pool.register.remove("b")
+    return "'b' is neither a file nor the name of a model; known: a"
+
+
+def gone(pool: Pool) -> str:
+    path = Path(pool.register.get("b").model.path)
+    path.unlink()
+    return f"the model of 'b' is gone: {path}; bring it back, or add 'b' again with --replace"
+
+
+def larger(pool: Pool) -> str:
+    pool.add("b", default_model_path())
+    return "b needs "
+
+
+@pytest.mark.parametrize("change", [removed, gone, larger])
+def test_what_a_name_stands_for_is_looked_at_again_before_it_is_loaded(
+    pool: Pool, change: Callable[[Pool], str]
+) -> None:
+    why = change(pool)
+    supervisor = pool.start(int(2.2 * pool.need))
+    pool.saying(f"b cannot be served, its jobs fail and the others go on: {why}")
+    wait_until(lambda: child_name("b") in supervisor.pids())
+    [refusing] = [env for env in pool.began if REASON in env]
+    assert refusing["MEDUSAQ_MODEL"] == "./b.gguf", "it needs no file, only the name"
+    assert refusing[REASON].startswith(why)
+
+
+def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, store: JobStore) -> None:
+    pool.add("b", default_model_path())
+    [grown] = served_models(["b"], pool.settings)
+    supervisor = pool.start(grown.needed.total)
+    wait_until(lambda: child_name("a") in supervisor.pids())
+    ready(store, supervisor, "a")
+    store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
+    pool.saying("a is parked when its running jobs have ended")
+    pool.saying("loading b")
+    assert child_name("a") not in supervisor.pids()
+
+
+def test_a_load_that_hangs_ends_and_keeps_nobody_waiting(pool: Pool) -> None:
+    pool.settings = pool.settings.model_copy(update={"load_s": 0.3})
+    supervisor = pool.start(int(1.5 * pool.need))
+    hanging = child_name("a")
+    wait_until(lambda: hanging in supervisor.pids())
+    first = supervisor.pids()[hanging]
+    pool.saying("a cannot be served, its jobs fail and the others go on: not loaded within 0.3 s, and its ")
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert any("set MEDUSAQ_LOAD_S higher; log: " in line for line in pool.said)
+
+
+def test_jobs_without_a_model_start_one_that_can_run_them(pool: Pool, store: JobStore) -> None:
+    pool.register.remove("a")
+    supervisor = pool.start(pool.need)
+    wait_until(lambda: child_name("a") in supervisor.pids())
+    ready(store, supervisor, "a")
+    store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE), "{}")
+    pool.saying("loading b")
+
+
+# What is seen of one, look by look
+
+
+@pytest.fixture
+def member(pool: Pool, tmp_path: Path) -> Member:
+    member = Member(pool.models[0], Model("a", pool.need))
+    member.starts(tmp_path / "a.log")
+    return member
+
+
+WORKER = WorkerInfo("w", "a", 2048, 1, 1, "h", 0.0)
+
+
+def test_a_crash_gives_no_second_turn(member: Member) -> None:
+    member.see(True, 1, None, 0, 0, 0.0)
+    member.see(True, 1, WORKER, 0, 0, 10.0)
+    member.see(True, None, None, 0, 0, 20.0)
+    assert member.model.phase is Phase.LOADING
+    member.see(True, 2, None, 0, 0, 21.0)
+    member.see(True, 2, WORKER, 0, 0, 30.0)
+    assert (member.model.phase, member.model.running_since) == (Phase.RUNNING, 10.0)
+    member.see(False, None, None, 0, 0, 40.0)
+    assert member.model.phase is Phase.PARKED
+    member.starts(Path("a.log"))
+    member.see(True, 3, None, 0, 0, 41.0)
+    member.see(True, 3, WORKER, 0, 0, 50.0)
+    assert member.model.running_since == 50.0
+
+
+def test_loads_that_end_before_they_are_done_are_counted_however_long_they_take(member: Member) -> None:
+    for load in range(CRASH_LIMIT):
+        member.see(True, load + 1, None, 0, 0, 300.0 * load)
+        assert member.stuck(900.0, 300.0 * load) is None
+        member.see(True, None, None, 0, 0, 300.0 * load + 299)
+    member.see(True, CRASH_LIMIT + 1, None, 0, 0, 2000.0)
+    assert "ended 5 times in a row before the model was loaded; log: " in str(member.stuck(900.0, 2000.0))
+    member.see(True, CRASH_LIMIT + 1, WORKER, 0, 0, 2001.0)
+    assert (member.stuck(900.0, 2001.0), member.loads) == (None, 0)
