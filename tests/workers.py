@@ -123,7 +123,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def wait_until(
     holds: Callable[[], bool],
-    timeout_s: float = 10.0,
+    timeout_s: float = 30.0,
     alive: Callable[[], bool] = lambda: True,
     report: Callable[[], str] = lambda: "",
 ) -> None:

@@ -42,6 +42,7 @@ ENDS_BY_SIGNAL = (0, -signal.SIGTERM)  # uvicorn closes everything, and then let
 def kill_worker(run: Run) -> None:
     with run.under_load():
         for name in _in_turns(run, run.size.strikes):
+            _is_busy(run, name)
             run.strike(lambda name=name: run.stack.kill(name))
 
 
@@ -61,7 +62,7 @@ def kill_other(run: Run) -> None:
 
     with run.under_load():
         for _ in range(run.size.strikes):
-            run.wait(lambda: bool(run.jobs_of(OTHER)), "the other model had nothing to do")
+            _is_busy(run, OTHER)
             run.strike(away)
 
 
@@ -122,13 +123,8 @@ def stale_worker(run: Run) -> None:
         for name in _in_turns(run, run.size.strikes):
             worker = run.stack.worker(name)
 
-            def held_up(name: str = name) -> None:
-                held = run.jobs_of(name)
-                with run.stack.paused(name):
-                    run.wait(lambda: not set(held) & set(run.jobs_of(name)), "its jobs went nowhere")
-
             said = worker.text().count(LATE)
-            run.strike(held_up)
+            run.strike(partial(_hold_up, run, name))
             late = partial(_more_said, worker, LATE, said)
             run.wait(late, "it wrote what was not its own")
             refused += worker.text().count(LATE) - said
@@ -188,6 +184,24 @@ def rolling(run: Run) -> None:
 
 def _more_said(worker: Worker, words: str, before: int) -> bool:
     return worker.text().count(words) > before
+
+
+def _hold_up(run: Run, name: str) -> None:
+    """Until others have all that it stood still with."""
+    held: list[str] = []
+    while not held and _is_busy(run, name):
+        with run.stack.paused(name):
+            held = run.jobs_of(name)
+            run.wait(partial(_has_lost, run, name, held), "its jobs went nowhere")
+
+
+def _has_lost(run: Run, name: str, jobs: list[str]) -> bool:
+    return not set(jobs) & set(run.jobs_of(name))
+
+
+def _is_busy(run: Run, name: str) -> bool:
+    """Waits until this worker has a job to lose."""
+    return run.wait(lambda: bool(run.jobs_of(name)), f"{name} had nothing to do")
 
 
 def _in_turns(run: Run, strikes: int) -> list[str]:

@@ -160,7 +160,9 @@ def test_running_only_what_failed_again(cli: Cli) -> None:
 
 
 def test_what_has_come_so_far_can_be_read(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=0.5") for n in range(80)])
+    write_jsonl(
+        cli.folder / "lines.jsonl", [raw(n, "x delay=0.5" if n < 8 else "x delay=60") for n in range(80)]
+    )
     batch = cli("batches", "create", "lines.jsonl").stdout.strip()
     output = f"{gateway}/v1/batches/{batch}/output"
     wait_until(lambda: bool(httpx.get(output).content))
@@ -173,7 +175,7 @@ def test_what_has_come_so_far_can_be_read(cli: Cli, gateway: str) -> None:
 
 
 def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=0.3") for n in range(40)])
+    write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=60") for n in range(40)])
     running = cli.start("batches", "create", "lines.jsonl", "--watch")
 
     def newest() -> dict[str, Any]:

@@ -28,7 +28,7 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
     assert re.fullmatch(r"key_\w{32} is made; keep the key above, it is not shown again\n", made.stderr)
-    wait_until(lambda: needs_key(url), 3)
+    wait_until(lambda: needs_key(url), 20)
 
     refused = cli("submit", "x", "--url", url)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -63,7 +63,7 @@ def test_the_redis_of_the_settings_comes_first(cli: Cli, gateway: str, served: o
     made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
     limits = made["limits"]
     assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
-    wait_until(lambda: needs_key(gateway), 3)
+    wait_until(lambda: needs_key(gateway), 20)
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
 
 

@@ -128,12 +128,12 @@ def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, st
 
 
 def test_a_load_that_hangs_ends_and_keeps_nobody_waiting(pool: Pool) -> None:
-    pool.settings = pool.settings.model_copy(update={"load_s": 0.3})
+    pool.settings = pool.settings.model_copy(update={"load_s": 2.0})
     supervisor = pool.start(int(1.5 * pool.need))
     hanging = child_name("a")
     wait_until(lambda: hanging in supervisor.pids())
     first = supervisor.pids()[hanging]
-    pool.saying("a cannot be served, its jobs fail and the others go on: not loaded within 0.3 s, and its ")
+    pool.saying("a cannot be served, its jobs fail and the others go on: not loaded within 2 s, and its ")
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
     assert any("set MEDUSAQ_LOAD_S higher; log: " in line for line in pool.said)

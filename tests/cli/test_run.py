@@ -32,6 +32,11 @@ def slow(count: int, delay: float = 0.2) -> list[dict[str, Any]]:
     return [{"custom_id": f"id-{n}", "prompt": f"answer {n} delay={delay} tokens=3"} for n in range(count)]
 
 
+def held() -> list[dict[str, Any]]:
+    """COUNT quick ones but for the last, so that no run ends before it was seen to begin and interrupted."""
+    return [*slow(COUNT - 1, 0.05), slow(COUNT, 2.5)[-1]]
+
+
 def answers(count: int) -> list[tuple[str, str]]:
     return [(f"id-{n}", f"answer {n}") for n in range(count)]
 
@@ -96,7 +101,7 @@ def test_results_in_input_order_with_a_summary(cli: Cli, gateway: str) -> None:
 
 
 def test_a_run_killed_at_any_point_goes_on(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT))
+    write_jsonl(cli.folder / "p.jsonl", held())
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     results = cli.folder / "r.jsonl"
     running = cli.start(*command)
@@ -124,7 +129,7 @@ def test_a_run_killed_at_any_point_goes_on(cli: Cli, gateway: str) -> None:
 def test_killed_before_it_noted_what_it_made_a_run_makes_nothing_twice(
     cli: Cli, gateway: str, forgotten: tuple[str, ...]
 ) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0.1))
+    write_jsonl(cli.folder / "p.jsonl", held())
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     running = cli.start(*command)
     run = begun(cli, running, gateway)
@@ -151,7 +156,7 @@ def test_killed_while_it_cuts_the_input_a_run_begins_again(cli: Cli, gateway: st
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_goes_on_at_the_gateway(cli: Cli, gateway: str, signum: int) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT))
+    write_jsonl(cli.folder / "p.jsonl", held())
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     running = cli.start(*command)
     run = interrupt(cli, running, gateway, signum)
@@ -170,7 +175,7 @@ def test_an_interrupted_run_goes_on_at_the_gateway(cli: Cli, gateway: str, signu
 
 
 def test_a_changed_input_or_option_is_refused_until_fresh(cli: Cli, gateway: str) -> None:
-    source = write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 1.0))
+    source = write_jsonl(cli.folder / "p.jsonl", slow(4) + slow(COUNT, 60)[4:])
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     run = interrupt(cli, cli.start(*command), gateway)
     ended = cli(*command, "--max-tokens", "9")
@@ -258,7 +263,7 @@ def test_a_cancelled_line_keeps_its_partial_text(cli: Cli, gateway: str) -> None
 
 
 def test_a_batch_that_somebody_cancels_ends_the_run_with_what_there_is(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 1.0))
+    write_jsonl(cli.folder / "p.jsonl", slow(4) + slow(COUNT, 60)[4:])
     running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     (batch,) = begun(cli, running, gateway).batches()
     assert cli("batches", "cancel", batch["id"], "--url", gateway).stdout == "cancelling\n"
@@ -287,7 +292,7 @@ def test_every_format_and_standard_input(cli: Cli, gateway: str) -> None:
 
 
 def test_a_run_from_a_pipe_goes_on_with_the_same_input_alone(cli: Cli, gateway: str) -> None:
-    whole = b"".join(json.dumps(line).encode() + b"\n" for line in slow(COUNT))
+    whole = b"".join(json.dumps(line).encode() + b"\n" for line in held())
     command = ("run", "-", "-o", "r.jsonl", "--url", gateway)
     (cli.folder / "p.jsonl").write_bytes(whole)
     running = cli.start(*command, stdin=cli.folder / "p.jsonl")
@@ -313,7 +318,7 @@ def another_gateway(cli: Cli, served: Settings, port: int) -> Running:
 
 
 def test_a_gateway_that_comes_back_is_waited_for(cli: Cli, served: Settings, gateway: str) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT))
+    write_jsonl(cli.folder / "p.jsonl", held())
     port = free_port()
     first = another_gateway(cli, served, port)
     url = f"http://127.0.0.1:{port}"
@@ -346,7 +351,7 @@ def test_a_gateway_that_stays_away_is_given_up(cli: Cli, served: Settings, gatew
 
 
 def test_a_batch_that_the_gateway_has_lost_is_begun_anew(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0.1))
+    write_jsonl(cli.folder / "p.jsonl", held())
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     run = interrupt(cli, cli.start(*command), gateway)
     record = run.read()
@@ -362,7 +367,7 @@ def test_a_batch_that_the_gateway_has_lost_is_begun_anew(cli: Cli, gateway: str)
 
 @pytest.mark.parametrize("kind", ["output_file_id", "error_file_id"])
 def test_answers_that_the_gateway_has_lost_are_made_anew(cli: Cli, gateway: str, kind: str) -> None:
-    lines = slow(COUNT, 0.1)
+    lines = held()
     lines[5]["prompt"] += " fail=boom"
     write_jsonl(cli.folder / "p.jsonl", lines)
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)

@@ -117,7 +117,7 @@ def ended(url: str, job: str) -> dict[str, Any]:
 def test_models_take_turns_in_memory_for_one(cli: Cli, models: dict[str, str], watch: Watch) -> None:
     running, url = up(cli, "a", "b", "c", memory=budget(models["a"], 1.5), **SOON)
     running.wait_for("loading a")
-    steady = [sent(url, "a", f"a {n} delay=0.5") for n in range(16)]  # 4 s of it, two at a time
+    steady = [sent(url, "a", f"a {n} delay=1") for n in range(16)]  # 8 s of it, two at a time
     others = [(name, sent(url, name, f"{name} {n} delay=0.3")) for n in range(2) for name in "bc"]
     for name, job in others:
         record = ended(url, job)
@@ -144,7 +144,9 @@ def ended_already(url: str, job: str) -> bool:
 
 def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: dict[str, str]) -> None:
     """Drain time is for Ctrl-C: a swap waits for what runs, and counts no second attempt."""
-    running, url = up(cli, "a", "b", memory=budget(models["a"], 1.5), **SOON, MEDUSAQ_DRAIN_S="0")
+    running, url = up(
+        cli, "a", "b", memory=budget(models["a"], 1.5), **SOON, MEDUSAQ_DRAIN_S="0", MEDUSAQ_LEASE_MS="10000"
+    )
     long = sent(url, "a", "long delay=4")
     wait_until(lambda: httpx.get(f"{url}/v1/jobs/{long}").json()["status"] == "running", 20)
     other = sent(url, "b", "other")

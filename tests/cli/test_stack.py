@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cli.errors import CliError
+from cli.net import check_port_free
 from tests.cli.support import Begun, Cli, Running, texts, write_jsonl
 from tests.servers import RedisServer, free_port
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
 SERVICES = {"gateway", "worker", "io", "flower"}
+LEAST_OF_CLIENTS = 32768  # the system gives connections ports from here on
 OPEN_FIGURES = {"MEDUSAQ_METRICS_HOST": "0.0.0.0", "MEDUSAQ_METRICS_PORT": "9100"}
 
 
@@ -80,8 +85,18 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     assert is_free(port_of(flower))
 
 
+def two_ports() -> int:
+    """The first of two that follow each other, which nothing holds and no client is given."""
+    for port in range(LEAST_OF_CLIENTS - 2 - os.getpid() % 1000 * 2, 1024, -2):
+        with suppress(CliError):
+            for each in (port, port + 1):
+                check_port_free("127.0.0.1", each, "a worker", "MEDUSAQ_METRICS_PORT")
+            return port
+    raise AssertionError("no two ports are free")
+
+
 def test_both_workers_of_up_show_their_figures_where_a_port_is_set(cli: Cli) -> None:
-    port = next(port for port in iter(free_port, 0) if is_free(port + 1))
+    port = two_ports()
     up(cli, "--no-flower", MEDUSAQ_METRICS_PORT=str(port))
     for each, name in ((port, "medusaq_slots"), (port + 1, "medusaq_batch_round_seconds_count")):
         wait_until(lambda each=each: not is_free(each), 10)  # type: ignore[misc]
@@ -280,17 +295,27 @@ def test_flower_still_shows_what_it_has_seen_after_a_restart(cli: Cli) -> None:
             return False
         return answer.is_success and bool(answer.json()["state"] == "SUCCESS")
 
-    def saved(job_id: str) -> bool:
-        return any(job_id.encode() in path.read_bytes() for path in (cli.folder / ".medusaq").glob("flower*"))
+    def listens(since: float) -> bool:
+        """It has heard of a worker: of events before it subscribes it never knows."""
+        try:
+            workers = httpx.get(f"{flower}/workers", params={"json": "1"}).json()["data"]
+        except httpx.TransportError:
+            return False
+        return any(beat > since for worker in workers for beat in worker["heartbeats"])
 
-    wait_until(lambda: httpx.get(f"{url}/healthz").is_success and not is_free(port_of(flower)), 20)
+    def saved(job_id: str) -> bool:
+        """Not in the file that it renames when all is written."""
+        kept = [path for path in (cli.folder / ".medusaq").glob("flower*") if ".tmp" not in path.name]
+        return any(job_id.encode() in path.read_bytes() for path in kept)
+
+    wait_until(lambda: listens(0.0))
     first = cli("submit", "hello", "--url", url).stdout.strip()
     wait_until(lambda: seen(first), 20)
     wait_until(lambda: saved(first), 20)
-    killed = cli.service("flower")
+    killed, when = cli.service("flower"), time.time()
     os.kill(killed, signal.SIGKILL)
     running.wait_for("flower ended (killed by SIGKILL)")
-    wait_until(lambda: seen(first), 20)
+    wait_until(lambda: seen(first) and listens(when), 20)
 
     second = cli("submit", "hello again", "--url", url).stdout.strip()
     wait_until(lambda: seen(second), 20)

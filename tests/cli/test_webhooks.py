@@ -28,7 +28,7 @@ def served(redis_server: RedisServer) -> Settings:
         port=free_port(),
         webhook_allow_private=True,
         webhook_retries_s=[],
-        webhook_timeout_s=2.0,
+        webhook_timeout_s=20.0,
     )
 
 

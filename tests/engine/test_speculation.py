@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence as Many
 from pathlib import Path
@@ -171,6 +170,21 @@ def sequences(count: int) -> list[Sequence]:
     return made
 
 
+class Clock:
+    """Stands still but for what drafts are said to cost, so that no other process can make one dear."""
+
+    now = 0.0
+
+    @classmethod
+    def perf_counter(cls) -> float:
+        return cls.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.speculation.time", Clock)
+
+
 class Costly(DraftSource):
     """Heads that take time and are never sure enough."""
 
@@ -182,7 +196,7 @@ class Costly(DraftSource):
 
     def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
         self.calls += 1
-        time.sleep(self.cost_s)
+        Clock.now += self.cost_s
         return [chain([5], self.name, self.survival) for _ in sequences]
 
 
@@ -202,6 +216,7 @@ def steps(speculation: Speculation, running: list[Sequence], count: int, *, righ
     return gave_hidden
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("hidden", "share"), [(True, HIDDEN_PROBE_SHARE), (False, PROBE_SHARE)])
 def test_a_source_that_does_not_pay_is_asked_now_and_then(hidden: bool, share: float) -> None:
     source = Costly(0.05, cost_s=0.0005)
@@ -214,6 +229,7 @@ def test_a_source_that_does_not_pay_is_asked_now_and_then(hidden: bool, share: f
     assert 2 <= source.calls - before <= share * 2000 * 0.010 / source.cost_s + 1
 
 
+@pytest.mark.usefixtures("clock")
 def test_hidden_states_are_given_while_somebody_looks_at_them() -> None:
     source = Costly(0.05, cost_s=0.0005)
     speculation = Speculation(FixedProfile(STEEP), [source])
@@ -227,6 +243,7 @@ def test_hidden_states_are_given_while_somebody_looks_at_them() -> None:
     assert steps(paying, sequences(1), 50, right=True) == 50
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
     source = Costly(0.05, cost_s=0.2)
     source.needs_hidden = False
@@ -239,6 +256,7 @@ def test_a_source_that_was_slow_once_is_asked_again_soon() -> None:
     assert source.calls > calls
 
 
+@pytest.mark.usefixtures("clock")
 def test_in_debt_it_rests_though_heads_wait_to_be_asked() -> None:
     source, cheap = Costly(0.05, cost_s=0.0005), Costly(0.05, cost_s=0.0001)
     cheap.needs_hidden = False
@@ -253,13 +271,14 @@ def test_in_debt_it_rests_though_heads_wait_to_be_asked() -> None:
     assert cheap.calls - asked <= PROBE_SHARE * 200 * 0.010 / cheap.cost_s + 2
 
 
+@pytest.mark.usefixtures("clock")
 def test_beside_a_request_that_pays_others_are_asked_now_and_then() -> None:
     class Picky(Costly):
         """Right for the first alone."""
 
         def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
             asked.update(s.request.id for s in sequences)
-            time.sleep(self.cost_s)
+            Clock.now += self.cost_s
             return [chain([5], self.name, 0.95 if s.request.id == "0" else 0.01) for s in sequences]
 
     asked: Counter[str] = Counter()
@@ -274,6 +293,7 @@ def test_beside_a_request_that_pays_others_are_asked_now_and_then() -> None:
     assert 3 <= asked["1"] - before < 150
 
 
+@pytest.mark.usefixtures("clock")
 def test_other_requests_end_the_rest() -> None:
     source = Costly(0.05, cost_s=0.0005)
     speculation = Speculation(FixedProfile(STEEP), [source])
@@ -291,6 +311,7 @@ def test_other_requests_end_the_rest() -> None:
     assert source.calls > calls, "of three at once nothing is known"
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_source_that_pays_is_asked_always() -> None:
     source = Costly(0.9)
     speculation = Speculation(LatencyProfile({1: 0.010, 2: 0.013, 4: 0.02}), [source])
@@ -301,6 +322,7 @@ def test_a_source_that_pays_is_asked_always() -> None:
     assert 300 - source.calls in (plain, plain + 1)
 
 
+@pytest.mark.usefixtures("clock")
 def test_plain_calls_are_timed_too_and_a_wrong_profile_is_found_out() -> None:
     """A call of one row is said to take three times what it does: with it, drafts that lose seem to gain."""
     source = Costly(0.6)
@@ -317,6 +339,7 @@ def test_plain_calls_are_timed_too_and_a_wrong_profile_is_found_out() -> None:
     assert sum(drafted[-500:]) <= 10, "what is left are probes"
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
     """It says 0.9 and is never right."""
     source = Costly(0.9)
@@ -333,6 +356,7 @@ def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
     assert verified > 10
 
 
+@pytest.mark.usefixtures("clock")
 def test_without_a_hidden_state_heads_are_not_asked() -> None:
     source = Costly(0.9)
     speculation = Speculation(flat(), [source])
@@ -343,6 +367,7 @@ def test_without_a_hidden_state_heads_are_not_asked() -> None:
     assert speculation.needs_hidden
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_change_of_shape_is_paid_for_twice() -> None:
     """There and back, unless the call before had it already. Calls so long that drafting takes no time."""
     speculation = Speculation(FixedProfile({1: 1.0, 2: 1.3, 64: 30.0}, switch_s=0.2), [Costly(0.6)])
@@ -352,9 +377,8 @@ def test_a_change_of_shape_is_paid_for_twice() -> None:
     assert len(speculation.draft(sequences(1), 64)[0]) == 1, "in 1.5 s, against 1.2"
 
 
-def test_never_more_nodes_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    # An ask that another process interrupts seems dear, and the next requests are not asked for then.
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+@pytest.mark.usefixtures("clock")
+def test_never_more_nodes_than_there_is_room_for() -> None:
     speculation = Speculation(flat(), [LookupSource()])
     running = sequences(3)
     for s in running:
