@@ -42,8 +42,17 @@ ENDS_BY_SIGNAL = (0, -signal.SIGTERM)  # uvicorn closes everything, and then let
 def kill_worker(run: Run) -> None:
     with run.under_load():
         for name in _in_turns(run, run.size.strikes):
-            _is_busy(run, name)
+            run.is_busy(name)
             run.strike(lambda name=name: run.stack.kill(name))
+
+
+CASES["kill-worker-fast"] = replace(
+    CASES["kill-worker"],
+    name="kill-worker-fast",
+    title="the same with the fast profile",
+    profile=FAST_PROFILE,
+    limit_s=5.0,
+)
 
 
 @case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=20.0)
@@ -62,17 +71,8 @@ def kill_other(run: Run) -> None:
 
     with run.under_load():
         for _ in range(run.size.strikes):
-            _is_busy(run, OTHER)
+            run.is_busy(OTHER)
             run.strike(away)
-
-
-CASES["kill-worker-fast"] = replace(
-    CASES["kill-worker"],
-    name="kill-worker-fast",
-    title="the same with the fast profile",
-    profile=FAST_PROFILE,
-    limit_s=5.0,
-)
 
 
 @case("kill-io-reading", "kill -9 of the io worker while it reads a file")
@@ -189,7 +189,7 @@ def _more_said(worker: Worker, words: str, before: int) -> bool:
 def _hold_up(run: Run, name: str) -> None:
     """Until others have all that it stood still with."""
     held: list[str] = []
-    while not held and _is_busy(run, name):
+    while not held and run.is_busy(name):
         with run.stack.paused(name):
             held = run.jobs_of(name)
             run.wait(partial(_has_lost, run, name, held), "its jobs went nowhere")
@@ -197,11 +197,6 @@ def _hold_up(run: Run, name: str) -> None:
 
 def _has_lost(run: Run, name: str, jobs: list[str]) -> bool:
     return not set(jobs) & set(run.jobs_of(name))
-
-
-def _is_busy(run: Run, name: str) -> bool:
-    """Waits until this worker has a job to lose."""
-    return run.wait(lambda: bool(run.jobs_of(name)), f"{name} had nothing to do")
 
 
 def _in_turns(run: Run, strikes: int) -> list[str]:

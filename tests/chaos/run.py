@@ -139,6 +139,10 @@ class Run:
         holders = {one: self.stack.store.redis.hget(key + one, "worker") or "" for one in self.running()}
         return [one for one, holder in holders.items() if holder.endswith(f":{pid}")]
 
+    def is_busy(self, name: str) -> bool:
+        """Waits until this model worker has a job to lose."""
+        return self.wait(lambda: bool(self.jobs_of(name)), f"{name} had nothing to do")
+
     def attempts(self, since: int) -> int:
         """The most that any single job has needed, of those accepted after so many others."""
         key = f"{self.stack.store.prefix}job:"

@@ -188,6 +188,7 @@ def _step_and_kill(run: Run, offsets_s: Mapping[str, float], victim: str) -> Non
             run.stack.clocks[name].set(offset_s)
         run.stack.kill(victim)
 
+    run.is_busy(victim)
     run.strike(fault)
     for name, offset_s in offsets_s.items():
         right = partial(_is_ahead, run, name, offset_s)
