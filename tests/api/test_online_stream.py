@@ -54,9 +54,9 @@ def test_a_chat_comes_in_chunks(client: OpenAI, http: httpx.Client) -> None:
 
 def test_text_comes_while_it_is_made(client: OpenAI) -> None:
     began = time.monotonic()
-    stream = client.completions.create(model=MODEL, prompt="word stream=9 delay=2", stream=True)
+    stream = client.completions.create(model=MODEL, prompt="word stream=9 delay=20", stream=True)
     assert next(iter(stream)).choices[0].text == "word "
-    assert time.monotonic() - began < 1
+    assert 20 / 9 <= time.monotonic() - began < 12
     stream.close()
 
 

@@ -75,7 +75,7 @@ def test_redis_frozen(own_redis: RedisServer, outage: GatewayProcess) -> None:
     for method, url in (("POST", "/v1/jobs"), ("GET", f"/v1/jobs/{job['id']}")):
         started = time.monotonic()
         refused(http.request(method, url, json={"prompt": "hi"}))
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 8
     assert http.get("/healthz").status_code == 200
     own_redis.thaw()
     assert http.get(f"/v1/jobs/{job['id']}").status_code == 200
@@ -102,7 +102,7 @@ def test_a_waiter_survives_a_restart(own_redis: RedisServer, tmp_path: Path, wor
     wait_until(lambda: store.redis.pubsub_numsub(channel)[0][1] == 1)
     job = gateway.http.post("/v1/jobs", json={"prompt": "delay=2.2"}, headers={"Prefer": "wait=20"}).json()
     assert job["status"] == "succeeded"
-    assert time.time() - job["finished_at"] < 0.5
+    assert time.time() - job["finished_at"] < 1.5, "polled, at 2 and 4 s, it would be later"
     store.close()
     gateway.stop()
 

@@ -36,13 +36,13 @@ def submitted(store: JobStore, publisher: Publisher, prompt: str, **fields: Any)
     return job.id
 
 
-def ended(store: JobStore, job_id: str, timeout_s: float = 10.0) -> Job:
+def ended(store: JobStore, job_id: str, timeout_s: float = 30.0) -> Job:
     """The job once it is terminal."""
     wait_until(lambda: store.get(job_id).terminal, timeout_s, report=lambda: str(store.get(job_id)))
     return store.get(job_id)
 
 
-def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float = 10.0) -> Job:
+def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float = 30.0) -> Job:
     wait_until(lambda: store.get(job_id).status is status, timeout_s, report=lambda: str(store.get(job_id)))
     return store.get(job_id)
 

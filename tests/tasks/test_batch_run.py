@@ -222,7 +222,7 @@ def test_interactive_jobs_overtake_a_batch(
     began = time.monotonic()
     job = ended(store, submitted(store, publisher, "quick"))
     assert job.status is Status.SUCCEEDED
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 4.0
     client.batches.end(batch.id, Ending.CANCELLED)
     client.end(batch)
 

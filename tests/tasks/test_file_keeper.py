@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import file_keeper
+from tasks import file_keeper, file_records
 from tasks.errors import FileNotFound, FileStoreUnavailable, ObjectMissing, StoreUnavailable
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecord, FileRecords, NewFile, Purpose, new_file_id
@@ -168,13 +168,13 @@ def test_a_commit_that_took_too_long_makes_no_file(kept: Kept, monkeypatch: pyte
     assert (kept.objects(), kept.held()) == ([], set())
 
 
-@pytest.mark.usefixtures("short_lease")
 def test_a_writer_that_goes_on_is_not_given_up(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_keeper, "RENEW_S", 0.05)
+    monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 1000)
+    monkeypatch.setattr(file_keeper, "RENEW_S", 0.2)
     with kept.keeper.begin() as upload:
         for _ in range(10):
             upload.write(b"data")
-            time.sleep(0.06)
+            time.sleep(0.25)
             assert kept.keeper.drop_expired() == 0
         file = upload.finish("a", Purpose.BATCH)
     assert get(kept.keeper.objects, file.object_name) == b"data" * 10

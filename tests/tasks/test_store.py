@@ -122,10 +122,10 @@ def test_claim_of_an_unknown_job(store: JobStore) -> None:
 
 
 def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> None:
-    store = JobStore(fast_settings(redis_server, lease_ms=200))
+    store = JobStore(fast_settings(redis_server, lease_ms=600))
     job_id = queued(store)
     stale = claimed(store, job_id, "one")
-    time.sleep(0.25)
+    time.sleep(0.65)
     fresh = claimed(store, job_id, "two")
     assert (fresh.fence, fresh.attempts) == (2, 2)
     assert not store.finish(job_id, stale.fence, Status.SUCCEEDED, result={"text": "stale"})
@@ -138,11 +138,11 @@ def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> 
 
 
 def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
-    store = JobStore(fast_settings(redis_server, lease_ms=200, max_attempts=2))
+    store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
     job_id = queued(store)
     for token in ("one", "two"):
         claimed(store, job_id, token)
-        time.sleep(0.25)
+        time.sleep(0.65)
     assert store.claim(job_id, WORKER, "three") is Refusal.DONE
     job = store.get(job_id)
     assert (job.status, job.attempts) == (Status.FAILED, 2)
@@ -152,7 +152,7 @@ def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
 
 
 def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: RedisServer) -> None:
-    store = JobStore(fast_settings(redis_server, lease_ms=200, max_attempts=2))
+    store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
     job_id = queued(store)
 
     def claim(token: str) -> Claim:
@@ -162,30 +162,30 @@ def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: 
 
     first = claim("one")
     assert (first.attempts, first.alone) == (1, False), "the first of two"
-    time.sleep(0.25)
+    time.sleep(0.65)
     waiting = claim("two")
     assert claim("two").fence == waiting.fence
     assert (waiting.attempts, waiting.alone, store.get(job_id).attempts) == (2, True, 1)
     assert store.hand_back(job_id, waiting.fence)
     assert store.get(job_id).attempts == 1, "nothing was counted, so nothing is taken back"
     lost = claim("three")
-    time.sleep(0.25)
+    time.sleep(0.65)
     last = claim("four")
     assert not store.begin(job_id, lost.fence)
     for _ in range(2):
         assert store.begin(job_id, last.fence)
         assert store.get(job_id).attempts == 2
-    time.sleep(0.25)
+    time.sleep(0.65)
     assert store.claim(job_id, WORKER, "five", last_alone=True) is Refusal.DONE
     store.close()
 
 
 def test_heartbeat_renews_the_lease(redis_server: RedisServer) -> None:
-    store = JobStore(fast_settings(redis_server, lease_ms=300))
+    store = JobStore(fast_settings(redis_server, lease_ms=900))
     job_id = queued(store)
     claim = claimed(store, job_id, "one")
     for _ in range(4):
-        time.sleep(0.15)
+        time.sleep(0.45)
         assert store.heartbeat([(job_id, claim.fence)]) == [Beat.OK]
     assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
     store.close()
@@ -279,11 +279,11 @@ def test_cancel_queued_and_running(store: JobStore) -> None:
 
 
 def test_claim_of_a_lost_job_that_was_cancelled_ends_it(redis_server: RedisServer) -> None:
-    store = JobStore(fast_settings(redis_server, lease_ms=200))
+    store = JobStore(fast_settings(redis_server, lease_ms=600))
     job_id = queued(store)
     claimed(store, job_id, "one")
     store.cancel(job_id)
-    time.sleep(0.25)
+    time.sleep(0.65)
     assert store.claim(job_id, WORKER, "two") is Refusal.DONE
     assert store.get(job_id).status is Status.CANCELLED
     store.close()
@@ -378,7 +378,7 @@ def test_frozen_server_is_store_unavailable_in_time(own_redis: RedisServer) -> N
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         store.get(job_id)
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 8
     own_redis.thaw()
     assert store.get(job_id).id == job_id
     store.close()

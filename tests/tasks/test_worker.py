@@ -108,13 +108,13 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     waiting_for(store, running, Status.RUNNING)
     time.sleep(0.3)
     assert store.cancel(running).status is Status.RUNNING
-    cancelled = ended(store, running, 3)
+    cancelled = ended(store, running, 20)
     assert cancelled.status is Status.CANCELLED
     assert cancelled.result is not None
     assert 0 < cancelled.result["usage"]["completion_tokens"] < 1000
 
-    late = submitted(store, publisher, "partial text delay=30 tokens=1000", deadline=time.time() + 0.5)
-    expired = ended(store, late, 3)
+    late = submitted(store, publisher, "partial text delay=30 tokens=1000", deadline=time.time() + 2)
+    expired = ended(store, late, 20)
     assert expired.status is Status.EXPIRED
     assert expired.result is not None
     assert expired.result["finish_reason"] == "expired"
@@ -400,10 +400,10 @@ def test_a_lost_message_is_sent_again_by_the_io_worker(
 @pytest.mark.usefixtures("worker")
 def test_a_worker_answers_what_flower_asks(settings: Settings) -> None:
     app = make_app(settings)
-    inspect = app.control.inspect(timeout=3, limit=1)
+    inspect = app.control.inspect(timeout=20, limit=1)
     [stats] = inspect.stats().values()
     assert stats["pool"]["max-concurrency"] == settings.concurrency
-    [queues] = app.control.inspect(timeout=3, limit=1).active_queues().values()
+    [queues] = app.control.inspect(timeout=20, limit=1).active_queues().values()
     taken = {queue_of(priority, model) for priority in Priority for model in ("", "scripted")}
     assert {queue["name"] for queue in queues} == taken
     app.close()
