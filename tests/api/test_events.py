@@ -53,7 +53,7 @@ def whole(seen: list[Event]) -> None:
 
 @pytest.mark.usefixtures("model_worker")
 def test_from_the_queue_to_the_end(http: httpx.Client) -> None:
-    blockers = [submit(http, "delay=1") for _ in range(6)]  # as many as this worker takes at once
+    blockers = [submit(http, "delay=3") for _ in range(6)]  # as many as this worker takes at once
     job_id = submit(http, "ä b stream=5 delay=1", priority="bulk")
     seen = list(events(http, job_id))
     assert told(seen) == ["queued", "running", "succeeded", "done"]

@@ -55,7 +55,7 @@ def test_generate(http: httpx.Client) -> None:
     assert list(answer) == GENERATED.split()
     assert (answer["text"], answer["tokens_generated"]) == ("it is", 12)
     assert (answer["speedup_factor"], answer["acceptance_rate"]) == (1.0, None)
-    assert 0.2 <= answer["generation_time"] < 1
+    assert 0.2 <= answer["generation_time"] < 10
     assert answer["tokens_per_second"] == pytest.approx(12 / answer["generation_time"])
     medusa = http.post("/generate/medusa", json={"prompt": prompt}).json()
     assert (medusa["text"], medusa["speedup_factor"], medusa["acceptance_rate"]) == ("it is", None, 0.6)
@@ -69,7 +69,7 @@ def test_generate(http: httpx.Client) -> None:
 
 
 def test_compare(http: httpx.Client) -> None:
-    prompt = "it is tokens=12 steps=4 drafted=medusa:10:6,lookup:10:0 delay=0.6 faster=2"
+    prompt = "it is tokens=12 steps=4 drafted=medusa:10:6,lookup:10:0 delay=1.5 faster=10"
     response = http.post("/compare", json={"prompt": prompt, "max_length": 20})
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -79,7 +79,8 @@ def test_compare(http: httpx.Client) -> None:
     assert normal["text"] == medusa["text"] == "it is"
     assert answer["speedup"] == medusa["speedup_factor"]
     assert answer["speedup"] == medusa["tokens_per_second"] / normal["tokens_per_second"]
-    assert 1.4 < answer["speedup"] < 2.2
+    assert answer["speedup"] == pytest.approx(normal["generation_time"] / medusa["generation_time"])
+    assert 0.15 <= medusa["generation_time"] < 1.5 <= normal["generation_time"]
     assert (normal["speedup_factor"], normal["acceptance_rate"]) == (1.0, None)
     assert medusa["acceptance_rate"] == 0.3
     second, first, before = http.get("/v1/jobs", params={"limit": 3}).json()["data"]
@@ -121,8 +122,8 @@ def test_what_is_no_request(http: httpx.Client, route: str) -> None:
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_does_not_end_in_time_goes_on_under_its_id(http: httpx.Client, route: str) -> None:
     started = time.monotonic()
-    response = http.post(route, json={"prompt": "slow delay=5"}, headers={"Prefer": "wait=1"})
-    assert 1 <= time.monotonic() - started < 4
+    response = http.post(route, json={"prompt": "slow delay=5"}, headers={"Prefer": "wait=2"})
+    assert 2 <= time.monotonic() - started < 5
     found = error(response, 504)
     assert found["code"] == "not_in_time"
     job_id = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["id"]

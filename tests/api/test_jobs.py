@@ -101,10 +101,10 @@ def test_prefer_wait_answers_at_once_when_it_ends(http: httpx.Client) -> None:
 
 def test_prefer_wait_answers_in_time_when_it_does_not_end(http: httpx.Client) -> None:
     started = time.monotonic()
-    response = submit(http, "delay=30", wait=1)
+    response = submit(http, "delay=30", wait=3)
     assert response.status_code == 202
     assert response.json()["status"] == "running"
-    assert 1 <= time.monotonic() - started < 6
+    assert 3 <= time.monotonic() - started < 10
     http.post(f"/v1/jobs/{response.json()['id']}/cancel")
 
 
@@ -132,7 +132,7 @@ def test_failed_job_shows_its_error(http: httpx.Client) -> None:
 
 
 def test_cancel_and_delete(http: httpx.Client) -> None:
-    job_id = submit(http, "some text delay=30 tokens=900", wait=1).json()["id"]
+    job_id = submit(http, "some text delay=30 tokens=900", wait=3).json()["id"]
     response = http.delete(f"/v1/jobs/{job_id}")
     assert response.status_code == 409
     assert response.json()["error"]["code"] == "job_not_finished"
@@ -148,7 +148,7 @@ def test_cancel_and_delete(http: httpx.Client) -> None:
 
 
 def test_deadline_expires_a_job_with_its_partial_text(http: httpx.Client) -> None:
-    job = submit(http, "some text delay=30", wait=5, deadline=time.time() + 0.7).json()
+    job = submit(http, "some text delay=30", wait=5, deadline=time.time() + 3).json()
     assert job["status"] == "expired"
     assert job["result"]["text"] == "some text"
 

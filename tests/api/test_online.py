@@ -298,10 +298,13 @@ def test_a_job_that_somebody_cancels(client: OpenAI, http: httpx.Client) -> None
     async def main() -> None:
         async with AsyncOpenAI(base_url=client.base_url, api_key="x", max_retries=0) as other:
             asking = asyncio.ensure_future(
-                other.completions.create(model=MODEL, prompt="delay=20", user="somebody")
+                other.completions.create(
+                    model=MODEL, prompt="delay=20", extra_body={"metadata": {"m": "somebody"}}
+                )
             )
-            await asyncio.sleep(0.5)
-            [job, *_] = http.get("/v1/jobs", params={"limit": 1}).json()["data"]
+            while not (found := http.get("/v1/jobs", params={"metadata[m]": "somebody"}).json()["data"]):
+                await asyncio.sleep(0.05)
+            [job] = found
             http.post(f"/v1/jobs/{job['id']}/cancel")
             with pytest.raises(openai.ConflictError) as failed:
                 await asking

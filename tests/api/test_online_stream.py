@@ -38,7 +38,7 @@ def content(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
 
 
 def test_a_chat_comes_in_chunks(client: OpenAI, http: httpx.Client) -> None:
-    chunks = chat(client, "Héllo there 🌱 stream=4 delay=0.4")
+    chunks = chat(client, "Héllo there 🌱 stream=4 delay=4")
     job = record(http, chunks[0].id)
     assert {(c.id, c.object, c.created, c.model) for c in chunks} == {
         ("chatcmpl-" + job["id"][4:], "chat.completion.chunk", int(job["created_at"]), MODEL)
@@ -91,7 +91,7 @@ def test_usage_comes_in_a_last_chunk_if_asked_for(client: OpenAI) -> None:
 
 
 def test_several_answers_at_once(client: OpenAI) -> None:
-    chunks = chat(client, "x y stream=3 delay=0.4", n=3, stream_options={"include_usage": True})
+    chunks = chat(client, "x y stream=3 delay=3", n=3, stream_options={"include_usage": True})
     assert [content(chunks, index) for index in range(3)] == ["x y x y x y "] * 3
     order = [chunk.choices[0].index for chunk in chunks if chunk.choices]
     assert order.index(1) < len(order) - 1 - order[::-1].index(0), "side by side"

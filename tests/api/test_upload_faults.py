@@ -56,7 +56,7 @@ def test_an_upload_whose_socket_closes_half_way(
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + half)
         wait_until(lambda: len(left_behind(gateway_settings)[1]) == 1)
-    wait_until(lambda: left_behind(gateway_settings)[1] == [])
+    wait_until(lambda: left_behind(gateway_settings) == ([], [], set()))
     assert gateway.http.get("/v1/files").json()["data"] == []
 
 

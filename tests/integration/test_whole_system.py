@@ -51,7 +51,7 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     source = cli.folder / "prompts.jsonl"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     up = cli.start("up", "--port", "0", "--flower-port", "0")
-    url = up.wait_for("  gateway  ", 60).split()[-1]
+    url = up.wait_for("  gateway  ", 120).split()[-1]
     flower = up.wait_for("  Flower   ").split()[-1]
 
     served = httpx.get(f"{url}/v1/models").json()["data"][0]

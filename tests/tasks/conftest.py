@@ -52,9 +52,14 @@ def scratch(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer is given up after 0.2 s, and a removal tried again after that."""
+    """A writer is given up after 0.2 s."""
     monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 200)
-    monkeypatch.setattr(file_records, "AGAIN_MS", 200)
+
+
+@pytest.fixture
+def again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal is tried again after 1 s."""
+    monkeypatch.setattr(file_records, "AGAIN_MS", 1000)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def told(store: JobStore, url: str, owner: str = "me", text: str = "done") -> st
     return f"evt_{job_id.removeprefix('job_')}"
 
 
-def over(outbox: DeliveryStore, delivery_id: str, timeout_s: float = 10.0) -> Delivery:
+def over(outbox: DeliveryStore, delivery_id: str, timeout_s: float = 30.0) -> Delivery:
     """The delivery once it is pending no more."""
 
     def delivery() -> Delivery:

@@ -49,9 +49,9 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     settings = fast_settings(own_redis).model_copy(update={"metrics_port": free_port()})
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
-    wait_until(lambda: is_shown(settings), 15, lambda: worker.process.poll() is None, worker.text)
+    wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
     board = FigureBoard(store)
-    wait_until(lambda: bool(board.read()), 15)
+    wait_until(lambda: bool(board.read()), 30)
     [left] = board.read()
     assert of(left.marked()).keys() <= shown(settings).keys()
     assert {name for name, _ in of(left.marked())} == {name for name, _ in shown(settings)}

@@ -34,7 +34,7 @@ def test_nothing_to_do(store: JobStore) -> None:
 
 
 def test_expired_lease_is_requeued_and_sent(redis_server: RedisServer) -> None:
-    settings = fast_settings(redis_server, lease_ms=200)
+    settings = fast_settings(redis_server, lease_ms=200, reconcile_s=30.0)
     store, publisher = JobStore(settings), Publisher.connect(settings)
     job_id = queued(store, "a prompt", priority=Priority.BULK)
     claim = claimed(store, job_id)
@@ -135,24 +135,28 @@ def test_queues_are_judged_apart(store: JobStore, settings: Settings) -> None:
     assert [unsent.job_id for unsent in store.reconcile().unsent] == [bulk]
 
 
-def test_passed_deadline_expires_a_queued_job_only(store: JobStore) -> None:
-    soon = time.time() + 0.5
+def test_passed_deadline_expires_a_queued_job_only(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=60_000))
+    soon = time.time() + 1
     waiting, running = queued(store, deadline=soon), queued(store, deadline=soon)
     claimed(store, running)
-    time.sleep(0.55)
+    time.sleep(1.05)
     assert store.reconcile() == Reconciled(0, 0, 1, 0, 0, False, ())
     assert store.get(waiting).status is Status.EXPIRED
     assert store.get(running).status is Status.RUNNING
+    store.close()
 
 
-def test_deadline_that_passed_while_running_counts_after_a_requeue(store: JobStore) -> None:
-    job_id = queued(store, deadline=time.time() + 0.5)
+def test_deadline_that_passed_while_running_counts_after_a_requeue(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=60_000))
+    job_id = queued(store, deadline=time.time() + 1)
     claim = claimed(store, job_id)
-    time.sleep(0.55)
+    time.sleep(1.05)
     store.reconcile()
     assert store.hand_back(job_id, claim.fence)
     assert store.reconcile().expired == 1
     assert store.get(job_id).status is Status.EXPIRED
+    store.close()
 
 
 def test_ended_records_are_dropped_after_their_time(redis_server: RedisServer) -> None:

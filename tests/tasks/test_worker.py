@@ -75,8 +75,9 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     }
     timing = good.result["timing"]
     assert 0 <= timing["queue_s"] < timing["total_s"]
-    assert 0.2 <= timing["total_s"] < 2
-    assert timing["tokens_per_s"] == pytest.approx(10 / 0.2, rel=0.5)
+    working = timing["total_s"] - timing["queue_s"]
+    assert 0.2 <= working < 20
+    assert timing["tokens_per_s"] == pytest.approx(10 / working)
     assert good.worker is not None
     assert good.worker.endswith(f":{worker.process.pid}")
     assert good.result["speculation"] == {"steps": 10, "tokens_per_step": 1.0, "sources": {}}
@@ -184,7 +185,7 @@ def test_the_lease_of_a_long_job_is_renewed(
 
 
 def test_repeated_messages_do_nothing(store: JobStore, publisher: Publisher, worker: Worker) -> None:
-    job_id = submitted(store, publisher, "delay=0.5")
+    job_id = submitted(store, publisher, "delay=3")
     waiting_for(store, job_id, Status.RUNNING)
     publisher.publish_all([Unsent.of(store.get(job_id))])
     before = ended(store, job_id)
@@ -228,7 +229,7 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
     store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
 ) -> None:
     jobs = submit_many(store, publisher, 30, "delay=0.7")
-    waiting_for(store, jobs[settings.slots - 1], Status.RUNNING)
+    wait_until(lambda: store.get(jobs[settings.slots - 1]).status is not Status.QUEUED)
     assert worker.terminate() == 0
     statuses = [store.get(job_id).status for job_id in jobs]
     assert statuses.count(Status.SUCCEEDED) >= settings.slots
@@ -300,11 +301,11 @@ def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
     redis_server: RedisServer, workers: Workers
 ) -> None:
     """They are lost as often as it is, but for the last time, when each has a worker to itself."""
-    settings = fast_settings(redis_server, max_attempts=2, lease_ms=600)
+    settings = fast_settings(redis_server, max_attempts=2, lease_ms=2000)
     store, publisher = JobStore(settings), Publisher.connect(settings)
     workers.io(settings)
     poison = queued(store, "die=1")
-    beside = [submitted(store, publisher, f"delay=1 n{n}") for n in range(3)]
+    beside = [submitted(store, publisher, f"delay=2 n{n}") for n in range(3)]
     first = workers.model(settings, ready=False)
     for job_id in beside:
         waiting_for(store, job_id, Status.RUNNING, 20)
@@ -379,7 +380,7 @@ def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> No
     workers.io(settings)
     workers.model(settings)
     jobs = submit_many(store, publisher, 10, "delay=0.5")
-    waiting_for(store, jobs[0], Status.RUNNING)
+    wait_until(lambda: store.get(jobs[0]).status is not Status.QUEUED)
     own_redis.freeze()
     time.sleep(2.5)
     own_redis.thaw()
