@@ -94,9 +94,9 @@ def test_real_processes_at_their_most_talkative(
         wait_until(
             lambda: _ready(gateway), 40, report=lambda: str([log.read_text() for log in logs.values()])
         )
-        job = httpx.post(f"{gateway}/v1/jobs", json={"prompt": PROMPT}, headers={"Prefer": "wait=5"}).json()
+        job = httpx.post(f"{gateway}/v1/jobs", json={"prompt": PROMPT}, headers={"Prefer": "wait=20"}).json()
         failed = httpx.post(
-            f"{gateway}/v1/jobs", json={"prompt": f"{PROMPT} fail=broken"}, headers={"Prefer": "wait=5"}
+            f"{gateway}/v1/jobs", json={"prompt": f"{PROMPT} fail=broken"}, headers={"Prefer": "wait=20"}
         ).json()
         assert (job["status"], failed["status"]) == ("succeeded", "failed")
         body = {"custom_id": "a", "method": "POST", "url": "/v1/jobs", "body": {"prompt": PROMPT}}

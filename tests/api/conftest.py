@@ -41,7 +41,7 @@ class GatewayProcess:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
-        self.http = httpx.Client(base_url=self.url, timeout=20, transport=transport)
+        self.http = httpx.Client(base_url=self.url, timeout=60, transport=transport)
         wait_until(self._answers, 20, lambda: self._process.poll() is None, self.log.read_text)
 
     def stop(self) -> int:
@@ -61,7 +61,7 @@ class GatewayProcess:
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
     """Replaces `settings` for the tests of a module, which share a gateway."""
-    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, redis_timeout_s=1.0, max_wait_s=5)
+    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, redis_timeout_s=1.0, max_wait_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -97,5 +97,5 @@ def http(gateway: GatewayProcess) -> httpx.Client:
 @pytest.fixture
 def client(gateway: GatewayProcess) -> Iterator[OpenAI]:
     """The official client, unchanged but for its address; it repeats nothing by itself."""
-    with OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0, timeout=20) as client:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0, timeout=60) as client:
         yield client

@@ -13,7 +13,9 @@ import pytest
 import redis
 
 from api.sse import PING_S, EventStream, encoded
+from api.waiting import POLL_S
 from tests.servers import RedisServer
+from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -63,12 +65,13 @@ def test_from_the_queue_to_the_end(http: httpx.Client) -> None:
     whole(seen)
     assert seen[-1][1] == http.get(f"/v1/jobs/{job_id}").json()
     for blocker in blockers:
-        http.get(f"/v1/jobs/{blocker}", headers={"Prefer": "wait=5"})
+        http.get(f"/v1/jobs/{blocker}", headers={"Prefer": "wait=20"})
 
 
 @pytest.mark.usefixtures("model_worker")
 def test_a_job_that_runs_already(http: httpx.Client) -> None:
     job_id = submit(http, "word stream=20 delay=5", logprobs=0)
+    wait_until(lambda: http.get(f"/v1/jobs/{job_id}").json()["status"] == "running")
     time.sleep(2)
     seen = list(events(http, job_id))
     assert told(seen) == ["running", "succeeded", "done"]
@@ -98,11 +101,15 @@ def test_a_second_listener_has_it_all_at_once(http: httpx.Client) -> None:
 @pytest.mark.usefixtures("model_worker")
 def test_an_ended_job_is_done_at_once(http: httpx.Client) -> None:
     job_id = submit(http, "all of it")
-    http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"})
-    began = time.monotonic()
-    seen = list(events(http, job_id))
-    assert time.monotonic() - began < 1.9, "less than a poll"
-    assert (told(seen), text(seen)) == (["succeeded", "done"], "all of it")
+    wait_until(lambda: http.get(f"/v1/jobs/{job_id}").json()["status"] == "succeeded")
+
+    def seconds() -> float:
+        began = time.monotonic()
+        seen = list(events(http, job_id))
+        assert (told(seen), text(seen)) == (["succeeded", "done"], "all of it")
+        return time.monotonic() - began
+
+    assert min(seconds() for _ in range(3)) < POLL_S
 
 
 @pytest.mark.usefixtures("model_worker")
@@ -125,7 +132,7 @@ def test_who_only_looks_on_cancels_nothing(http: httpx.Client) -> None:
     stream = events(http, job_id)
     next(stream)
     stream.close()
-    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"}).json()
+    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}).json()
     assert job["status"] == "succeeded"
 
 

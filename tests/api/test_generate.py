@@ -19,7 +19,7 @@ GENERATED = "text generation_time tokens_generated tokens_per_second speedup_fac
 
 
 def submit(http: httpx.Client, prompt: str, **fields: Any) -> dict[str, Any]:
-    response = http.post("/v1/jobs", json={"prompt": prompt, **fields}, headers={"Prefer": "wait=5"})
+    response = http.post("/v1/jobs", json={"prompt": prompt, **fields}, headers={"Prefer": "wait=20"})
     assert response.status_code == 200, response.text
     return dict(response.json())
 
@@ -114,7 +114,7 @@ def test_what_is_no_request(http: httpx.Client, route: str) -> None:
     assert error(http.post(route, content="x"), 415)["code"] == "unsupported_media_type"
     json = {"Content-Type": "application/json"}
     assert error(http.post(route, content="{", headers=json), 400)["code"] == "malformed_json"
-    prefer = {"Prefer": "wait=6"}
+    prefer = {"Prefer": "wait=21"}
     assert error(http.post(route, json={"prompt": "x"}, headers=prefer), 400)["param"] == "Prefer"
     assert error(http.get(route), 405)["code"] == "method_not_allowed"
 
@@ -122,13 +122,13 @@ def test_what_is_no_request(http: httpx.Client, route: str) -> None:
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_does_not_end_in_time_goes_on_under_its_id(http: httpx.Client, route: str) -> None:
     started = time.monotonic()
-    response = http.post(route, json={"prompt": "slow delay=5"}, headers={"Prefer": "wait=2"})
-    assert 2 <= time.monotonic() - started < 5
+    response = http.post(route, json={"prompt": "slow delay=6"}, headers={"Prefer": "wait=2"})
+    assert time.monotonic() - started >= 2
     found = error(response, 504)
     assert found["code"] == "not_in_time"
     job_id = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["id"]
     assert found["message"] == f"{job_id} is still running and goes on: GET /v1/jobs/{job_id} has its end"
-    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"}).json()
+    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}).json()
     assert (job["status"], job["result"]["text"]) == ("succeeded", "slow")
 
 

@@ -83,7 +83,7 @@ class Two:
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, max_wait_s=5, webhook_allow_private=True, webhook_retries_s=[])
+    return fast_settings(redis_server, max_wait_s=20, webhook_allow_private=True, webhook_retries_s=[])
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def two(gateway: GatewayProcess, gateway_settings: Settings, model_worker: Worke
         httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
         for secret in secrets
     ]
-    wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401)
     first, second, third = clients
     yield Two(first, second, third, gateway.http, _things(first))
     for client in clients:
@@ -115,7 +115,7 @@ def _things(client: httpx.Client) -> dict[str, str]:
     parts = form(("purpose", "batch"), ("file", content, f"{MARK}.jsonl"))
     nowhere = {"url": f"http://127.0.0.1:{free_port()}/{MARK}"}
     sent = {"prompt": MARK, "webhook": nowhere, "metadata": {"name": MARK}}
-    job = client.post("/v1/jobs", json=sent, headers={**HEADERS, "Prefer": "wait=5"}).json()
+    job = client.post("/v1/jobs", json=sent, headers={**HEADERS, "Prefer": "wait=20"}).json()
     file = client.post("/v1/files", content=parts, headers=boundary | HEADERS).json()
     asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
     batch = client.post("/v1/batches", json=asked, headers=HEADERS).json()

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api.waiting import POLL_S
 from tasks.settings import Settings
 from tests.workers import Workers, wait_until
 
@@ -34,7 +35,7 @@ def test_submit_and_get(http: httpx.Client) -> None:
     assert list(job) == FIELDS.split()
     assert (job["object"], job["status"], job["metadata"]) == ("job", "queued", {"a": "b"})
     assert isinstance(job["request"]["seed"], int)
-    response = http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=5"})
+    response = http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=20"})
     ended = response.json()
     assert response.status_code == 200
     assert ended["status"] == "succeeded"
@@ -73,7 +74,7 @@ def test_every_field_is_accepted_and_kept(http: httpx.Client) -> None:
         "deadline": time.time() + 60,
         "metadata": {"k": ""},
     }
-    response = http.post("/v1/jobs", json=body, headers={"Prefer": "wait=5"})
+    response = http.post("/v1/jobs", json=body, headers={"Prefer": "wait=20"})
     assert response.status_code == 200, response.text
     job = response.json()
     assert job["request"] == body
@@ -83,7 +84,7 @@ def test_every_field_is_accepted_and_kept(http: httpx.Client) -> None:
 
 
 def test_stop_may_be_one_string_and_null_is_as_good_as_absent(http: httpx.Client) -> None:
-    job = submit(http, "hi", wait=5, stop="end", seed=None, max_tokens=None).json()
+    job = submit(http, "hi", wait=20, stop="end", seed=None, max_tokens=None).json()
     assert job["status"] == "succeeded"
     assert job["request"]["stop"] == ["end"]
     assert job["request"]["max_tokens"] == 256
@@ -91,12 +92,15 @@ def test_stop_may_be_one_string_and_null_is_as_good_as_absent(http: httpx.Client
 
 
 def test_prefer_wait_answers_at_once_when_it_ends(http: httpx.Client) -> None:
-    started = time.monotonic()
-    response = submit(http, "delay=0.5", wait=5)
-    assert response.status_code == 200
-    assert response.headers["preference-applied"] == "wait=5"
-    assert response.json()["status"] == "succeeded"
-    assert 0.5 <= time.monotonic() - started < 1.9, "less than a poll"
+    def seconds() -> float:
+        started = time.monotonic()
+        response = submit(http, "delay=0.5", wait=20)
+        assert response.status_code == 200
+        assert response.headers["preference-applied"] == "wait=20"
+        assert response.json()["status"] == "succeeded"
+        return time.monotonic() - started
+
+    assert 0.5 <= min(seconds() for _ in range(3)) < POLL_S
 
 
 def test_prefer_wait_answers_in_time_when_it_does_not_end(http: httpx.Client) -> None:
@@ -104,7 +108,7 @@ def test_prefer_wait_answers_in_time_when_it_does_not_end(http: httpx.Client) ->
     response = submit(http, "delay=30", wait=3)
     assert response.status_code == 202
     assert response.json()["status"] == "running"
-    assert 3 <= time.monotonic() - started < 10
+    assert 3 <= time.monotonic() - started < 20
     http.post(f"/v1/jobs/{response.json()['id']}/cancel")
 
 
@@ -113,7 +117,7 @@ def test_many_waiters_share_the_gateway(http: httpx.Client) -> None:
     answers: list[httpx.Response] = []
 
     def one() -> None:
-        answers.append(submit(http, "delay=0.1", wait=5))
+        answers.append(submit(http, "delay=0.1", wait=20))
 
     threads = [threading.Thread(target=one) for _ in range(60)]
     for thread in threads:
@@ -125,19 +129,21 @@ def test_many_waiters_share_the_gateway(http: httpx.Client) -> None:
 
 
 def test_failed_job_shows_its_error(http: httpx.Client) -> None:
-    job = submit(http, "fail=decode_failed", wait=5).json()
+    job = submit(http, "fail=decode_failed", wait=20).json()
     assert job["status"] == "failed"
     assert job["error"] == {"code": "decode_failed", "message": "as the script says", "param": None}
     assert job["result"] is None
 
 
 def test_cancel_and_delete(http: httpx.Client) -> None:
-    job_id = submit(http, "some text delay=30 tokens=900", wait=3).json()["id"]
+    job_id = submit(http, "some text delay=60 tokens=900").json()["id"]
+    wait_until(lambda: http.get(f"/v1/jobs/{job_id}").json()["status"] == "running")
+    time.sleep(2)
     response = http.delete(f"/v1/jobs/{job_id}")
     assert response.status_code == 409
     assert response.json()["error"]["code"] == "job_not_finished"
     assert http.post(f"/v1/jobs/{job_id}/cancel").json()["id"] == job_id
-    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"}).json()
+    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}).json()
     assert job["status"] == "cancelled"
     assert job["result"]["finish_reason"] == "cancelled"
     assert 0 < job["result"]["usage"]["completion_tokens"] < 900
@@ -148,7 +154,7 @@ def test_cancel_and_delete(http: httpx.Client) -> None:
 
 
 def test_deadline_expires_a_job_with_its_partial_text(http: httpx.Client) -> None:
-    job = submit(http, "some text delay=30", wait=5, deadline=time.time() + 3).json()
+    job = submit(http, "some text delay=30", wait=20, deadline=time.time() + 3).json()
     assert job["status"] == "expired"
     assert job["result"]["text"] == "some text"
 
@@ -156,7 +162,7 @@ def test_deadline_expires_a_job_with_its_partial_text(http: httpx.Client) -> Non
 def test_idempotency_key(http: httpx.Client) -> None:
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     first = http.post("/v1/jobs", json={"prompt": "hi", "top_k": 1}, headers=headers).json()
-    same = http.post("/v1/jobs", json={"top_k": 1, "prompt": "hi"}, headers=headers | {"Prefer": "wait=5"})
+    same = http.post("/v1/jobs", json={"top_k": 1, "prompt": "hi"}, headers=headers | {"Prefer": "wait=20"})
     assert (same.status_code, same.json()["id"]) == (200, first["id"])
     assert same.json()["request"]["seed"] == first["request"]["seed"]
     other = http.post("/v1/jobs", json={"prompt": "other"}, headers=headers)
@@ -177,7 +183,7 @@ def test_a_repeat_gives_the_job_after_its_deadline_too(http: httpx.Client) -> No
 
 def test_list_pages_and_filters(http: httpx.Client) -> None:
     run = uuid.uuid4().hex
-    ids = [submit(http, "hi", metadata={"run": run}, wait=5).json()["id"] for _ in range(5)][::-1]
+    ids = [submit(http, "hi", metadata={"run": run}, wait=20).json()["id"] for _ in range(5)][::-1]
     query: dict[str, str | int] = {"metadata[run]": run, "status": "succeeded", "limit": 2}
     page = http.get("/v1/jobs", params=query).json()
     assert (page["object"], page["has_more"]) == ("list", True)

@@ -89,7 +89,7 @@ def test_the_first_key_closes_the_gateway_and_revoking_it_does_not_open_it(
     assert http.get("/v1/jobs").status_code == 200
     keys = Keys(open_settings)
     client, key, _ = keys.with_key(own)
-    wait_until(lambda: http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: http.get("/v1/jobs").status_code == 401)
     assert client.get("/v1/jobs").status_code == 200
     keys.made.revoke(key.id)
     assert error(client.get("/v1/jobs")) == (401, "authentication_error", "invalid_api_key")
@@ -105,7 +105,7 @@ def test_the_first_key_owns_what_it_makes_from_the_start(
     keys = Keys(open_settings)
     client = keys.client(own)
     job = client.post("/v1/jobs", json=JOB).json()["id"]
-    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401)
     assert client.get(f"/v1/jobs/{job}").status_code == 200
     keys.close()
 
@@ -131,7 +131,7 @@ def test_what_is_open_without_keys(
     assert own.http.get("/v1/jobs").status_code == never
     keys = Keys(chosen)
     _, key, _ = keys.with_key(own)
-    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401)
     keys.made.revoke(key.id)
     assert own.http.get("/v1/jobs").status_code == revoked
     keys.close()
@@ -151,7 +151,7 @@ def test_metrics_beyond_this_machine_are_for_keys(
 
 def test_nobody_is_let_in_without_a_good_key(gateway: GatewayProcess, keys: Keys) -> None:
     client, _, secret = keys.with_key(gateway)
-    wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: gateway.http.get("/v1/jobs").status_code == 401)
     missing = gateway.http.get("/v1/jobs")
     assert error(missing) == (401, "authentication_error", "missing_api_key")
     assert missing.headers["www-authenticate"] == "Bearer"
@@ -259,7 +259,7 @@ def test_an_online_request_has_all_its_choices_or_none(
     own = start(open_settings)
     keys = Keys(open_settings)
     client, key, _ = keys.with_key(own, max_jobs=2, tokens_per_day=1000)
-    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401, 3)
+    wait_until(lambda: own.http.get("/v1/jobs").status_code == 401)
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
     refused = client.post("/v1/chat/completions", json={**chat, "n": 3})
     assert error(refused)[2] == "queue_full"

@@ -100,7 +100,7 @@ def test_both_kinds_of_workers_are_seen_until_they_leave(
 ) -> None:
     http = gateway.http
     model, io = workers.model(gateway_settings), workers.io(gateway_settings)
-    done = http.post("/v1/jobs", json={"prompt": "hi tokens=3"}, headers={"Prefer": "wait=5"}).json()
+    done = http.post("/v1/jobs", json={"prompt": "hi tokens=3"}, headers={"Prefer": "wait=20"}).json()
     assert done["status"] == "succeeded"
     key = "medusaq_job_seconds_count", frozenset({("priority", "interactive")})
     wait_until(lambda: samples(http).get(key) == 1, 15)

@@ -29,7 +29,7 @@ def test_medusa_is_refused(http: httpx.Client) -> None:
 
 def test_anything_else_is_not(http: httpx.Client) -> None:
     body = {"prompt": "x", "decoding": "auto"}
-    job = http.post("/v1/jobs", json=body, headers={"Prefer": "wait=5"}).json()
+    job = http.post("/v1/jobs", json=body, headers={"Prefer": "wait=20"}).json()
     assert job["status"] == "succeeded"
     assert http.post("/generate/normal", json={"prompt": "x"}).json()["text"] == "x"
 
@@ -44,5 +44,5 @@ def test_with_no_worker_at_all_it_waits(
     assert "is still queued" in found["message"]
     job_id = found["message"].split()[0]
     model_worker.model(gateway_settings)
-    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"}).json()
+    job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}).json()
     assert (job["status"], job["error"]["code"]) == ("failed", "no_heads")

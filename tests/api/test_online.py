@@ -290,7 +290,7 @@ def test_one_of_several_that_fails_fails_the_request(client: OpenAI, http: httpx
         client.completions.create(model=MODEL, prompt=["delay=20 long", "fail=decode_failed delay=0.3"])
     failed, other = http.get("/v1/jobs", params={"limit": 2}).json()["data"]
     assert failed["status"] == "failed"
-    ended = http.get(f"/v1/jobs/{other['id']}", headers={"Prefer": "wait=3"}).json()
+    ended = http.get(f"/v1/jobs/{other['id']}", headers={"Prefer": "wait=20"}).json()
     assert ended["status"] == "cancelled"
 
 

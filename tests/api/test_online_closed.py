@@ -22,7 +22,7 @@ from tests.workers import Workers, wait_until
 pytestmark = pytest.mark.stack
 
 HEARTBEAT_S = 0.2  # of fast_settings
-MARGIN_S = 8.0  # for processes that share two cores with other tests
+MARGIN_S = 20.0  # for processes that share two cores with other tests
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def statuses(http: httpx.Client, marker: str) -> list[str]:
 def cancelled_soon(http: httpx.Client, marker: str, count: int = 1) -> None:
     began = time.monotonic()
     wait_until(
-        lambda: statuses(http, marker) == ["cancelled"] * count, 20, report=lambda: str(jobs(http, marker))
+        lambda: statuses(http, marker) == ["cancelled"] * count, 30, report=lambda: str(jobs(http, marker))
     )
     assert time.monotonic() - began < HEARTBEAT_S + MARGIN_S
 
@@ -141,7 +141,7 @@ def test_an_answer_that_takes_too_long(own_gateway: Any, workers: Workers) -> No
         list(stream)
     assert broken.value.code == "not_in_time"
     for marker in ("whole", "stream"):
-        wait_until(lambda m=marker: statuses(gateway.http, m) in (["cancelled"], ["expired"]), 3)
+        wait_until(lambda m=marker: statuses(gateway.http, m) in (["cancelled"], ["expired"]))
 
 
 @pytest.mark.parametrize("own_gateway", [{}], indirect=True)
@@ -161,7 +161,7 @@ def test_records_of_online_jobs_go_soon(own_gateway: Any, workers: Workers) -> N
     workers.model(settings)
     workers.io(settings)
     job_id = "job_" + client.completions.create(model="scripted", prompt="x").id.partition("-")[2]
-    other = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Prefer": "wait=5"}).json()
+    other = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Prefer": "wait=20"}).json()
     wait_until(lambda: gateway.http.get(f"/v1/jobs/{job_id}").status_code == 404, 20)
     assert gateway.http.get(f"/v1/jobs/{other['id']}").json()["status"] == "succeeded"
 
@@ -176,6 +176,6 @@ def test_a_gateway_that_stops_leaves_no_job_behind(own_gateway: Any, workers: Wo
     gateway.stop()
     stream.close()
     [job] = second.http.get("/v1/jobs").json()["data"]
-    ended = second.http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=3"}).json()
+    ended = second.http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=20"}).json()
     assert ended["status"] == "cancelled"
     second.stop()

@@ -149,7 +149,7 @@ def test_logprobs_come_with_their_text(client: OpenAI) -> None:
 
 def test_a_failure_after_the_first_token_is_an_event(client: OpenAI) -> None:
     stream = client.completions.create(
-        model=MODEL, prompt="a stream=2 delay=0.3 fail=decode_failed", stream=True
+        model=MODEL, prompt="a stream=4 delay=4 fail=decode_failed", stream=True
     )
     seen = []
     with pytest.raises(openai.APIError, match="as the script says") as failed:

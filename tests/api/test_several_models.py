@@ -45,7 +45,7 @@ def both(workers_of_both: Workers, http: httpx.Client) -> httpx.Client:
 
 
 def run(http: httpx.Client, **body: object) -> httpx.Response:
-    return http.post("/v1/jobs", json={"prompt": "hello", **body}, headers={"Prefer": "wait=5"})
+    return http.post("/v1/jobs", json={"prompt": "hello", **body}, headers={"Prefer": "wait=20"})
 
 
 def error(response: httpx.Response) -> dict[str, str]:
@@ -172,7 +172,7 @@ def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
 def test_a_default_model_answers_what_names_none(
     redis_server: RedisServer, workers: Workers, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    settings = fast_settings(redis_server, default_model=TWO, max_wait_s=5)
+    settings = fast_settings(redis_server, default_model=TWO, max_wait_s=20)
     gateway = GatewayProcess(settings, tmp_path_factory.mktemp("gateway"))
     try:
         workers.io(settings)

@@ -67,7 +67,7 @@ def test_one_request_from_its_caller_to_its_first_token(traced: GatewayProcess, 
     answer = traced.http.post(
         "/v1/jobs",
         json={"prompt": f"{SECRET} delay=0.2 tokens=8 steps=4 drafted=medusa:10:6"},
-        headers={"Prefer": "wait=5", "traceparent": f"00-{TRACE}-{CALLER}-01"},
+        headers={"Prefer": "wait=20", "traceparent": f"00-{TRACE}-{CALLER}-01"},
     ).json()
     assert answer["status"] == "succeeded"
     request = one(collector, "POST /v1/jobs")
@@ -96,7 +96,7 @@ def test_one_request_from_its_caller_to_its_first_token(traced: GatewayProcess, 
     assert not engine.failed
 
     failing = traced.http.post(
-        "/v1/jobs", json={"prompt": "fail=broken"}, headers={"Prefer": "wait=5"}
+        "/v1/jobs", json={"prompt": "fail=broken"}, headers={"Prefer": "wait=20"}
     ).json()
     broken = one(collector, "job", medusaq_job_id=failing["id"])
     assert broken.failed

@@ -30,7 +30,7 @@ URL = "https://example.com/hook"
 def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return fast_settings(
         redis_server,
-        max_wait_s=5,
+        max_wait_s=20,
         files=str(tmp_path_factory.mktemp("files")),
         webhook_allow=["127.0.0.1/32"],
         webhook_retries_s=[0.05],

@@ -90,7 +90,7 @@ def test_a_file_that_never_goes_on_is_given_up(server: TroubledGateway) -> None:
     began = time.monotonic()
     with pytest.raises(GatewayUnreachable, match=r"no answer from the gateway at .* for 0 s"):
         read(server, patience_s=0.3)
-    assert 0.3 < time.monotonic() - began < 5
+    assert 0.3 < time.monotonic() - began < 20
 
 
 def test_an_upload_is_repeated_whole_under_its_key(server: TroubledGateway, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     flower = running.wait_for("  Flower   ").split()[-1]
     assert running.wait_for("  docs     ").split()[-1] == f"{url}/docs"
     assert httpx.get(f"{url}/docs").is_success
-    wait_until(lambda: not is_free(port_of(flower)), 10)
+    wait_until(lambda: not is_free(port_of(flower)))
     assert httpx.get(flower, follow_redirects=True).is_success
     submitted = cli("submit", "hello", "--wait", "--url", url)
     assert (submitted.returncode, submitted.stdout) == (0, "hello\n")
@@ -99,7 +99,7 @@ def test_both_workers_of_up_show_their_figures_where_a_port_is_set(cli: Cli) -> 
     port = two_ports()
     up(cli, "--no-flower", MEDUSAQ_METRICS_PORT=str(port))
     for each, name in ((port, "medusaq_slots"), (port + 1, "medusaq_batch_round_seconds_count")):
-        wait_until(lambda each=each: not is_free(each), 10)  # type: ignore[misc]
+        wait_until(lambda each=each: not is_free(each))  # type: ignore[misc]
         assert f"\n{name}{{" in httpx.get(f"http://127.0.0.1:{each}/metrics").text
 
 

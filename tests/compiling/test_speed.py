@@ -110,7 +110,7 @@ def test_a_child_ends_with_the_process_that_asked(module: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: not _alive(child), 10)
+    wait_until(lambda: not _alive(child))
 
 
 def _alive(pid: int) -> bool:

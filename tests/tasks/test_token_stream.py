@@ -161,10 +161,10 @@ def test_a_frozen_server_blocks_nobody_and_loses_nothing(own_redis: RedisServer)
         put(Delta("a"))
         kept(store, claim, "a")
         own_redis.freeze()
+        began = time.monotonic()
         for _ in range(1000):
-            began = time.monotonic()
             put(Delta("b"))
-            assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 20, "each would wait for 2 s"
         time.sleep(2.5)
         own_redis.thaw()
         kept(store, claim, "a" + 1000 * "b")

@@ -179,7 +179,7 @@ def test_the_lease_of_a_long_job_is_renewed(
     store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
 ) -> None:
     workers.io(settings)
-    job_id = submitted(store, publisher, "delay=3.5")
+    job_id = submitted(store, publisher, "delay=7")
     job = ended(store, job_id)
     assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
 
@@ -201,12 +201,12 @@ def test_a_job_taken_by_another_worker_is_dropped(
     store: JobStore, publisher: Publisher, worker: Worker
 ) -> None:
     """The lease is lost while this worker still computes: its result must not be written."""
-    job_id = submitted(store, publisher, "mine delay=2")
+    job_id = submitted(store, publisher, "mine delay=5")
     waiting_for(store, job_id, Status.RUNNING)
     fence = int(store.redis.hget(f"{store.prefix}job:{job_id}", "fence"))
     assert store.hand_back(job_id, fence)
     claim = claimed(store, job_id, "theirs")
-    wait_until(lambda: "not ours any more" in worker.text(), 3)
+    wait_until(lambda: "not ours any more" in worker.text())
     assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result={"text": "theirs"})
     assert store.get(job_id).result == {"text": "theirs"}
 
@@ -245,12 +245,12 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
 def test_sigterm_hands_back_what_does_not_finish_in_time(
     store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
 ) -> None:
-    long = [submitted(store, publisher, f"delay=4 n{n}") for n in range(2)]
+    long = [submitted(store, publisher, f"delay=10 n{n}") for n in range(2)]
     for job_id in long:
         waiting_for(store, job_id, Status.RUNNING)
     started = time.monotonic()
     assert worker.terminate() == 0
-    assert time.monotonic() - started < settings.drain_s + 3
+    assert time.monotonic() - started < settings.drain_s + 20
     for job_id in long:
         job = store.get(job_id)
         assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 0, None)
@@ -448,13 +448,13 @@ def test_the_io_worker_leaves_no_beat_behind(settings: Settings, workers: Worker
     wait_until(lambda: store.redis.exists(f"{store.prefix}reconciled_at") == 1, 20, report=io.text)
     [beat] = children(io.process.pid)
     io.kill()
-    wait_until(lambda: not Path(f"/proc/{beat}").exists(), 5)
+    wait_until(lambda: not Path(f"/proc/{beat}").exists())
     second = workers.io(settings)
     wait_until(lambda: " ready." in second.text(), 20, report=second.text)  # from here on SIGTERM is heard
     wait_until(lambda: len(children(second.process.pid)) == 1, 20, report=second.text)
     [beat] = children(second.process.pid)
     assert second.terminate() == 0
-    wait_until(lambda: not Path(f"/proc/{beat}").exists(), 5)
+    wait_until(lambda: not Path(f"/proc/{beat}").exists())
 
 
 def children(pid: int) -> list[int]:
