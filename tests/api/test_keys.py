@@ -260,6 +260,7 @@ def test_an_online_request_has_all_its_choices_or_none(
     keys = Keys(open_settings)
     client, key, _ = keys.with_key(own, max_jobs=2, tokens_per_day=1000)
     wait_until(lambda: own.http.get("/v1/jobs").status_code == 401)
+    wait_until(lambda: client.get("/v1/models").json()["data"])
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
     refused = client.post("/v1/chat/completions", json={**chat, "n": 3})
     assert error(refused)[2] == "queue_full"

@@ -127,13 +127,10 @@ def test_online_requests_wait_for_an_announced_model(both: httpx.Client, gateway
     Registry(store, 60).announce_models(["later"], 60)
     store.close()
 
-    def waits() -> bool:
-        try:
-            return both.post("/v1/completions", json={"model": "later", "prompt": "x"}, timeout=0.5) is None
-        except httpx.ReadTimeout:
-            return True
-
-    wait_until(waits)
+    wait_until(lambda: "later" in {model["id"] for model in both.get("/v1/models").json()["data"]})
+    with pytest.raises(httpx.ReadTimeout):
+        both.post("/v1/completions", json={"model": "later", "prompt": "x"}, timeout=1)
+    wait_until(lambda: both.get("/v1/jobs", params={"limit": 1}).json()["data"])
     [job] = both.get("/v1/jobs", params={"limit": 1}).json()["data"]
     assert (job["model"], job["started_at"]) == ("later", None)
 

@@ -127,12 +127,18 @@ def test_a_failover_loses_nothing_that_was_replicated(
 def _tells_no_secret(settings: Settings) -> None:
     """Neither do workers to Flower, nor Flower to whoever looks."""
     app = make_app(settings)
+    wait_until(lambda: len(app.control.inspect(timeout=2).ping() or ()) == 2)
     told = {name: getattr(app.control.inspect(timeout=5), name)() for name in ("stats", "conf", "report")}
     app.close()
     assert len(told["stats"]) == 2
     assert {each["broker"]["transport"] for each in told["stats"].values()} == {"sentinel"}
     with httpx.Client(base_url=f"http://127.0.0.1:{settings.flower_port}") as flower_pages:
-        names = list(flower_pages.get("/api/workers", params={"refresh": "1"}).json())
+
+        def names_of_workers() -> list[str]:
+            return list(flower_pages.get("/api/workers", params={"refresh": "1"}).json())
+
+        wait_until(lambda: len(names_of_workers()) == 2)
+        names = names_of_workers()
         for page in ("/workers", "/broker", "/api/workers", *(f"/worker/{name}" for name in names)):
             told[page] = flower_pages.get(page).raise_for_status().text
     assert len(names) == 2
