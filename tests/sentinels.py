@@ -19,7 +19,7 @@ SENTINELS = 3
 QUORUM = 2
 DOWN_AFTER_MS = 500  # where 30 s are usual
 FAILOVER_TIMEOUT_MS = 2000
-FAILOVER_LIMIT_S = 30.0
+FAILOVER_LIMIT_S = 120.0  # one that was held up for two seconds does nothing for the next thirty
 
 
 class Sentinels:

@@ -30,7 +30,7 @@ FAST: dict[str, object] = {
     "resend_after_s": 1.0,
     "drain_s": 2.0,
     "worker_ttl_s": 4.0,
-    "redis_timeout_s": 1.0,
+    "redis_timeout_s": 3.0,
     "slots": 4,
     "worker_lookahead": 2,
     "threads": 1,  # other tests compute meanwhile, and threads that wait for a core keep it busy

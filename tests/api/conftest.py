@@ -61,7 +61,7 @@ class GatewayProcess:
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
     """Replaces `settings` for the tests of a module, which share a gateway."""
-    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, redis_timeout_s=1.0, max_wait_s=20)
+    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, max_wait_s=20)
 
 
 @pytest.fixture(scope="module")

@@ -168,15 +168,15 @@ def test_a_commit_that_took_too_long_makes_no_file(kept: Kept, monkeypatch: pyte
 
 
 def test_a_writer_that_goes_on_is_not_given_up(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 1000)
+    monkeypatch.setattr(file_records, "WRITER_LEASE_MS", 3000)
     monkeypatch.setattr(file_keeper, "RENEW_S", 0.2)
     with kept.keeper.begin() as upload:
-        for _ in range(10):
+        for _ in range(16):  # longer than a lease
             upload.write(b"data")
             time.sleep(0.25)
             assert kept.keeper.drop_expired() == 0
         file = upload.finish("a", Purpose.BATCH)
-    assert get(kept.keeper.objects, file.object_name) == b"data" * 10
+    assert get(kept.keeper.objects, file.object_name) == b"data" * 16
 
 
 @pytest.mark.usefixtures("again_soon")
@@ -246,7 +246,7 @@ def test_a_store_that_is_away_when_a_file_is_begun(kept: Kept, settings: Setting
 
 
 def test_redis_is_away(own_redis: RedisServer, tmp_path: Path) -> None:
-    settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_timeout_s=0.3)
+    settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_timeout_s=1.0)
     store = JobStore(settings)
     kept = Kept(FileKeeper(make_store(settings.files), FileRecords(store)), store)
     file = kept.add()

@@ -35,7 +35,7 @@ from tests.tls import EitherWay, TlsProxy, ca_file
 from tests.workers import Workers, wait_until
 
 JOBS = 40
-AFTER_LIMIT_S = 60.0
+AFTER_LIMIT_S = 120.0
 SECRETS = (PASSWORD, SENTINEL_PASSWORD)
 
 

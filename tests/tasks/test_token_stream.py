@@ -176,7 +176,7 @@ def test_what_waits_too_long_is_dropped_with_all_that_follows(
 ) -> None:
     """A hole in the text would be worse than its end."""
     monkeypatch.setattr(tasks.token_stream, "MAX_WAITING", 100)
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=0.3))
+    store = JobStore(fast_settings(own_redis, redis_timeout_s=1.0))
     claim, other = running(store), running(store)
     with streaming(store) as stream:
         put = stream.open(claim)
@@ -198,7 +198,7 @@ def test_what_waits_too_long_is_dropped_with_all_that_follows(
 
 
 def test_closing_does_not_wait_for_a_frozen_server(own_redis: RedisServer) -> None:
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=0.3))
+    store = JobStore(fast_settings(own_redis, redis_timeout_s=1.0))
     claim = running(store)
     stream = TokenStream(store, lambda token: {"token": token})
     stream.start()

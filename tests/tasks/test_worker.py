@@ -375,7 +375,7 @@ def test_redis_restart_in_the_middle_loses_nothing(own_redis: RedisServer, worke
 
 
 def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> None:
-    settings = fast_settings(own_redis)
+    settings = fast_settings(own_redis, redis_timeout_s=1.0)
     store, publisher = JobStore(settings), Publisher.connect(settings)
     workers.io(settings)
     workers.model(settings)
