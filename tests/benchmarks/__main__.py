@@ -1,6 +1,7 @@
 """All figures of the README, side by side in one run.
 
-python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--only NAME ...]
+python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--imatrix PATH/llama-imatrix]
+                           [--only NAME ...]
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from engine.importance import importance_of
 from engine.model import Model
 from engine.quantise import Importance, requantise
 from engine.weights import time_formats, unpacked
-from tests.benchmarks import engine, llama_cpp_python, llama_server, queue_overhead, queued, streaming
+from tests.benchmarks import (
+    engine,
+    llama_cpp_python,
+    llama_imatrix,
+    llama_server,
+    queue_overhead,
+    queued,
+    streaming,
+)
 from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
 from tests.fidelity import agreement, divergence, log_probabilities
 from tests.workers import ROOT
@@ -125,7 +134,10 @@ def importance(options: argparse.Namespace) -> None:
         others = "\n".join(line for k, line in enumerate(lines) if k % 3)
         for kind, content in (("other examples", others), ("documents", documents[:60_000])):
             text.write_text(content, encoding="utf-8")
-            matrices[kind] = importance_of(exact_path, text)
+            ours = matrices[kind] = importance_of(exact_path, text)
+            if options.imatrix:
+                theirs = llama_imatrix.of_llama_cpp(options.imatrix, exact_path, text)
+                print(f"{kind}, beside llama-imatrix: {llama_imatrix.compared(ours, theirs)}", flush=True)
         exact = log_probabilities(exact_path, *lines[::3])
         for format, (kind, matrix) in product(("q4_0", "iq4_nl"), matrices.items()):
             requantise(exact_path, made, format, importance=matrix)
@@ -234,6 +246,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="take only so many prompts, evenly spread")
     parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
     parser.add_argument("--server", type=Path, help="a llama-server binary to compare with")
+    parser.add_argument("--imatrix", type=Path, help="a llama-imatrix binary to compare with")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     return parser.parse_args()
 
