@@ -53,6 +53,11 @@ def error(response: httpx.Response) -> dict[str, str]:
     return found
 
 
+def newest(http: httpx.Client) -> dict[str, object]:
+    [job] = http.get("/v1/jobs", params={"limit": 1}).json()["data"]
+    return dict(job)
+
+
 def test_each_request_is_answered_by_its_model(both: httpx.Client, client: OpenAI) -> None:
     for model in (ONE, TWO):
         for priority in ("interactive", "bulk"):
@@ -130,8 +135,8 @@ def test_online_requests_wait_for_an_announced_model(both: httpx.Client, gateway
     wait_until(lambda: "later" in {model["id"] for model in both.get("/v1/models").json()["data"]})
     with pytest.raises(httpx.ReadTimeout):
         both.post("/v1/completions", json={"model": "later", "prompt": "x"}, timeout=1)
-    wait_until(lambda: both.get("/v1/jobs", params={"limit": 1}).json()["data"])
-    [job] = both.get("/v1/jobs", params={"limit": 1}).json()["data"]
+    wait_until(lambda: newest(both)["model"] == "later")
+    job = newest(both)
     assert (job["model"], job["started_at"]) == ("later", None)
 
 

@@ -31,7 +31,16 @@ from tests.benchmarks import (
     queued,
     streaming,
 )
-from tests.benchmarks.common import OUTPUT_TOKENS, SLOTS, Throughput, cores, default_model, load_spec_bench
+from tests.benchmarks.common import (
+    OUTPUT_TOKENS,
+    SLOTS,
+    Throughput,
+    ToolFailed,
+    cores,
+    default_model,
+    load_spec_bench,
+    program,
+)
 from tests.fidelity import agreement, divergence, log_probabilities
 from tests.workers import ROOT
 
@@ -50,7 +59,10 @@ def main() -> None:
             if name in NEED_PROMPTS and not options.prompts.is_file():
                 print(f"left out: there is no file {options.prompts}; give --prompts FILE", flush=True)
             else:
-                run(options)
+                try:
+                    run(options)
+                except ToolFailed as failed:
+                    raise SystemExit(f"error: {failed}") from None
             print(flush=True)
 
 
@@ -134,9 +146,9 @@ def importance(options: argparse.Namespace) -> None:
         others = "\n".join(line for k, line in enumerate(lines) if k % 3)
         for kind, content in (("other examples", others), ("documents", documents[:60_000])):
             text.write_text(content, encoding="utf-8")
+            theirs = options.imatrix and llama_imatrix.of_llama_cpp(options.imatrix, exact_path, text)
             ours = matrices[kind] = importance_of(exact_path, text)
-            if options.imatrix:
-                theirs = llama_imatrix.of_llama_cpp(options.imatrix, exact_path, text)
+            if theirs:
                 print(f"{kind}, beside llama-imatrix: {llama_imatrix.compared(ours, theirs)}", flush=True)
         exact = log_probabilities(exact_path, *lines[::3])
         for format, (kind, matrix) in product(("q4_0", "iq4_nl"), matrices.items()):
@@ -245,8 +257,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
     parser.add_argument("--limit", type=int, help="take only so many prompts, evenly spread")
     parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
-    parser.add_argument("--server", type=Path, help="a llama-server binary to compare with")
-    parser.add_argument("--imatrix", type=Path, help="a llama-imatrix binary to compare with")
+    parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
+    parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     return parser.parse_args()
 

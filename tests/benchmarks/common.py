@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,22 @@ class Throughput:
             f"{name:<24} {self.tokens_per_s:8.1f} tokens/s   {self.requests} requests, "
             f"{self.prompt_tokens} prompt + {self.generated_tokens} generated tokens in {self.wall_s:.2f} s"
         )
+
+
+class ToolFailed(Exception):
+    """A program of llama.cpp that we are compared with did not work; the message has its last words."""
+
+
+def program(name: str) -> Path:
+    """For argparse: a path, or what PATH has."""
+    found = shutil.which(name)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{name}: there is no such program")
+    return Path(found)
+
+
+def last_words(log: str) -> str:
+    return " | ".join(log.strip().splitlines()[-5:])
 
 
 def load_spec_bench(path: Path, limit: int | None = None) -> list[str]:

@@ -21,19 +21,20 @@ SUMS, COUNTS = ".in_sum2", ".counts"  # after each matrix's name, in the tool's 
 
 
 def of_llama_cpp(tool: Path, model: str, text: Path) -> dict[str, NDArray[np.float64]]:
-    """Matrix name -> its columns' importance. Raises CalledProcessError."""
+    """Matrix name -> its columns' importance, of experts in one array. Raises ToolFailed."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/imatrix.gguf"
         command = [tool, "-m", model, "-f", text, "-o", out, "-c", str(CHUNK), "-t", str(common.cores())]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
+        if ended.returncode != 0 or not Path(out).is_file():
+            said = common.last_words(ended.stdout)
+            raise common.ToolFailed(f"{tool.name} ended with {ended.returncode} and made no matrix: {said}")
         found = {tensor.name: np.array(tensor.data, dtype=np.float64) for tensor in GGUFReader(out).tensors}
+    names = [name.removesuffix(SUMS) for name in found if name.endswith(SUMS)]
+    counts = {name: found[name + COUNTS].reshape(-1, 1) for name in names}
     return {
-        name.removesuffix(SUMS): (
-            sums.reshape(found[name.removesuffix(SUMS) + COUNTS].size, -1)
-            / found[name.removesuffix(SUMS) + COUNTS].reshape(-1, 1)
-        ).reshape(-1)
-        for name, sums in found.items()
-        if name.endswith(SUMS)
+        name: (found[name + SUMS].reshape(len(count), -1) / count).reshape(-1)
+        for name, count in counts.items()
     }
 
 

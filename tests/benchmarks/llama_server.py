@@ -30,10 +30,6 @@ READY_POLL_S = 0.1
 OPENMP_DEFAULT = {"GOMP_SPINCOUNT": "300000"}  # which our engine changes, and what it starts would inherit
 
 
-class ServerFailed(Exception):
-    """llama-server did not come up; the message ends with the last lines it printed."""
-
-
 def measure(
     server: Path,
     model: Path,
@@ -94,8 +90,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: IO[bytes]
                 return
         time.sleep(READY_POLL_S)
     log.seek(0)
-    last_lines = log.read().decode(errors="replace").strip().splitlines()[-5:]
-    raise ServerFailed("llama-server did not come up: " + " | ".join(last_lines))
+    said = common.last_words(log.read().decode(errors="replace"))
+    raise common.ToolFailed(f"llama-server did not come up: {said}")
 
 
 async def _drive(url: str, prompts: list[str], max_tokens: int, clients: int) -> Throughput:
@@ -143,7 +139,7 @@ def _free_port() -> int:
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--server", type=Path, required=True, help="the llama-server binary")
+    parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
     parser.add_argument("--requests", type=int, default=common.SLOTS, help="requests at once: slots, clients")
     arguments = parser.parse_args()
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)

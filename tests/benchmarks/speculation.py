@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -75,7 +74,7 @@ def their_server(client: httpx.Client, max_tokens: int) -> Measure:
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--server", type=Path, required=True, help="the llama-server binary")
+    parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
     parser.add_argument("--heads", default=None, help="Medusa heads (default: the packaged ones)")
     arguments = parser.parse_args()
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)

@@ -133,12 +133,13 @@ def _tells_no_secret(settings: Settings) -> None:
     assert len(told["stats"]) == 2
     assert {each["broker"]["transport"] for each in told["stats"].values()} == {"sentinel"}
     with httpx.Client(base_url=f"http://127.0.0.1:{settings.flower_port}") as flower_pages:
+        names: list[str] = []
 
-        def names_of_workers() -> list[str]:
-            return list(flower_pages.get("/api/workers", params={"refresh": "1"}).json())
+        def both_shown() -> bool:
+            names[:] = flower_pages.get("/api/workers", params={"refresh": "1"}).json()
+            return len(names) == 2
 
-        wait_until(lambda: len(names_of_workers()) == 2)
-        names = names_of_workers()
+        wait_until(both_shown)
         for page in ("/workers", "/broker", "/api/workers", *(f"/worker/{name}" for name in names)):
             told[page] = flower_pages.get(page).raise_for_status().text
     assert len(names) == 2
