@@ -9,6 +9,12 @@ import os
 # cheap; see docs/speculation.md. Who has set it already knows better.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+# Before ONNX Runtime or the hub's client loads, here and in child processes: the first uploads figures to its
+# vendor, the second adds them to its requests.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+
 from engine.config import EngineConfig
 from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
 from engine.grammar import response_grammar

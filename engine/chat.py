@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
@@ -18,13 +19,20 @@ from engine.request import Request
 
 log = logging.getLogger(__name__)
 
+LARGE = 65_536  # characters of a prompt; the tokenizer takes up to 100 bytes of memory for each
+SPACES = " \n\t\r\v\f"
+
 
 class PromptEncoder:
     """Turns requests into token ids. Safe to call from any thread."""
 
-    def __init__(self, model: Model, template: str | None = None) -> None:
-        """template: Jinja text in place of the file's own. Raises ModelLoadError when it is none."""
+    def __init__(self, model: Model, template: str | None = None, most_tokens: int | None = None) -> None:
+        """template: Jinja text in place of the file's own. most_tokens: a prompt with more is refused
+        before it is tokenized. Raises ModelLoadError for a template that is none.
+        """
         self._model = model
+        self._most_tokens = most_tokens
+        self._large = threading.Lock()
         self._bos, self._eos = model.bos_text, model.eos_text
         template = template or model.chat_template
         if not template:
@@ -58,11 +66,28 @@ class PromptEncoder:
         if request.prompt is not None and (request.raw or self._template is None):
             if request.tools:
                 self._refuse_tools("tools")
-            return self._model.tokenize(request.prompt, add_bos=True, special=True)
+            return self._tokenize(request.prompt, "prompt", add_bos=True)
         turns = request.messages or ({"role": "user", "content": request.prompt or ""},)
         text = self._render([_turn(turn) for turn in turns], [*request.tools])
         begun = bool(self._bos) and text.startswith(self._bos)
-        return self._model.tokenize(text, add_bos=not begun, special=True)
+        param = "messages" if request.prompt is None else "prompt"
+        return self._tokenize(text, param, add_bos=not begun)
+
+    def _tokenize(self, text: str, param: str, *, add_bos: bool) -> Tokens:
+        """Of large texts one at a time, since their memory would add up."""
+        if len(text) <= LARGE:
+            return self._model.tokenize(text, add_bos=add_bos, special=True)
+        if self._most_tokens is not None and (longest := self._model.longest_piece) is not None:
+            # Some control tokens take the spaces around them along.
+            least = -(-(len(text) - sum(map(text.count, SPACES))) // longest)
+            if least > self._most_tokens:
+                raise RequestRefused(
+                    f"the prompt has at least {least} tokens, over the context of {self._most_tokens}",
+                    code="context_length_exceeded",
+                    param=param,
+                )
+        with self._large:
+            return self._model.tokenize(text, add_bos=add_bos, special=True)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         if self._template is None:

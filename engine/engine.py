@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -83,6 +83,12 @@ class Verified:
         return self.accepted[-1] + 1 if self.accepted else 0
 
 
+class _Unwanted(Exception):
+    def __init__(self, reason: FinishReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Engine:
     """Continuous batching over one model. Not thread-safe: one thread calls add() and step()."""
 
@@ -127,7 +133,7 @@ class Engine:
         )
         self._max_rows = max_rows
         self._leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
-        self._encoder = PromptEncoder(self.model, template)
+        self._encoder = PromptEncoder(self.model, template, self.info.context_length)
         self._grammars = Grammars(self.model)
         self._draft_source = draft_source or NoDraft()
 
@@ -223,16 +229,34 @@ class Engine:
             )
         return prompt
 
-    def prepare(self, request: Request, arrived: float) -> Sequence:
+    def prepare(
+        self, request: Request, arrived: float, stopped: Callable[[], FinishReason | None] = lambda: None
+    ) -> Sequence:
         """All of a request that may be refused, from any thread; arrived is in time.monotonic() seconds.
 
-        Raises RequestRefused.
+        stopped is called several times a second while the grammar compiles, from this thread; when it gives
+        a reason, the sequence has ended with it. What it raises is raised. Raises RequestRefused.
         """
-        constraint = self._grammars.begin(request.sampling.grammar)
-        return Sequence(request, self.encode(request), arrived, constraint)
+        prompt = self.encode(request)
+
+        def check() -> None:
+            if reason := stopped():
+                raise _Unwanted(reason)
+
+        try:
+            constraint = self._grammars.begin(request.sampling.grammar, check)
+        except _Unwanted as unwanted:
+            sequence = Sequence(request, prompt, arrived)
+            sequence.finish = unwanted.reason
+            return sequence
+        return Sequence(request, prompt, arrived, constraint)
+
+    def close(self) -> None:
+        """End the child process that tries grammars, if there is one."""
+        self._grammars.close()
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a prepared request."""
+        """Queue a prepared request that has not ended."""
         self.scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> bool:

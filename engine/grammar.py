@@ -1,40 +1,37 @@
 """What an answer must look like: from a response_format to the tokens that may come next.
 
 llguidance does the work. It holds more of JSON Schema than llama.cpp's own grammars do, says of the rest
-that it cannot, and every step it takes has a limit: no schema can stop the engine for everybody.
+that it cannot, and every step it takes has a limit. Compiling has none of its own, so it is tried in a child
+process first (see engine/grammar_trials.py): no schema can stop the engine for everybody.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from engine.errors import DecodeFailed, RequestRefused
+from engine.grammar_process import (
+    STACK_BYTES,
+    TokenTexts,
+    compiled,
+    lower_priority,
+    new_tokenizer,
+    start_thread,
+)
+from engine.grammar_trials import POLL_S, TOO_COMPLEX, Check, GrammarTrials, Verdict
 from engine.model import Model
 
-MAX_SCHEMA = 256 * 1024  # characters; one of this length compiles within a second or so
-MAX_COSTLY = 32  # keywords of COSTLY: each may take a tenth of a second to compile
-COSTLY = ("multipleOf", "patternProperties")
-STACK_BYTES = 256 << 20  # for the recursion of the compiler: a schema of MAX_SCHEMA may need 60 MiB
+MAX_SCHEMA = 256 * 1024  # characters
 LONGEST_NUMBER = 32  # characters, where the schema does not want more: a double has at most 24
 # Models that are not allowed what they wish to say write blanks without end if they may.
 WHITESPACE = r" |\r?\n[ \t]{0,40}"
-# Where only one text may come, any tokens may write it: not every vocabulary gives back what it tokenized.
-NOT_FORCED = '%llguidance {"no_forcing": true}'
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=200_000,
-    step_lexer_fuel=50_000,  # some 5 ms for one token of one request, where ordinary schemas take 0.1
-    max_lexer_states=50_000,  # 2 kB each
-    verbose_errors=False,  # they repeat the schema
-)
-
 NO_TOKEN = "NoExtension"  # as llguidance's errors begin where nothing may come next
 
 Mask = NDArray[np.bool_]  # [vocabulary], what may come next
@@ -49,7 +46,7 @@ def response_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     if response_format is None or kind == "text":
         return None
     if kind == "json_object":
-        return _json_grammar({"type": "object"}, strict=True)
+        return JSON_OBJECT
     if kind != "json_schema":
         raise RequestRefused(
             "response_format must have the type text, json_object or json_schema", param="response_format"
@@ -67,8 +64,6 @@ def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
         text = json.dumps({**schema, "x-guidance": options})
         if len(text) > MAX_SCHEMA:
             raise _refusal(f"the schema has more than {MAX_SCHEMA} characters")
-        if _costly(text) > MAX_COSTLY:
-            raise _refusal(f"the schema uses {' and '.join(COSTLY)} more than {MAX_COSTLY} times")
     except RecursionError:
         raise _refusal("the schema is nested too deeply") from None
     except ValueError as error:  # an integer of too many digits
@@ -76,25 +71,13 @@ def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
     return f"start: %json {text}"
 
 
-def _costly(text: str) -> int:
-    """How many multiples and patterns of properties a schema has."""
-    found = 0
-
-    def count(value: dict[str, Any]) -> dict[str, Any]:
-        nonlocal found
-        for keyword in COSTLY:
-            held = value.get(keyword, ())
-            found += len(held) if isinstance(held, dict | tuple) else 1
-        return value
-
-    json.loads(text, object_hook=count)
-    return found
+JSON_OBJECT = _json_grammar({"type": "object"}, strict=True)  # known to compile in milliseconds
 
 
-def _refusal(why: str) -> RequestRefused:
+def _refusal(why: str, code: str = "invalid_schema") -> RequestRefused:
     cause = why.rpartition("JSON schema: ")[2].rpartition("\nerror: ")[2]  # after where it is
     message = f"response_format: {_first_line(cause)}"
-    return RequestRefused(message, param="response_format", code="invalid_schema")
+    return RequestRefused(message, param="response_format", code=code)
 
 
 def _first_line(text: str) -> str:
@@ -102,22 +85,19 @@ def _first_line(text: str) -> str:
 
 
 class Vocabulary:
-    """What the tokens of a model write, with the names that llguidance's TokenizerWrapper looks for."""
-
-    bos_token_id = None
+    """What the tokens of a model write."""
 
     def __init__(self, model: Model) -> None:
         every = range(model.vocab_size)
         self.pieces = [model.piece(token) for token in every]
-        self.tokens = [piece or model.piece(token, special=True) for token, piece in enumerate(self.pieces)]
-        self.ends = [token for token in every if model.ends_generation(token)]
+        ends = [token for token in every if model.ends_generation(token)]
         silent = (token for token, piece in enumerate(self.pieces) if not piece)
-        self.special_token_ids = sorted({*silent, *self.ends})  # no part of an answer
-        self.eos_token_id = self.ends[0] if self.ends else None
+        self.texts = TokenTexts(
+            tokens=[piece or model.piece(token, special=True) for token, piece in enumerate(self.pieces)],
+            special=sorted({*silent, *ends}),
+            ends=ends,
+        )
         self.goes_on_number = np.array([piece != b"" and piece[0] in _NUMBER for piece in self.pieces])
-
-    def __call__(self, text: str) -> list[int]:
-        raise NotImplementedError("nothing is tokenized where nothing is forced")
 
 
 class Grammars:
@@ -125,6 +105,7 @@ class Grammars:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._trials = GrammarTrials(lambda: self._vocabulary.texts)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -132,43 +113,53 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        return LLTokenizer(TokenizerWrapper(self._vocabulary), eos_token=self._vocabulary.ends or None)
+        return new_tokenizer(self._vocabulary.texts)
 
-    def begin(self, grammar: str | None) -> GrammarConstraint | None:
+    def close(self) -> None:
+        self._trials.close()
+
+    def begin(self, grammar: str | None, check: Check = lambda: None) -> GrammarConstraint | None:
         """Compiled each time, in a millisecond as a rule: copies of a matcher share what they may use up of
         its limits, and a request must not depend on another.
 
-        Raises RequestRefused for a grammar that llguidance does not take.
+        check is called several times a second while this waits; what it raises ends the wait. Raises
+        RequestRefused for a grammar that llguidance does not take, and with code schema_too_complex for one
+        that takes too much time or memory to compile.
         """
         if grammar is None:
             return None
-        return GrammarConstraint(self._vocabulary, _compiled(self._tokenizer, grammar))
+        verdict = Verdict() if grammar == JSON_OBJECT else self._trials.verdict(grammar, check)
+        if not verdict.within_limits:
+            raise _refusal(TOO_COMPLEX, "schema_too_complex")
+        if verdict.error is not None:
+            dead = verdict.error.startswith(NO_TOKEN)
+            raise _refusal("nothing satisfies the schema" if dead else verdict.error)
+        return GrammarConstraint(self._vocabulary, self._compiled(grammar, verdict.long, check))
 
+    def _compiled(self, grammar: str, long: bool, check: Check) -> LLMatcher:
+        """In a thread of its own, since references in a long chain would overflow the stack of this one."""
+        made: list[LLMatcher] = []
+        tokenizer = self._tokenizer
 
-_one_at_a_time = threading.Lock()  # a compiler takes a processor, and others run requests
+        def run() -> None:
+            try:
+                if long:
+                    lower_priority()
+                made.append(compiled(tokenizer, grammar))
+            finally:
+                if long:
+                    self._trials.end_long()
 
-
-def _compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """In a thread of its own, since references in a long chain would overflow the stack of this one."""
-    made: list[LLMatcher] = []
-    thread = threading.Thread(
-        target=lambda: made.append(
-            LLMatcher(tokenizer, f"{NOT_FORCED}\n{grammar}", log_level=0, limits=LIMITS)
-        )
-    )
-    with _one_at_a_time:
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
-        thread.join()
-    [matcher] = made
-    matcher.compute_bitmask()  # an error where not even one token may come
-    if matcher.is_error():
-        dead = matcher.get_error().startswith(NO_TOKEN)
-        raise _refusal("nothing satisfies the schema" if dead else matcher.get_error())
-    return matcher
+        if long:
+            self._trials.begin_long(check)
+        thread = start_thread(run, STACK_BYTES)
+        while thread.is_alive():
+            thread.join(POLL_S)
+            check()
+        [matcher] = made
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return matcher
 
 
 class GrammarConstraint:

@@ -8,6 +8,7 @@ import re
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _NO_TEXT = (
     | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
     | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
 )
+# Every byte of a text is in some token: WordPiece and Unigram normalise texts first.
+_KEEPS_TEXT = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 STATE_NUMBER_BYTES = 4  # of a recurrent model's state
 _log_lines: deque[str] = deque(maxlen=20)
@@ -173,6 +176,13 @@ class Model:
                 n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
             known = self._pieces[token, special] = buffer.raw[:n]
         return known
+
+    @cached_property
+    def longest_piece(self) -> int | None:
+        """Most bytes of text that one token stands for; None where the tokenizer may shorten a text."""
+        if llama_cpp.llama_vocab_type(self.vocab) not in _KEEPS_TEXT:
+            return None
+        return max(len(self.piece(token, special=True)) for token in range(self.vocab_size))
 
     def ends_generation(self, token: int) -> bool:
         return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.errors import EngineClosed, EngineError
 from engine.metrics import Metrics
-from engine.request import Completion, OnText, Request
+from engine.request import Completion, FinishReason, OnText, Request
 from engine.sequence import Sequence
 from engine.sources import speculate
 from engine.stream import Listener
@@ -54,7 +54,8 @@ class EngineService:
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
         self._heard: dict[str, _Entry] = {}  # those with listeners
-        self._lock = threading.Lock()  # guards the entries, their listeners and _closed together
+        self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
+        self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -71,22 +72,53 @@ class EngineService:
         the text. One that raises is dropped.
         """
         future: Future[Completion] = Future()
-        arrived = time.monotonic()
         try:
-            sequence = self._engine.prepare(request, arrived)
-            with self._lock:
-                if self._closed:
-                    raise EngineClosed("the engine is shut down")
-                if request.id in self._entries:
-                    raise EngineError(f"request {request.id} is already running", code="duplicate_request")
-                entry = self._entries[request.id] = _Entry(sequence, future)
-                if on_text:
-                    self._listen(entry, on_text)
+            cancelled = self._begin_preparing(request.id)
+            try:
+                sequence = self._prepare(request, cancelled)
+            except BaseException:
+                with self._lock:
+                    del self._preparing[request.id]
+                raise
+            self._enter(sequence, future, on_text)
         except EngineError as error:
             future.set_exception(error)
-            return future
-        self._inbox.put(sequence)
         return future
+
+    def _begin_preparing(self, request_id: str) -> threading.Event:
+        with self._lock:
+            if request_id in self._entries or request_id in self._preparing:
+                raise EngineError(f"request {request_id} is already running", code="duplicate_request")
+            cancelled = self._preparing[request_id] = threading.Event()
+        return cancelled
+
+    def _prepare(self, request: Request, cancelled: threading.Event) -> Sequence:
+        def stopped() -> FinishReason | None:
+            if self._closed:
+                raise EngineClosed("the engine is shut down")
+            if cancelled.is_set():
+                return FinishReason.CANCELLED
+            late = request.deadline is not None and time.time() >= request.deadline
+            return FinishReason.EXPIRED if late else None
+
+        return self._engine.prepare(request, time.monotonic(), stopped)
+
+    def _enter(self, sequence: Sequence, future: Future[Completion], on_text: OnText | None) -> None:
+        request_id = sequence.request.id
+        with self._lock:
+            cancelled = self._preparing.pop(request_id).is_set()
+            if self._closed:
+                raise EngineClosed("the engine is shut down")
+            if not sequence.finish:
+                entry = self._entries[request_id] = _Entry(sequence, future)
+                if on_text:
+                    self._listen(entry, on_text)
+        if sequence.finish:
+            future.set_result(sequence.completion(time.monotonic()))
+            return
+        self._inbox.put(sequence)
+        if cancelled:
+            self._inbox.put(_Cancelled(request_id))
 
     def listen(self, request_id: str, on_text: OnText) -> bool:
         """Call on_text as submit() would have, from the first character on; False when it is not here."""
@@ -102,7 +134,12 @@ class EngineService:
 
     def cancel(self, request_id: str) -> bool:
         """Ask for an end within two steps; the future then holds the partial completion."""
-        known = request_id in self._entries
+        with self._lock:
+            preparing = self._preparing.get(request_id)
+            if preparing:
+                preparing.set()
+                return True
+            known = request_id in self._entries
         if known:
             self._inbox.put(_Cancelled(request_id))
         return known
@@ -123,6 +160,7 @@ class EngineService:
             self._closed = True
         self._inbox.put(None)
         self._thread.join()
+        self._engine.close()
 
     def _run(self) -> None:
         reason = "the engine was shut down"
@@ -159,7 +197,7 @@ class EngineService:
         """Block until something arrives, then for the batch window or until the slots are full."""
         self._take(self._inbox.get())
         closes = time.monotonic() + self._window_s
-        while self._engine.scheduler.waiting < self.info.slots:
+        while not self._closed and self._engine.scheduler.waiting < self.info.slots:
             try:
                 self._take(self._inbox.get(timeout=max(0.0, closes - time.monotonic())))
             except queue.Empty:

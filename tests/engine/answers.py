@@ -32,6 +32,9 @@ class Writer:
         self.model = model
         self._grammars = Grammars(model)
 
+    def close(self) -> None:
+        self._grammars.close()
+
     def begin(self, grammar: str) -> GrammarConstraint:
         constraint = self._grammars.begin(grammar)
         assert constraint is not None

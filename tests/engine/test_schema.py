@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import EngineError, RequestRefused, response_grammar
-from engine.grammar import COSTLY, MAX_COSTLY, MAX_SCHEMA
+from engine.grammar import MAX_SCHEMA
 from engine.model import Model, default_model_path
 from tests.engine.answers import FIRST_BYTE, Writer, grammar_of, schema_format
 
@@ -389,8 +389,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "nested too deeply": (nested(200), "recursion limit"),
     "nested without end": (nested(100_000), "nested too deeply"),
     "too long": ({"enum": ["a" * i for i in range(1000)]}, f"more than {MAX_SCHEMA} characters"),
-    "too many multiples": ({"anyOf": [{"multipleOf": i + 7} for i in range(MAX_COSTLY + 1)]}, COSTLY[0]),
-    "too many patterns": ({"patternProperties": {f"^{i}$": {} for i in range(MAX_COSTLY + 1)}}, COSTLY[1]),
 }
 HELD_ONLY_BY_STRICT: dict[str, Any] = {
     "uniqueItems": {"type": "array", "uniqueItems": True},
@@ -506,7 +504,7 @@ def failure(run: Callable[[], object]) -> EngineError | None:
 def test_a_huge_schema_is_held_or_refused(writer: Writer, schema: Any) -> None:
     """Within the limits of each step: without them the test would not end."""
     error = failure(lambda: [writer.write(grammar_of(schema), random.Random(seed)) for seed in range(3)])
-    assert error is None or error.code in ("invalid_schema", "grammar_too_complex")
+    assert error is None or error.code in ("invalid_schema", "schema_too_complex", "grammar_too_complex")
     assert error is None or len(error.message) < 400
 
 
