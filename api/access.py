@@ -1,7 +1,8 @@
 """Who calls, and whether they may: ASGI middleware around the whole application.
 
 Where no key was ever made, the gateway is open to this machine alone. Once there are keys, each request is
-looked up and counted in one Lua call; a revoked key is refused from the next request on.
+looked up and counted in one Lua call; a revoked key is refused from the next request on, and what it has open
+ends (api/open_requests.py).
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import logging
 import time
 import urllib.parse
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.error_handlers import respond
 from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
+from api.open_requests import OpenKey, OpenRequests
 from api.rates import rate_headers
 from api.security_headers import DOCS, SWAGGER_UI
+from api.threads import KeyThreads, run_in_threadpool
 from tasks.errors import StoreUnavailable
 from tasks.key import NOBODY, Admission, KeyStanding
 from tasks.keys import SECRET_PREFIX, KeyStore
@@ -28,18 +29,29 @@ from tasks.settings import Settings, is_loopback
 
 log = logging.getLogger(__name__)
 
+HEALTH = "/healthz"  # it waits for nothing, and must answer a load balancer however many others wait
 # What anybody may see: whether the service lives, and what is in its public source.
-PUBLIC = frozenset({"/healthz", "/readyz", DOCS, *SWAGGER_UI, "/openapi.json"})
+PUBLIC = frozenset({HEALTH, "/readyz", DOCS, *SWAGGER_UI, "/openapi.json"})
 METRICS = "/metrics"  # of all keys together: for whoever is on this machine, and for keys
+JSON_TYPE = "application/json"
 OPEN_AGE_S = 1.0  # so soon the first key is asked for everywhere
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """owner: whose is what they make. sees: whose things they may see; None is everybody's."""
+    """owner: whose is what they make. sees: whose things they may see; None is everybody's.
+
+    key: what ends the request when the key is revoked; nobody's never is.
+    """
 
     owner: str = NOBODY
     sees: str | None = None
+    key: OpenKey = field(default_factory=OpenKey)
+
+
+def media_type(headers: Headers) -> str:
+    """Of a body, without parameters; "" where it is not declared."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def caller_of(request: Request) -> Caller:
@@ -57,7 +69,7 @@ class Access:
         self._local = is_loopback(settings.reached_at)
         self._loopback = is_loopback(settings.host)  # not so in a container that is published on loopback
         self._open_until = float("-inf")
-        self._open: Counter[str] = Counter()  # of each key the requests that are not answered to the end
+        self._threads = KeyThreads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,7 +81,8 @@ class Access:
             asked = Headers(scope=scope)
             if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._is_scraped(scope, asked))):
                 caller = await self._caller(scope, asked, headers)
-            self._enter(caller)
+            limited = scope["path"] != HEALTH
+            caller = replace(caller, key=_open_requests(scope).enter(caller.owner, limited=limited))
         except Exception as error:
             if type(error) not in TABLE:
                 raise
@@ -77,29 +90,19 @@ class Access:
             return
         scope.setdefault("state", {})["caller"] = caller
         try:
-            await self._app(scope, receive, _with(headers, send) if headers else send)
+            if caller.owner == NOBODY:
+                await self._app(scope, receive, send)
+            else:
+                with self._threads.of(caller.owner):
+                    await self._app(scope, *_revocable(caller, receive, _with(headers, send)))
         finally:
-            self._leave(caller)
-
-    def _enter(self, caller: Caller) -> None:
-        """Raises TooManyRequests for a key that has as many open as it may; nobody's are not counted."""
-        most = self._settings.max_open_requests
-        if caller.owner != NOBODY:
-            if self._open[caller.owner] >= most:
-                raise TooManyRequests(f"an API key may have {most} requests open at once")
-            self._open[caller.owner] += 1
-
-    def _leave(self, caller: Caller) -> None:
-        if caller.owner != NOBODY:
-            self._open[caller.owner] -= 1
-            if not self._open[caller.owner]:
-                del self._open[caller.owner]
+            _open_requests(scope).leave(caller.owner)
 
     def _is_scraped(self, scope: Scope, asked: Headers) -> bool:
         """Whether figures are asked for on this machine, by no page in its browser and through no proxy."""
         if self._is_remote(scope):
             return False
-        return self._local and not (self._loopback and _from_elsewhere(asked))
+        return self._local and not (self._loopback and _from_elsewhere(scope, asked))
 
     def _is_remote(self, scope: Scope) -> bool:
         """Whether another machine asks, of a gateway that believes to listen on loopback.
@@ -119,8 +122,8 @@ class Access:
             try:
                 found = await run_in_threadpool(keys.admit, secret)
             except StoreUnavailable as error:
-                log.warning("%s", error)  # here alone: where Redis is concerns nobody who is not known yet
-                raise StoreUnavailable("Redis does not answer") from None
+                log.warning("%s", error)
+                raise
             if not self._is_open(found.standing):
                 answered |= rate_headers(found)
                 return _admitted(found, secret)
@@ -131,7 +134,7 @@ class Access:
                     "without API keys this gateway serves its own machine alone; make one with "
                     "`medusaq keys create NAME`"
                 )
-            if how := _from_elsewhere(asked):
+            if how := _from_elsewhere(scope, asked):
                 raise ForeignPage(how)
         return Caller()
 
@@ -160,12 +163,13 @@ def _admitted(found: Admission, secret: str) -> Caller:
     raise NoKey("an API key is needed: send it as Authorization: Bearer mq_...")
 
 
-def _from_elsewhere(headers: Headers) -> str:
+def _from_elsewhere(scope: Scope, headers: Headers) -> str:
     """What shows that somebody from outside asks, through this machine; '' where nothing does.
 
     An open gateway trusts this machine, which runs a browser, which runs whatever page is looked at. A name
     that a page's owner lets point to this machine (DNS rebinding) shows in Host, a request that a page sends
-    elsewhere in Origin.
+    elsewhere in Origin or in Sec-Fetch-Site. Browsers that know neither show in User-Agent, which no page can
+    change; a form is all that a page can make them send, while JSON needs a preflight.
     """
     host = headers.get("host", "")
     if not is_loopback(_hostname(host)):
@@ -176,6 +180,15 @@ def _from_elsewhere(headers: Headers) -> str:
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
         return f"a page of {origin!r} sent this; without API keys that is refused"
+    site = headers.get("sec-fetch-site")
+    if site is not None and site not in ("same-origin", "none"):
+        return "a page of another site sent this, as Sec-Fetch-Site says; without API keys that is refused"
+    unsaid = origin is None and site is None and headers.get("user-agent", "").startswith("Mozilla/")
+    if unsaid and scope["method"] == "POST" and media_type(headers) != JSON_TYPE:
+        return (
+            "by its User-Agent a browser sent this, without Origin and Sec-Fetch-Site: without API keys that "
+            "is refused; a program can send another User-Agent"
+        )
     return ""
 
 
@@ -184,6 +197,26 @@ def _hostname(host: str) -> str:
         return urllib.parse.urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _open_requests(scope: Scope) -> OpenRequests:
+    found: OpenRequests = scope["app"].state.gateway.open_requests
+    return found
+
+
+def _revocable(caller: Caller, receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """The same, but receive raises BadKey when the key is revoked before there is an answer."""
+    begun = False
+
+    async def receiving() -> Message:
+        return await (receive() if begun else caller.key.unless_revoked(receive()))
+
+    async def sending(message: Message) -> None:
+        nonlocal begun
+        begun = True
+        await send(message)
+
+    return receiving, sending
 
 
 def _with(headers: dict[str, str], send: Send) -> Send:

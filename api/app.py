@@ -18,6 +18,7 @@ from api.security_headers import SecurityHeaders, add_docs
 from api.uploads import FORM_BYTES
 from tasks.files import make_store
 from tasks.keys import check_bind
+from tasks.readiness import tell_ready
 from tasks.settings import Settings, get_settings
 from tasks.tracing import begin
 
@@ -40,13 +41,23 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         gateway = Gateway(chosen, objects, tracing)
         app.state.gateway = gateway
         gateway.waiter.start()
+        gateway.open_requests.start()
+        tell_ready()
         yield
         await gateway.abandon()
+        await gateway.open_requests.stop()
         await gateway.waiter.stop()
         gateway.close()
         tracing.close()
 
-    app = FastAPI(title=TITLE, version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=TITLE,
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect names the Host that the client sent
+    )
     app.include_router(jobs.router)
     app.include_router(batches.router)
     app.include_router(files.router)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from api.errors import BadRequest
+from api.errors import BadRequest, BodyTooLarge
 from tasks import openai_format
 from tasks.endpoints import COMPLETIONS
 from tasks.errors import InvalidRequest
@@ -17,15 +17,19 @@ from tasks.openai_format import as_written, body_fields
 from tasks.requests import SEED_LIMIT, JobRequest, parse, read_object, refusal, refused
 
 MAX_CHOICES = 128  # of one request, OpenAI's limit of n: more belong in a batch
+MOST_BODIES = 16  # of the largest size: all jobs of one request, each with the whole of its own prompt
 
 E = TypeVar("E", InvalidRequest, BadRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """jobs in the order of their choices, `n` for each prompt. include_usage: a last chunk with the usage."""
+    """job: what the jobs of all choices have in common. variants: of each choice, in order and `n` for each
+    prompt, the fields of its job that are not those of `job`. include_usage: a last chunk with the usage.
+    """
 
-    jobs: tuple[JobRequest, ...]
+    job: JobRequest
+    variants: tuple[dict[str, Any], ...]
     n: int
     stream: bool
     include_usage: bool
@@ -46,8 +50,8 @@ class _Options(BaseModel):
     stream_options: _StreamOptions | None = None
 
 
-def read(data: bytes, endpoint: str) -> Asked:
-    """From the body of a request; raises InvalidRequest."""
+def read(data: bytes, endpoint: str, most_bytes: int) -> Asked:
+    """From the body of a request; raises InvalidRequest, and BodyTooLarge for jobs over most_bytes."""
     body = read_object(data)
     try:
         options = _Options.model_validate(body)
@@ -58,16 +62,18 @@ def read(data: bytes, endpoint: str) -> Asked:
     if job_body.get("best_of") == n:
         del job_body["best_of"]
     prompts = _prompts(body) if endpoint == COMPLETIONS else None
-    if prompts is None:
-        first = [_job(endpoint, job_body)]
-    elif len(prompts) * n > MAX_CHOICES:
+    if prompts is not None and len(prompts) * n > MAX_CHOICES:
         message = f"prompt: {len(prompts)} prompts with n {n} are over {MAX_CHOICES} answers: use a batch"
         raise InvalidRequest(message, param="prompt")
-    else:
-        first = _jobs(job_body, prompts)
+    if (together := _bytes_of_all(len(data), prompts, n)) > most_bytes:
+        param = "prompt" if n == 1 else "n"
+        message = (
+            f"{param}: the prompts of all answers have {together:,} bytes, over the limit of {most_bytes:,}"
+        )
+        raise BodyTooLarge(message, param=param)
+    job = _job(endpoint, job_body) if prompts is None else _first_job(job_body, prompts)
     usage = options.stream_options is not None and bool(options.stream_options.include_usage)
-    jobs = tuple(again for job in first for again in _repeated(job, n))
-    return Asked(jobs, n, bool(options.stream), usage, body)
+    return Asked(job, _variants(job, prompts, n), n, bool(options.stream), usage, body)
 
 
 def _prompts(body: dict[str, Any]) -> list[str] | None:
@@ -78,14 +84,20 @@ def _prompts(body: dict[str, Any]) -> list[str] | None:
     return None
 
 
-def _jobs(body: dict[str, Any], prompts: list[str]) -> list[JobRequest]:
-    """A job for each prompt. The rest of the body may be megabytes: it is read once."""
+def _bytes_of_all(body: int, prompts: list[str] | None, n: int) -> int:
+    """Of a body of so many bytes: what its jobs hold, which all have the rest of the body beside a prompt."""
+    if prompts is None:
+        return body * n
+    rest = body - sum(len(prompt.encode(errors="surrogatepass")) for prompt in prompts)
+    return n * (body + (len(prompts) - 1) * max(0, rest))
+
+
+def _first_job(body: dict[str, Any], prompts: list[str]) -> JobRequest:
+    """The job of the first prompt; the others are checked. The rest may be megabytes: it is read once."""
     first = _job(COMPLETIONS, {**body, "prompt": prompts[0]}, "prompt.0")
-    rest = [
-        _job(COMPLETIONS, {"prompt": prompt}, f"prompt.{place}").prompt
-        for place, prompt in enumerate(prompts[1:], 1)
-    ]
-    return [first, *(first.model_copy(update={"prompt": prompt}) for prompt in rest)]
+    for place, prompt in enumerate(prompts[1:], 1):
+        _job(COMPLETIONS, {"prompt": prompt}, f"prompt.{place}")
+    return first
 
 
 def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequest:
@@ -108,9 +120,12 @@ def renamed(error: E, param: str) -> E:
     return type(error)(message, code=error.code, param=param)
 
 
-def _repeated(job: JobRequest, n: int) -> list[JobRequest]:
-    """The job n times, each with a seed of its own."""
-    if n == 1:
-        return [job]
-    seed = random_seed() if job.seed is None else job.seed
-    return [job.model_copy(update={"seed": (seed + i) % SEED_LIMIT}) for i in range(n)]
+def _variants(job: JobRequest, prompts: list[str] | None, n: int) -> tuple[dict[str, Any], ...]:
+    """Each answer has a seed of its own."""
+    if prompts is None and n == 1:
+        return ({},)
+    made: list[dict[str, Any]] = []
+    for own in [{}] if prompts is None else [{"prompt": prompt} for prompt in prompts]:
+        seed = random_seed() if job.seed is None else job.seed
+        made += [{**own, "seed": (seed + i) % SEED_LIMIT} for i in range(n)]
+    return tuple(made)

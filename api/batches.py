@@ -8,13 +8,14 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from api.content import READ_BYTES, ContentResponse, open_content
+from api.access import caller_of
+from api.content import READ_BYTES, ContentResponse, Download, open_content
 from api.errors import BadRequest, BatchNotEnded
 from api.gateway import WORKERS_AGE_S, Gateway, GatewayDep
+from api.ids import BatchId, checked, schema
 from api.inputs import (
     MAX_EXPIRY_S,
     MIN_EXPIRY_S,
@@ -24,13 +25,16 @@ from api.inputs import (
     page_query,
     seen_by,
 )
+from api.open_requests import OpenKey
 from api.routing import unnamed
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
 from api.submission import check_target, hash_of
+from api.threads import run_in_threadpool
 from tasks.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.batch_files import dump, merged
 from tasks.errors import BatchNotFound, FileNotFound, ObjectMissing
 from tasks.file_records import Purpose
+from tasks.ids import FILE
 from tasks.line_schema import line_schema as make_line_schema
 from tasks.messages import Strict
 from tasks.requests import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
@@ -38,7 +42,9 @@ from tasks.webhook_request import BatchWebhook
 
 JSON_LINES = "application/jsonl"
 SCHEMA_JSON = "application/schema+json"
-_ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code in (400, 404, 409, 415, 503)}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
+}
 _LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
 
 router = APIRouter(tags=["batches"], responses=_ERRORS)
@@ -54,7 +60,7 @@ class ExpiresAfter(Strict):
 class BatchRequest(Strict):
     """A file to run. Fields from priority on are ours, beyond OpenAI's."""
 
-    input_file_id: Annotated[str, Field(min_length=1)]
+    input_file_id: Annotated[str, schema(FILE)]
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
     completion_window: Literal["24h"] = "24h"
     metadata: dict[MetaKey, MetaValue] | None = Field(None, max_length=MAX_METADATA)
@@ -99,7 +105,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         idempotency_key=key,
         body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
     )
-    return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
+    return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
 
 
 @router.get("/v1/batches", openapi_extra={"parameters": PAGE_PARAMETERS})
@@ -114,20 +120,20 @@ async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 
 @router.get("/v1/batches/{batch_id}")
-async def get_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One batch; its counts move while it runs."""
     return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
-async def cancel_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def cancel_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """What has ended is kept, what runs is broken off, the other lines get the code `batch_cancelled`."""
     end = partial(gateway.batches.end, batch_id, Ending.CANCELLED, seen_by(request))
     return JSONResponse((await run_in_threadpool(end)).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/retry", openapi_extra={"parameters": [IDEMPOTENCY_KEY]})
-async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """A new batch of the lines that failed in this one, with the same settings."""
     key = idempotency_key(request)
     earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
@@ -152,11 +158,11 @@ async def retry_batch(batch_id: str, request: Request, gateway: GatewayDep) -> J
         default_model=old.default_model,
         choose_from=old.choose_from,
     )
-    return JSONResponse((await run_in_threadpool(_create, gateway, new, seen_by(request))).to_json())
+    return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
 
 
 @router.delete("/v1/batches/{batch_id}")
-async def delete_batch(batch_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop the record of a batch that has ended; its files stay."""
     if not await run_in_threadpool(gateway.batches.delete, batch_id, seen_by(request)):
         raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
@@ -164,17 +170,17 @@ async def delete_batch(batch_id: str, request: Request, gateway: GatewayDep) -> 
 
 
 @router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
-async def partial_output(batch_id: str, request: Request, gateway: GatewayDep) -> Response:
+async def partial_output(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
     """What has come so far, of a running batch too, in the order of the input: good answers alone."""
     batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
-    return await _results(batch, gateway, failed=False)
+    return await _results(batch, gateway, caller_of(request).key, failed=False)
 
 
 @router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
-async def partial_errors(batch_id: str, request: Request, gateway: GatewayDep) -> Response:
+async def partial_errors(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
     """The lines that have failed so far, in the order of the input."""
     batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
-    return await _results(batch, gateway, failed=True)
+    return await _results(batch, gateway, caller_of(request).key, failed=True)
 
 
 @router.get(
@@ -187,18 +193,23 @@ async def line_schema() -> JSONResponse:
     return JSONResponse(make_line_schema(), media_type=SCHEMA_JSON)
 
 
-def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
+def _created(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     """seen: whose files may be read, None is everybody's."""
+    try:
+        return _create(gateway, new, seen)
+    except FileNotFound as error:  # or it was deleted just now
+        raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
+
+
+def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
+    """Raises FileNotFound."""
     earlier = gateway.batches.earlier(new.idempotency_key, new.body_hash)
     if earlier is not None:  # what was fine then may not be now
         return earlier
     check_deadline(new.deadline)
     if new.webhook is not None:
         check_target(gateway, new.webhook.url)
-    try:
-        record = gateway.files.records.get(new.input_file_id, seen)
-    except FileNotFound as error:
-        raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
+    record = gateway.files.records.get(checked(FILE, FileNotFound)(new.input_file_id), seen)
     if record.purpose is not Purpose.BATCH:
         message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
         raise BadRequest(message, param="input_file_id")
@@ -208,30 +219,30 @@ def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     return gateway.batches.create(new)
 
 
-async def _results(batch: Batch, gateway: Gateway, *, failed: bool) -> Response:
+async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response:
     """batch: as it was a moment ago. The first lines are read while the answer can still be an error."""
     if not batch.ended:
         try:
-            if so_far := await _from_parts(batch, gateway, failed=failed):
+            if so_far := await _from_parts(batch, gateway, key, failed=failed):
                 return so_far
         except ObjectMissing:
             if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
                 raise
         batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts go when it ends
-    if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, failed=failed)):
+    if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
         return kept
     file_id = batch.error_file_id if failed else batch.output_file_id
     if file_id is None:
         return Response(media_type=JSON_LINES)
     file = await run_in_threadpool(gateway.files.records.get, file_id)
-    return ContentResponse(gateway, await open_content(gateway, file), file, media_type=JSON_LINES)
+    return ContentResponse(gateway, await open_content(gateway, file), file, key, media_type=JSON_LINES)
 
 
-async def _from_parts(batch: Batch, gateway: Gateway, *, failed: bool) -> Response | None:
+async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response | None:
     """None where they hold no such line."""
     blocks = _blocks(gateway, batch, failed=failed)
     first = await gateway.in_file_thread(partial(next, blocks, b""))
-    return StreamingResponse(_all(gateway, first, blocks), media_type=JSON_LINES) if first else None
+    return Download(_all(gateway, first, blocks), key, media_type=JSON_LINES) if first else None
 
 
 def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import BinaryIO
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from api.errors import BadKey
 from api.gateway import Gateway
+from api.open_requests import OpenKey
 from tasks.errors import FileStoreUnavailable
 from tasks.file_records import FileRecord
+
+log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024  # handed to the socket at a time
 
@@ -22,7 +27,33 @@ async def open_content(gateway: Gateway, file: FileRecord) -> BinaryIO:
     return await gateway.in_file_thread(partial(gateway.files.objects.open, file.object_name))
 
 
-class ContentResponse(StreamingResponse):
+class Download(StreamingResponse):
+    """Chunks until the key is revoked: then the connection is closed before the answer is whole."""
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        key: OpenKey,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        super().__init__(_while_it_stands(chunks, key), status, headers, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except BadKey:
+            log.info("a download was broken off: its API key was revoked")
+
+
+async def _while_it_stands(chunks: AsyncIterator[bytes], key: OpenKey) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        key.check()
+        yield chunk
+
+
+class ContentResponse(Download):
     """Takes over `content`, that of file, and closes it however the answer ends. span None is all of it."""
 
     def __init__(
@@ -30,6 +61,7 @@ class ContentResponse(StreamingResponse):
         gateway: Gateway,
         content: BinaryIO,
         file: FileRecord,
+        key: OpenKey,
         span: range | None = None,
         media_type: str = "application/octet-stream",
     ) -> None:
@@ -47,7 +79,7 @@ class ContentResponse(StreamingResponse):
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
         chunks = self._chunks(range(size) if span is None else span)
         status = 200 if span is None else 206
-        super().__init__(chunks, status, headers, media_type=media_type)
+        super().__init__(chunks, key, status, headers, media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

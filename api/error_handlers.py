@@ -10,17 +10,26 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Scope
 
-from api.errors import INVALID, SERVER, TABLE, Row, body
+from api.errors import INVALID, SERVER, TABLE, ClientGone, Row, body
 from api.security_headers import API_HEADERS
-from tasks.errors import FileStoreUnavailable, ObjectMissing, StoreUnavailable
+from tasks.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing, StoreUnavailable
 from tasks.requests import INVALID_VALUE
 
 DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's client repeats 409 and 5xx by itself without it
 
 log = logging.getLogger(__name__)
+
+
+# What Redis and the file store say names keys, folders and hosts, which are for the log.
+SAID: dict[type[Exception], str] = {
+    StoreUnavailable: "Redis does not answer, or did not do what was asked",
+    FileStoreUnavailable: "the file store does not answer, or did not do what was asked",
+    FileStoreFull: "the file store has no room left",
+}
 
 
 def error_object(error: Exception) -> dict[str, object]:
@@ -30,7 +39,8 @@ def error_object(error: Exception) -> dict[str, object]:
         return body(
             "an internal error, which the gateway's log describes", Row(500, SERVER, "internal_error")
         )
-    return body(str(error), row, getattr(error, "code", None), getattr(error, "param", None))
+    message = SAID.get(type(error)) or str(error)
+    return body(message, row, getattr(error, "code", None), getattr(error, "param", None))
 
 
 def respond(error: Exception, retry_after_s: int) -> JSONResponse:
@@ -63,6 +73,10 @@ def install(app: FastAPI, retry_after_s: int) -> None:
             log.warning("%s", error)
         return respond(error, retry_after_s)
 
+    async def gone(_: Request, __: Exception) -> JSONResponse:
+        """The server has logged it; nobody reads this answer, which counts it in the figures."""
+        return respond(ClientGone("the connection was closed before the end of the body"), retry_after_s)
+
     async def by_framework(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = http.HTTPStatus(error.status_code).name.lower()
@@ -87,6 +101,7 @@ def install(app: FastAPI, retry_after_s: int) -> None:
 
     for kind in TABLE:
         app.add_exception_handler(kind, known)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(HTTPException, by_framework)
     app.add_exception_handler(RequestValidationError, by_signature)
     app.add_exception_handler(Exception, unexpected)

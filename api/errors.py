@@ -11,7 +11,11 @@ ApiError
 ├── UnknownModel           models are served or known, and this is none of them
 ├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
 ├── UnsupportedMedia       the body is not declared as JSON, or an upload not as a form
-├── UploadStalled          an upload that does not go on
+├── MalformedRequest       what came is not HTTP
+├── HeadersTooLarge        the request line and headers, in bytes or number
+├── TargetTooLong          the path and query
+├── RequestTimeout         headers or a body that come too slowly
+├── TooManyConnections     of all clients, or of one address
 ├── RangeNotSatisfiable    a range that begins behind the end of the file
 ├── NoWorker               no worker of the model is alive, and somebody waits for the answer
 ├── NotInTime              the job behind the answer did not end in time
@@ -34,6 +38,7 @@ from tasks.errors import (
     DeliveryNotFound,
     FileInUse,
     FileNotFound,
+    FilesLimit,
     FileStoreFull,
     FileStoreUnavailable,
     IdempotencyConflict,
@@ -44,6 +49,7 @@ from tasks.errors import (
     ObjectMissing,
     SecretChanging,
     SecretFixed,
+    StorageLimit,
     StoreUnavailable,
 )
 from tasks.requests import INVALID_VALUE
@@ -109,8 +115,24 @@ class UnsupportedMedia(ApiError):
     """
 
 
-class UploadStalled(ApiError):
-    """An upload that does not go on."""
+class MalformedRequest(ApiError):
+    """What came is not HTTP."""
+
+
+class HeadersTooLarge(ApiError):
+    """The request line and the headers are too many bytes, or the headers too many."""
+
+
+class TargetTooLong(ApiError):
+    """The path and query are too long."""
+
+
+class RequestTimeout(ApiError):
+    """Headers or a body that come too slowly."""
+
+
+class TooManyConnections(ApiError):
+    """No connection is left, or none for this address."""
 
 
 class RangeNotSatisfiable(ApiError):
@@ -156,6 +178,8 @@ TABLE: dict[type[Exception], Row] = {
     BadKey: Row(401, AUTHENTICATION, "invalid_api_key", "Authorization"),
     ForeignPage: Row(403, PERMISSION, "cross_site"),
     TooManyRequests: Row(429, "requests", "rate_limit_exceeded"),
+    StorageLimit: Row(429, "insufficient_quota", "storage_limit", again=False),
+    FilesLimit: Row(413, INVALID, "file_storage_limit"),
     LimitReached: Row(429, "requests", "queue_full"),
     BudgetSpent: Row(429, "insufficient_quota", "insufficient_quota", again=False),
     BadRequest: Row(400, INVALID, INVALID_VALUE),
@@ -163,7 +187,11 @@ TABLE: dict[type[Exception], Row] = {
     UnknownModel: Row(404, INVALID, "model_not_found", "model"),
     BodyTooLarge: Row(413, INVALID, "body_too_large"),
     UnsupportedMedia: Row(415, INVALID, "unsupported_media_type", "Content-Type"),
-    UploadStalled: Row(408, INVALID, "upload_stalled"),
+    MalformedRequest: Row(400, INVALID, "malformed_request"),
+    HeadersTooLarge: Row(431, INVALID, "headers_too_large"),
+    TargetTooLong: Row(414, INVALID, "uri_too_long"),
+    RequestTimeout: Row(408, INVALID, "request_timeout"),
+    TooManyConnections: Row(503, SERVER, "too_many_connections"),
     RangeNotSatisfiable: Row(416, INVALID, "range_not_satisfiable", "Range"),
     NoWorker: Row(503, SERVER, "no_worker"),
     NotInTime: Row(504, SERVER, "not_in_time", again=False),

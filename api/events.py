@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from api.access import caller_of
+from api.error_handlers import error_object
+from api.errors import BadKey
 from api.following import Text, follow
 from api.gateway import Gateway, GatewayDep
+from api.ids import JobId
 from api.inputs import seen_by
+from api.open_requests import OpenKey
 from api.schemas import ErrorBody
 from api.sse import EventStream, encoded
+from api.threads import run_in_threadpool
 from tasks.errors import JobNotFound
 from tasks.job import Job
 
@@ -25,22 +29,23 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {}}}, 404: {"model": ErrorBody}},
 )
-async def job_events(job_id: str, request: Request, gateway: GatewayDep) -> EventStream:
+async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> EventStream:
     """Server-sent events of one job.
 
     `status` with `{"id", "status", "attempts"}`, first of all and at each change; `text` with
-    `{"text", "logprobs"?}`, which joined are the result's text; `done` with the record, last of all. The text
-    of a job that runs already begins with what there is, after its worker's next heartbeat.
+    `{"text", "logprobs"?}`, which joined are the result's text; `done` with the record, last of all, or
+    `error` when the API key is revoked. The text of a job that runs already begins with what there is, after
+    its worker's next heartbeat.
     """
     job = await run_in_threadpool(gateway.store.watch, job_id, seen_by(request))
-    return EventStream(_events(gateway, job))
+    return EventStream(_events(gateway, job, caller_of(request).key))
 
 
-async def _events(gateway: Gateway, job: Job) -> AsyncIterator[bytes]:
+async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[bytes]:
     yield _status(job)
     shown = job.status
-    with contextlib.suppress(JobNotFound):  # deleted just now
-        async for news in follow(gateway, job):
+    try:
+        async for news in follow(gateway, job, key):
             if isinstance(news, Text):
                 logprobs = {"logprobs": news.logprobs} if news.logprobs else {}
                 yield encoded({"text": news.text, **logprobs}, "text")
@@ -49,6 +54,11 @@ async def _events(gateway: Gateway, job: Job) -> AsyncIterator[bytes]:
             if job.status is not shown:
                 shown = job.status
                 yield _status(job)
+    except JobNotFound:  # deleted just now
+        pass
+    except BadKey as error:
+        yield encoded(error_object(error), "error")
+        return
     yield encoded(job.to_json(), "done")
 
 

@@ -6,16 +6,18 @@ from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from api.access import caller_of
 from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
+from api.ids import FileId
 from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, page_query, seen_by
 from api.ranges import byte_range
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
+from api.threads import run_in_threadpool
 from api.uploads import ANCHOR, SECONDS, receive_file
 from tasks.errors import FileNotFound
 from tasks.file_records import Purpose
@@ -118,24 +120,24 @@ async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 
 @router.get("/{file_id}", responses={200: {"model": FileObject}})
-async def get_file(file_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def get_file(file_id: FileId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One file."""
     file = await run_in_threadpool(gateway.files.records.get, file_id, seen_by(request))
     return JSONResponse(file.to_json())
 
 
 @router.get("/{file_id}/content", response_class=Response, responses=_CONTENT)
-async def get_content(file_id: str, request: Request, gateway: GatewayDep) -> ContentResponse:
+async def get_content(file_id: FileId, request: Request, gateway: GatewayDep) -> ContentResponse:
     """The bytes, streamed; with `Range: bytes=a-b`, `a-` or `-n` those alone."""
     file = await run_in_threadpool(gateway.files.records.get, file_id, seen_by(request))
     # Nothing here has a tag or a date that If-Range could match.
     header = None if "if-range" in request.headers else request.headers.get("range")
     span = byte_range(header, file.bytes)
-    return ContentResponse(gateway, await open_content(gateway, file), file, span)
+    return ContentResponse(gateway, await open_content(gateway, file), file, caller_of(request).key, span)
 
 
 @router.delete("/{file_id}")
-async def delete_file(file_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def delete_file(file_id: FileId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop a file; refused while a batch that has not ended reads it."""
     await gateway.in_file_thread(partial(gateway.files.delete, file_id, seen_by(request)))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})

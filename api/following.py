@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi.concurrency import run_in_threadpool
-
 from api.gateway import Gateway
+from api.open_requests import OpenKey
+from api.threads import run_in_threadpool
 from api.waiting import POLL_S
 from tasks.errors import StoreUnavailable
 from tasks.job import Job
@@ -24,11 +24,12 @@ class Text:
     logprobs: tuple[dict[str, Any], ...] = ()
 
 
-async def follow(gateway: Gateway, job: Job) -> AsyncGenerator[Text | Job, None]:
+async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Text | Job, None]:
     """The record now and whenever its status changes; between these the text. Ends with the terminal record.
 
     The texts joined are the result's text, whatever was lost on the way: what is missing comes from the
-    record. A further attempt begins anew, and nothing is given twice. Raises JobNotFound.
+    record. A further attempt begins anew, and nothing is given twice. Raises JobNotFound, and BadKey
+    when the key of whoever listens is revoked.
     """
     place = _Place()
     shown: Job | None = None
@@ -46,7 +47,7 @@ async def follow(gateway: Gateway, job: Job) -> AsyncGenerator[Text | Job, None]
                 if job.terminal:
                     return
             try:
-                part = await asyncio.wait_for(inbox.get(), POLL_S)
+                part = await key.unless_revoked(asyncio.wait_for(inbox.get(), POLL_S))
             except TimeoutError:
                 part = None
             look = part is None or place.is_beyond(part)
@@ -57,7 +58,7 @@ async def follow(gateway: Gateway, job: Job) -> AsyncGenerator[Text | Job, None]
 def _look(gateway: Gateway, job: Job) -> tuple[Job, str]:
     """The record and the text so far."""
     so_far = gateway.store.text_so_far(job.id)
-    fresh = gateway.store.get(job.id)
+    fresh = gateway.store.refresh(job)
     return fresh, (fresh.result or {}).get("text", "") if fresh.terminal else so_far
 
 

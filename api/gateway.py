@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, TypeVar
 
-from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
 from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
 
+from api.open_requests import OpenRequests
 from api.routing import View
+from api.threads import FileThreads, run_in_threadpool
 from api.waiting import Waiter
 from tasks.batches import BatchStore
 from tasks.deliveries import DeliveryStore
@@ -31,8 +30,8 @@ from tasks.tracing import UNTRACED, Tracing
 
 log = logging.getLogger(__name__)
 
+READY_AGE_S = 0.5  # /readyz asks for no key: however many ask it, Redis is asked twice a second
 WORKERS_AGE_S = 1.0  # a submission may be checked against workers seen this long ago
-FILE_THREADS = 8  # of their own: a slow file store must not take those that serve jobs
 
 T = TypeVar("T")
 
@@ -45,8 +44,9 @@ class Gateway:
         self.tracing = tracing
         self.store = JobStore(settings)
         self.keys = KeyStore(self.store)
+        self.open_requests = OpenRequests(self.keys, settings.max_open_requests)
         self.files = FileKeeper(objects, FileRecords(self.store))
-        self._file_threads = CapacityLimiter(FILE_THREADS)
+        self._file_threads = FileThreads()
         self._publisher = Publisher.connect(settings)
         self.outbox = Outbox(self._publisher)
         self.waiter = Waiter(settings, self.store)
@@ -57,6 +57,7 @@ class Gateway:
         self.awaited: set[str] = set()  # jobs whose only reason is a request under way
         self._cancelling: set[asyncio.Task[None]] = set()
         self._seen: tuple[float, View] = (float("-inf"), View())
+        self._ready: tuple[float, View, bool] = (float("-inf"), View(), False)
 
     def view(self, max_age_s: float = 0.0) -> View:
         """The live workers and the models; raises StoreUnavailable."""
@@ -67,13 +68,24 @@ class Gateway:
             self._seen = (time.monotonic(), seen)
         return seen
 
+    def readiness(self) -> tuple[View, bool]:
+        """The same, and whether an io worker leads; once all is there, at most READY_AGE_S ago.
+
+        Raises StoreUnavailable.
+        """
+        at, view, led = self._ready
+        if time.monotonic() - at > READY_AGE_S or not (view.served and led):
+            view, led = self.view(), self.batches.led()
+            self._ready = (time.monotonic(), view, led)
+        return view, led
+
     def workers(self, max_age_s: float = 0.0) -> Sequence[WorkerInfo]:
         """The live workers; raises StoreUnavailable."""
         return self.view(max_age_s).workers
 
     async def in_file_thread(self, call: Callable[[], T], *, abandon: bool = False) -> T:
         """What may wait for the file store, off the event loop. abandon: left to itself when cancelled."""
-        return await run_sync(call, limiter=self._file_threads, abandon_on_cancel=abandon)
+        return await self._file_threads.run(call, abandon=abandon)
 
     def served(self, max_age_s: float = WORKERS_AGE_S) -> str | None:
         """The model that answers where none is asked for; None unless the live workers have just one."""

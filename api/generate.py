@@ -9,18 +9,19 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
+from api.access import caller_of
 from api.errors import BadRequest, NotInTime
 from api.gateway import Gateway, GatewayDep
 from api.inputs import json_body, owner_of, wait_s
 from api.outcomes import failure
 from api.schemas import ErrorBody
 from api.submission import submit
+from api.threads import run_in_threadpool
 from tasks.job import Decoding, Job
 from tasks.messages import Strict
-from tasks.requests import MAX_TOKENS, JobRequest
+from tasks.requests import MAX_MODEL, MAX_TOKENS, JobRequest
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 409, 413, 415, 500, 503, 504)
@@ -48,7 +49,7 @@ class GenerateRequest(Strict):
     """A prompt: one user turn through the model's chat template, decoded greedily."""
 
     prompt: Annotated[str, Field(min_length=1)]
-    model: Annotated[str, Field(min_length=1)] | None = Field(
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)] | None = Field(
         None, description="Which of the models answers, where workers serve several."
     )
     max_length: int | None = Field(
@@ -140,7 +141,8 @@ async def _run(
         job = await run_in_threadpool(submit, gateway, body, owner_of(request))
     except BadRequest as error:
         raise _refusal(str(error), error.code, error.param) from None
-    job = await gateway.waiter.wait(job, max(0.0, give_up - time.monotonic()))
+    left_s = max(0.0, give_up - time.monotonic())
+    job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, left_s))
     if not job.terminal:
         raise NotInTime(f"{job.id} is still {job.status} and goes on: GET /v1/jobs/{job.id} has its end")
     reason = failure(job)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from api.access import caller_of
+from api.access import JSON_TYPE, caller_of, media_type
 from api.errors import BadRequest, ClientGone, UnsupportedMedia
 from tasks.requests import S, parse
 from tasks.settings import Settings
@@ -30,8 +30,8 @@ async def json_body(request: Request, kind: type[S]) -> S:
 
 async def json_bytes(request: Request) -> bytes:
     """The body, declared as JSON; raises UnsupportedMedia."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMedia("the body must be sent as Content-Type: application/json")
+    if media_type(request.headers) != JSON_TYPE:
+        raise UnsupportedMedia(f"the body must be sent as Content-Type: {JSON_TYPE}")
     return await request.body()
 
 
@@ -43,6 +43,7 @@ async def unless_closed(request: Request, work: Awaitable[T]) -> T:
         await asyncio.wait((doing, closed), return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
             return doing.result()
+        closed.result()  # raises what ended it otherwise, as BadKey
         raise ClientGone("the connection was closed before the answer")
     finally:
         doing.cancel()

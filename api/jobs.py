@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from api.access import caller_of
 from api.errors import BadRequest
 from api.gateway import GatewayDep
+from api.ids import JobId
 from api.inputs import idempotency_key, json_body, owner_of, page_query, seen_by, wait_s
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, PREFER, ErrorBody, JobList, JobRecord, page, query
 from api.submission import submit
+from api.threads import run_in_threadpool
 from tasks.errors import JobNotFound
 from tasks.job import Status
-from tasks.requests import JobRequest
+from tasks.requests import MAX_METADATA, JobRequest
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
@@ -43,7 +45,7 @@ async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     body = await json_body(request, JobRequest)
     job = await run_in_threadpool(submit, gateway, body, owner_of(request), key)
     if wait and not job.terminal:
-        job = await gateway.waiter.wait(job, wait)
+        job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, wait))
     headers = {"Location": f"/v1/jobs/{job.id}"}
     if wait:
         headers["Preference-Applied"] = f"wait={wait}"
@@ -74,7 +76,8 @@ _LIST = {
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value.
 
-    A page of large records has fewer of them, and at least one: `has_more` tells whether there are others."""
+    A page of large records has fewer of them, and one with filters may have none where few fit: `has_more`
+    tells whether there may be others, behind `last_id`."""
     status: Status | None = None
     metadata: dict[str, str] = {}
     limit, after, filters = page_query(request, r"status|metadata\[(?s:.+)\]")
@@ -83,26 +86,28 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
             status = _status(value)
         else:
             metadata[name.removeprefix("metadata[").removesuffix("]")] = value
+    if len(metadata) > MAX_METADATA:
+        raise BadRequest(f"metadata: no job has more than {MAX_METADATA}", param="metadata")
     try:
         whose = seen_by(request)
         found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata, whose)
     except JobNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
-    return page([job.to_json() for job in found.jobs], found.has_more)
+    return page([job.to_json() for job in found.jobs], found.has_more, found.last_id)
 
 
 @router.get("/{job_id}", responses={200: {"model": JobRecord}}, openapi_extra={"parameters": [PREFER]})
-async def get_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def get_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
     wait = wait_s(request, gateway.settings)
     job = await run_in_threadpool(gateway.store.get, job_id, seen_by(request))
     if wait and not job.terminal:
-        job = await gateway.waiter.wait(job, wait)
+        job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, wait))
     return JSONResponse(job.to_json())
 
 
 @router.post("/{job_id}/cancel", responses={200: {"model": JobRecord}})
-async def cancel_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def cancel_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """A queued job is cancelled at once, a running one two steps after its worker's next heartbeat, which
     comes every second; an ended one stays as it is."""
     job = await run_in_threadpool(gateway.store.cancel, job_id, seen_by(request))
@@ -110,7 +115,7 @@ async def cancel_job(job_id: str, request: Request, gateway: GatewayDep) -> JSON
 
 
 @router.delete("/{job_id}")
-async def delete_job(job_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def delete_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Drop the record of a job that has ended."""
     await run_in_threadpool(gateway.store.delete, job_id, seen_by(request))
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})

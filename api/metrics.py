@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import redis
 from anyio import move_on_after
 from fastapi import APIRouter
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from api.gateway import Gateway, GatewayDep
 from api.routing import View
+from api.threads import run_in_threadpool
 from tasks.errors import FileStoreUnavailable, StoreUnavailable
 from tasks.figure_board import FigureBoard
 from tasks.figures import Figures

@@ -12,19 +12,20 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from api.asked import MAX_CHOICES, read
+from api.access import caller_of
+from api.asked import MAX_CHOICES, MOST_BODIES, read
 from api.chunks import ChatChoice, Choice, CompletionChoice
 from api.error_handlers import error_object
 from api.errors import ApiError
 from api.following import Text
 from api.gateway import Gateway, GatewayDep
-from api.inputs import json_bytes, owner_of, unless_closed
+from api.inputs import json_bytes, unless_closed
 from api.running import Running
 from api.schemas import ErrorBody
 from api.sse import EventStream, encoded
+from api.threads import run_in_threadpool
 from tasks.endpoints import CHAT, COMPLETIONS
 from tasks.openai_answers import answer, answer_of_several, envelope, may_call_tools, total_usage
 
@@ -79,9 +80,10 @@ async def completions(request: Request, gateway: GatewayDep) -> Response:
 
 
 async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
-    asked = await run_in_threadpool(read, await json_bytes(request), endpoint)
+    most_bytes = MOST_BODIES * gateway.settings.max_body_bytes
+    asked = await run_in_threadpool(read, await json_bytes(request), endpoint, most_bytes)
     model = await run_in_threadpool(gateway.served) if asked.stream else None
-    running = await Running.start(gateway, asked, owner_of(request))
+    running = await Running.start(gateway, asked, caller_of(request))
     headers = {"x-request-id": running.jobs[0].id}
     try:
         if asked.stream:
@@ -130,7 +132,7 @@ async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGene
 async def _chunks(running: Running, model: str | None) -> AsyncGenerator[dict[str, Any], None]:
     asked, jobs = running.asked, running.jobs
     head = envelope(jobs[0].to_json(), model)
-    raw = asked.jobs[0].raw
+    raw = asked.job.raw
     if not raw:
         head["object"] = "chat.completion.chunk"
     usage = {"usage": None} if asked.include_usage else {}

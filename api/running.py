@@ -7,14 +7,15 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from fastapi.concurrency import run_in_threadpool
-
+from api.access import Caller
 from api.asked import Asked, renamed
 from api.errors import BadRequest, NotInTime
 from api.following import Text, follow
 from api.gateway import Gateway
+from api.open_requests import OpenKey
 from api.outcomes import failure
-from api.submission import submit
+from api.submission import submit_all
+from api.threads import run_in_threadpool
 from tasks.job import Job
 from tasks.openai_format import as_written
 
@@ -22,19 +23,21 @@ from tasks.openai_format import as_written
 class Running:
     """Made by start(). Whoever has one calls cancel_rest() when the answer is over, however it ended."""
 
-    def __init__(self, gateway: Gateway, asked: Asked, jobs: list[Job], give_up: float) -> None:
+    def __init__(self, gateway: Gateway, asked: Asked, jobs: list[Job], give_up: float, key: OpenKey) -> None:
         self.asked = asked
         self.jobs = jobs
         self._gateway = gateway
         self._give_up = give_up  # on the monotonic clock
+        self._key = key
         self._ended: dict[str, Job] = {}
         gateway.awaited.update(job.id for job in jobs)
 
     @classmethod
-    async def start(cls, gateway: Gateway, asked: Asked, owner: str) -> Running:
+    async def start(cls, gateway: Gateway, asked: Asked, caller: Caller) -> Running:
         """Submit the jobs, all or none. Raises ApiError and StoreUnavailable."""
         give_up = time.monotonic() + gateway.settings.online_timeout_s
-        return cls(gateway, asked, await run_in_threadpool(_submit, gateway, asked, owner), give_up)
+        jobs = await run_in_threadpool(_submit, gateway, asked, caller.owner)
+        return cls(gateway, asked, jobs, give_up, caller.key)
 
     @property
     def ended(self) -> list[Job]:
@@ -77,7 +80,7 @@ class Running:
 
     async def _follow(self, place: int, said: asyncio.Queue[tuple[int, Text | Job | Exception]]) -> None:
         try:
-            async with aclosing(follow(self._gateway, self.jobs[place])) as told:
+            async with aclosing(follow(self._gateway, self.jobs[place], self._key)) as told:
                 async for news in told:
                     if isinstance(news, Text) or news.terminal:
                         said.put_nowait((place, news))
@@ -106,16 +109,12 @@ class Running:
 def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
     settings, keep_s = gateway.settings, gateway.settings.online_result_ttl_s
     latest = time.time() + settings.online_timeout_s  # for the case that this gateway is killed
-    jobs: list[Job] = []
+    due = latest if asked.job.deadline is None else min(asked.job.deadline, latest)
+    body = asked.job.model_copy(update={"deadline": due})
     try:
-        for body in asked.jobs:
-            due = latest if body.deadline is None else min(body.deadline, latest)
-            body = body.model_copy(update={"deadline": due})
-            jobs.append(submit(gateway, body, owner, watched=asked.stream, keep_s=keep_s, online=True))
-    except Exception as error:
-        gateway.cancel([job.id for job in jobs])
-        raise (_worded(error, asked) if isinstance(error, BadRequest) else error) from None
-    return jobs
+        return submit_all(gateway, body, asked.variants, owner, watched=asked.stream, keep_s=keep_s)
+    except BadRequest as error:
+        raise _worded(error, asked) from None
 
 
 def _worded(error: BadRequest, asked: Asked) -> BadRequest:

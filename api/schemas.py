@@ -103,9 +103,9 @@ PAGE_PARAMETERS = [
 ]
 
 
-def page(data: list[dict[str, Any]], has_more: bool) -> JSONResponse:
-    """A list as the OpenAI API gives it."""
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+def page(data: list[dict[str, Any]], has_more: bool, last_id: str | None = None) -> JSONResponse:
+    """A list as the OpenAI API gives it. last_id: behind which the next begins, where it is not in data."""
+    first, last = (data[0]["id"], last_id or data[-1]["id"]) if data else (None, last_id)
     return JSONResponse(
         {"object": "list", "data": data, "has_more": has_more, "first_id": first, "last_id": last}
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from api.errors import BadRequest, NoWorker, UnknownModel
 from api.gateway import WORKERS_AGE_S, Gateway
@@ -16,24 +18,38 @@ from tasks.requests import JobRequest, check_deadline
 from tasks.webhook import target_of
 
 
-def submit(
-    gateway: Gateway,
-    body: JobRequest,
-    owner: str,
-    key: str | None = None,
-    *,
-    watched: bool = False,
-    keep_s: float | None = None,
-    online: bool = False,
-) -> Job:
+def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = None) -> Job:
     """Store the record, then send its message: from the first on, the job is accepted.
 
-    watched and keep_s are those of NewJob. online: somebody waits for the answer. Raises ApiError,
-    InvalidRequest, IdempotencyConflict and StoreUnavailable.
+    Raises ApiError, InvalidRequest, IdempotencyConflict and StoreUnavailable.
     """
-    body_hash = hash_of(body.sent())
+    body_hash = "" if key is None else hash_of(body.sent())
     if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
         return earlier
+    new = _checked(gateway, body, owner, online=False)
+    [job] = _send(gateway, replace(new, idempotency_key=key, body_hash=body_hash), [{}])
+    return job
+
+
+def submit_all(
+    gateway: Gateway,
+    body: JobRequest,
+    variants: Sequence[Mapping[str, Any]],
+    owner: str,
+    *,
+    watched: bool,
+    keep_s: float,
+) -> list[Job]:
+    """Store the jobs of one request whose answer somebody waits for, all or none, and send their messages.
+
+    variants: as JobStore.create_all takes them. watched and keep_s are those of NewJob. Raises as submit().
+    """
+    new = _checked(gateway, body, owner, online=True)
+    return _send(gateway, replace(new, watched=watched, keep_s=keep_s), variants)
+
+
+def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:
+    """What is to be stored, once the live workers were asked whether they can run it."""
     check_deadline(body.deadline)
     view, default = gateway.view(WORKERS_AGE_S), gateway.settings.default_model
     try:
@@ -44,24 +60,24 @@ def submit(
     _check_against(view.able(model), body)
     if body.webhook is not None:
         check_target(gateway, body.webhook.url)
-    new = NewJob(
+    return NewJob(
         request=body.fixed(gateway.settings.default_max_tokens),
         priority=body.priority,
         model=model,
         deadline=body.deadline,
         metadata=body.metadata,
-        idempotency_key=key,
         owner=owner,
-        body_hash=body_hash,
-        watched=watched,
-        keep_s=keep_s,
         webhook=None if body.webhook is None else body.webhook.chosen(),
         traceparent=gateway.tracing.traceparent(),
     )
-    job, created = gateway.store.create(new)
-    if created:
-        gateway.outbox.put(job)
-    return job
+
+
+def _send(gateway: Gateway, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[Job]:
+    made = gateway.store.create_all(new, variants)
+    for job, to_send in made:
+        if to_send:
+            gateway.outbox.put(job)
+    return [job for job, _ in made]
 
 
 def check_target(gateway: Gateway, url: str) -> None:

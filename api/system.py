@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from api.gateway import GatewayDep
 from api.routing import View, not_served
 from api.schemas import ErrorBody
+from api.threads import run_in_threadpool
 from tasks.errors import StoreUnavailable
 from tasks.registry import WorkerInfo
 
@@ -51,8 +51,7 @@ async def readyz(gateway: GatewayDep) -> JSONResponse:
     looks after lost workers.
     """
     try:
-        view = await run_in_threadpool(gateway.view)
-        led = await run_in_threadpool(gateway.batches.led)
+        view, led = await run_in_threadpool(gateway.readiness)
         found = {"redis": True, "workers": len(view.workers), "io_worker": led}
     except StoreUnavailable:
         view = View()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from anyio import CancelScope
@@ -15,9 +14,8 @@ from multipart import (  # type: ignore[import-untyped]
     PushMultipartParser,
     parse_options_header,
 )
-from starlette.requests import ClientDisconnect
 
-from api.errors import BadRequest, BodyTooLarge, UnsupportedMedia, UploadStalled
+from api.errors import BadRequest, BodyTooLarge, UnsupportedMedia
 from api.gateway import Gateway
 from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, owner_of, whole_number
 from tasks.file_keeper import Upload
@@ -27,31 +25,26 @@ FORM_BYTES = 64 * 1024  # of a body that are not the file: boundaries, headers a
 MAX_FIELD_BYTES = 1024
 MAX_FILENAME = 255  # characters
 WRITE_BYTES = 1024 * 1024  # gathered before each write: one change of threads for about 16 packets
-STALL_S = 60.0  # without a byte, then the upload is given up
 DEFAULT_EXPIRES_S = MAX_EXPIRY_S  # of an input file, as there
 FILE, PURPOSE, ANCHOR, SECONDS = "file", "purpose", "expires_after[anchor]", "expires_after[seconds]"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-async def receive_file(
-    request: Request, gateway: Gateway, key: str | None, stall_s: float = STALL_S
-) -> FileRecord:
+async def receive_file(request: Request, gateway: Gateway, key: str | None) -> FileRecord:
     """Store the file of this request; on any error nothing of it stays.
 
-    Raises ApiError, IdempotencyConflict, StoreUnavailable and FileStoreUnavailable.
+    Raises ApiError, FilesLimit, IdempotencyConflict, StoreUnavailable and FileStoreUnavailable.
     """
     boundary = _boundary(request)
-    form = _Form(gateway)
+    form = _Form(gateway, owner_of(request), _most_bytes(request, gateway.settings.max_file_bytes))
     try:
         with PushMultipartParser(boundary) as parser:
-            async for chunk in _chunks(request, stall_s):
+            async for chunk in request.stream():  # the last is empty
                 for event in parser.parse(chunk):
                     await form.take(event)
-        return await form.finish(key, owner_of(request))
+        return await form.finish(key)
     except MultipartError as error:
         raise BadRequest(f"the body is no whole form: {error.args[0]}", code="malformed_form") from None
-    except ClientDisconnect:  # nobody hears it
-        raise BadRequest("the connection closed before the end of the form", code="malformed_form") from None
     finally:
         with CancelScope(shield=True):
             await form.close()
@@ -64,26 +57,17 @@ def _boundary(request: Request) -> str:
     return str(options["boundary"])
 
 
-async def _chunks(request: Request, stall_s: float) -> AsyncIterator[bytes]:
-    """The body as it comes, without the empty chunk at its end."""
-    stream = aiter(request.stream())
-    while True:
-        try:
-            async with asyncio.timeout(stall_s):
-                chunk = await anext(stream, None)
-        except TimeoutError:
-            raise UploadStalled(f"nothing came for {stall_s:g} s") from None
-        if chunk is None:
-            return
-        if chunk:
-            yield chunk
+def _most_bytes(request: Request, limit: int) -> int:
+    """Of the file in this request, as far as that is known before it came."""
+    return min(int(request.headers.get("content-length", limit)), limit)
 
 
 class _Form:
     """Takes the parts in any order. A field is checked at once, so before the file where it comes first."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, owner: str, most_bytes: int) -> None:
         self._gateway = gateway
+        self._owner, self._most_bytes = owner, most_bytes
         self._max_bytes = gateway.settings.max_file_bytes
         self._fields: dict[str, str] = {}
         self._name = ""
@@ -108,7 +92,7 @@ class _Form:
             if len(self._field) > MAX_FIELD_BYTES:
                 raise BadRequest(f"{self._name}: is too long", param=self._name)
 
-    async def finish(self, key: str | None, owner: str) -> FileRecord:
+    async def finish(self, key: str | None) -> FileRecord:
         if PURPOSE not in self._fields:
             raise BadRequest("purpose: is required", param=PURPOSE)
         if (upload := self._upload) is None:
@@ -116,7 +100,7 @@ class _Form:
         expires_s = _expires_s(self._fields)
         await self._flush(upload)
         purpose = Purpose(self._fields[PURPOSE])
-        finish = partial(upload.finish, self._filename, purpose, expires_s, key, owner)
+        finish = partial(upload.finish, self._filename, purpose, expires_s, key, self._owner)
         return await self._gateway.in_file_thread(finish)
 
     async def close(self) -> None:
@@ -129,7 +113,8 @@ class _Form:
             raise BadRequest(f"{self._name}: was given twice", param=self._name)
         if self._name == FILE:
             self._filename = _filename(part.filename)
-            self._upload = await self._gateway.in_file_thread(self._gateway.files.begin)
+            begin = partial(self._gateway.files.begin, owner=self._owner, most_bytes=self._most_bytes)
+            self._upload = await self._gateway.in_file_thread(begin)
         elif self._name in (PURPOSE, ANCHOR, SECONDS):
             self._field.clear()
         else:

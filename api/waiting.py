@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import redis.asyncio
-from fastapi.concurrency import run_in_threadpool
 
+from api.threads import run_in_threadpool
 from tasks.errors import StoreUnavailable
 from tasks.job import Job
 from tasks.redis_clients import async_client
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # an event lost with the connection costs a waiter no more than this
 RECONNECT_S = 0.5
+MAX_PARTS = 256  # of a client that does not read: about two seconds of the fastest answers
 
 Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: look at its record
 
@@ -60,7 +61,7 @@ class Waiter:
         try:
             while True:
                 with contextlib.suppress(StoreUnavailable):
-                    job = await run_in_threadpool(self._store.get, job.id)
+                    job = await run_in_threadpool(self._store.refresh, job)
                 left = give_up - time.monotonic()
                 if job.terminal or left <= 0:
                     return job
@@ -74,8 +75,8 @@ class Waiter:
 
     @contextlib.contextmanager
     def inbox(self, job_id: str) -> Iterator[Inbox]:
-        """What is said of a watched job from now on."""
-        made: Inbox = asyncio.Queue()
+        """The updates of a watched job from now on, MAX_PARTS at most: beyond that its record has them."""
+        made: Inbox = asyncio.Queue(MAX_PARTS)
         self._inboxes[job_id].add(made)
         try:
             yield made
@@ -117,17 +118,26 @@ class Waiter:
         for ended in self._waiting.get(job_id, ()):
             ended.set()
         for inbox in self._inboxes.get(job_id, ()):
-            inbox.put_nowait(None)
+            _put(inbox, None)
 
     def _wake_all(self) -> None:
         """Something may have been said while nobody heard it."""
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
-                inbox.put_nowait(None)
+                _put(inbox, None)
 
     def _hand_out(self, data: str) -> None:
         if not self._inboxes:
             return
         part = json.loads(data)
         for inbox in self._inboxes.get(part["id"], ()):
-            inbox.put_nowait(part)
+            _put(inbox, part)
+
+
+def _put(inbox: Inbox, part: dict[str, Any] | None) -> None:
+    """A full inbox is emptied first: the text so far and the record have what was in it."""
+    if inbox.full():
+        while not inbox.empty():
+            inbox.get_nowait()
+        part = None
+    inbox.put_nowait(part)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from api.errors import BadRequest
 from api.gateway import GatewayDep
+from api.ids import DeliveryId
 from api.inputs import owner_of, page_query
 from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
+from api.threads import run_in_threadpool
 from tasks.deliveries import Secrets
 from tasks.errors import DeliveryNotFound
 from tasks.webhook import DeliveryStatus
@@ -52,14 +53,14 @@ async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse
 
 
 @router.get("/deliveries/{delivery_id}")
-async def get_delivery(delivery_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def get_delivery(delivery_id: DeliveryId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One delivery, what is sent, and what came of each attempt."""
     found = await run_in_threadpool(gateway.deliveries.get, delivery_id, owner_of(request))
     return JSONResponse(found.to_json())
 
 
 @router.post("/deliveries/{delivery_id}/replay")
-async def replay_delivery(delivery_id: str, request: Request, gateway: GatewayDep) -> JSONResponse:
+async def replay_delivery(delivery_id: DeliveryId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Send it again now, under the same webhook-id; an address that answered 410 is used again."""
     found = await run_in_threadpool(gateway.deliveries.replay, delivery_id, owner_of(request))
     return JSONResponse(found.to_json())

@@ -64,12 +64,30 @@ def create(
     weight: Annotated[
         float, typer.Option(min=0.001, max=1000, help="Share of the workers for bulk work.")
     ] = 1.0,
+    max_files: Annotated[
+        int | None, typer.Option(min=1, help="Kept at a time. (default: MEDUSAQ_MAX_FILES)")
+    ] = None,
+    max_files_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of all files together. (default: MEDUSAQ_MAX_FILES_BYTES)")
+    ] = None,
+    max_stored_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of its records in Redis. (default: MEDUSAQ_MAX_STORED_BYTES)")
+    ] = None,
     state_dir: StateOption = STATE_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key: prints it, this once."""
     with _store(state_dir) as store:
-        limits = Limits(requests_per_minute, tokens_per_day, max_jobs, max_batches, weight)
+        limits = Limits(
+            requests_per_minute,
+            tokens_per_day,
+            max_jobs,
+            max_batches,
+            weight,
+            max_files,
+            max_files_bytes,
+            max_stored_bytes,
+        )
         key, secret = store.create(name, limits)
     if as_json:
         typer.echo(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
@@ -135,7 +153,20 @@ def _table(found: list[ApiKey]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    columns = ("id", "name", "key", "made", "requests/min", "tokens today", "jobs", "batches", "weight")
+    columns = (
+        "id",
+        "name",
+        "key",
+        "made",
+        "requests/min",
+        "tokens today",
+        "jobs",
+        "batches",
+        "files",
+        "MB of files",
+        "MB in Redis",
+        "weight",
+    )
     table = Table(*columns, box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for key in found:
@@ -149,6 +180,9 @@ def _table(found: list[ApiKey]) -> Table:
             _of(key.tokens_today, limits.tokens_per_day),
             _of(key.jobs, limits.max_jobs),
             _of(key.batches, limits.max_batches),
+            _of(key.files, limits.max_files),
+            f"{key.files_bytes / 1e6:.1f}",
+            f"{key.stored_bytes / 1e6:.1f}",
             f"{limits.weight:g}",
         )
     return table

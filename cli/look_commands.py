@@ -29,7 +29,7 @@ def top(
 
     from cli.client import Refused, check_url
     from cli.errors import GatewayUnreachable
-    from cli.model_states import model_states, models_nearby
+    from cli.model_states import model_states, models_nearby, restarts_nearby
     from cli.top import Speeds, look
     from cli.top_view import view
 
@@ -38,7 +38,8 @@ def top(
 
     def shown() -> RenderableType:
         models = model_states(picture, models_nearby(state_dir, address))
-        return view(console, address, picture, speeds, trouble, models)
+        restarts = restarts_nearby(state_dir, address)
+        return view(console, address, picture, speeds, trouble, models, restarts)
 
     if once or not console.is_terminal:
         console.print(shown())

@@ -18,6 +18,13 @@ from cli.tally import Tally
 from tasks.durable import sync, sync_folder
 
 NOT_FOUND = 404
+UNREAD: Mapping[str, dict[str, Any]] = {
+    status: {"code": f"batch_{status}", "message": message, "param": None}
+    for status, message in (
+        ("cancelled", "the batch was cancelled before this line was read"),
+        ("expired", "the batch expired before this line was read"),
+    )
+}
 
 
 class PartLost(CliError):
@@ -78,6 +85,9 @@ class Answers:
             if refusal.status != NOT_FOUND:
                 raise
             raise PartLost(self._number) from None
+        status = self._parts[self._number - 1][1]["status"]
+        if status in UNREAD:  # ended before its file was read to the end
+            return {"custom_id": custom_id, "response": None, "error": UNREAD[status] | {"line": self._line}}
         raise CliError(f"the gateway has no answer to {custom_id!r} in part {self._number}")
 
     async def aclose(self) -> None:

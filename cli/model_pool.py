@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import signal
 import socket
@@ -16,6 +14,7 @@ from typing import Any
 from cli.errors import CliError, ModelNotLoadable
 from cli.model_budget import Served, check_each_fits, served_models
 from cli.pool_member import Member, child_name
+from cli.stack_notes import write_note
 from cli.supervisor import ChildSpec, Supervisor
 from cli.turns import Model, Phase, Rules, at_once, decide
 from tasks.errors import StoreUnavailable
@@ -31,6 +30,7 @@ ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wai
 ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
 SWAP_DRAIN_S = 600.0  # that the running jobs of a model have which makes room for another
 KILL_S = 10.0  # above that until its worker is killed
+SHORT_PAUSE_S = 5.0  # before a restart, during which a crashed model keeps its memory
 NO_MODEL = ""  # whose queues hold what any worker may run
 
 
@@ -82,7 +82,7 @@ class ModelPool:
                 member.load_began = now
             return
         self._see(supervisor, live, waiting, now)
-        actions = decide([m.model for m in self._members if not m.lost], self._rules, now)
+        actions = decide([m.model for m in self._members if not m.lost and not m.barred], self._rules, now)
         for member in self._members:
             if member.served.name in actions.stop:
                 self._stop(member, supervisor)
@@ -111,6 +111,10 @@ class ModelPool:
         pids, heir = supervisor.pids(), self._heir()
         for member in self._members:
             pid, there = pids.get(member.child), supervisor.has(member.child)
+            pause = supervisor.pause(member.child) or 0.0
+            if there and pause > SHORT_PAUSE_S:
+                supervisor.end(member.child, signal.SIGKILL, 0)  # others may have its memory meanwhile
+            member.resting = pause > 0
             worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
             own = waiting[member.served.name] + (waiting[NO_MODEL] if member is heir else 0)
             member.see(there, pid, worker, own, waiting[NO_MODEL], now)
@@ -123,7 +127,7 @@ class ModelPool:
 
     def _heir(self) -> Member | None:
         """Who is to be started for jobs that name no model: one of those that can be served, if none runs."""
-        able = [member for member in self._members if member.refusal is None]
+        able = [member for member in self._members if member.refusal is None and not member.barred]
         return None if any(m.model.phase is not Phase.PARKED for m in able) else next(iter(able), None)
 
     def _start(self, member: Member, supervisor: Supervisor) -> None:
@@ -178,10 +182,7 @@ class ModelPool:
         ]
         shown = {"budget": self._rules.budget, "models": models}
         if shown != self._shown:
-            part = self._note.with_suffix(".part")
-            with contextlib.suppress(OSError):  # a full disk stops no model
-                part.write_text(json.dumps(shown), encoding="utf-8")
-                part.replace(self._note)
+            write_note(self._note, shown)
             self._shown = shown
 
 

@@ -12,7 +12,8 @@ import httpx
 from cli.client import Refused
 from cli.errors import GatewayUnreachable
 from cli.net import LOOPBACK
-from cli.stack_notes import running_models, running_stack
+from cli.restarts import Restart
+from cli.stack_notes import running_models, running_restarts, running_stack
 from cli.top import Picture, look
 
 RUNNING, PARKED = "running", "parked"  # also Phase's words
@@ -64,7 +65,14 @@ def states_nearby(state_dir: Path) -> list[ModelState] | None:
 
 def models_nearby(state_dir: Path, url: str) -> list[Mapping[str, Any]]:
     """Those of a `medusaq up` with several which runs on this state folder and has this gateway."""
+    return list(running_models(state_dir).get("models", [])) if _nearby(state_dir, url) else []
+
+
+def restarts_nearby(state_dir: Path, url: str) -> list[Restart]:
+    """Services that ended, of a `medusaq up` which runs on this state folder and has this gateway."""
+    return running_restarts(state_dir) if _nearby(state_dir, url) else []
+
+
+def _nearby(state_dir: Path, url: str) -> bool:
     address, running = httpx.URL(url), running_stack(state_dir)
-    if address.host not in NEARBY or running.get("port") != address.port:
-        return []
-    return list(running_models(state_dir).get("models", []))
+    return address.host in NEARBY and running.get("port") == address.port

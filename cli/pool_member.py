@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli.model_budget import Served
-from cli.supervisor import CRASH_LIMIT
 from cli.turns import Model, Phase
 from tasks.registry import WorkerInfo
 
@@ -17,8 +16,8 @@ BUSY = ("running", "waiting")  # figures of an engine that has something to do
 class Member:
     """A model of the pool. refusal: why it cannot be served. lost: not even its refusals can be.
 
-    pid: of its newest worker, which began to load at load_began; loads: how many did in a row, and none was
-    ready. ending: why its worker is killed. log: of the worker.
+    pid: of its newest worker, which began to load at load_began. ending: why its worker is killed. log: of
+    the worker. resting: its worker ended, and may not be started again yet.
     """
 
     served: Served
@@ -27,8 +26,8 @@ class Member:
     lost: bool = False
     pid: int | None = None
     load_began: float = 0.0
-    loads: int = 0
     ending: str | None = None
+    resting: bool = False
     log: Path | None = None
     waiting: int = 0
     running: int = 0
@@ -38,10 +37,15 @@ class Member:
     def child(self) -> str:
         return child_name(self.served.name)
 
+    @property
+    def barred(self) -> bool:
+        """It takes no memory, and may not be started yet."""
+        return self.resting and self.model.phase is Phase.PARKED
+
     def starts(self, log: Path) -> None:
         """Its worker is started, for a turn of its own."""
         self.model = replace(self.model, phase=Phase.LOADING, waited_for_since=None)
-        self.log, self.loads, self._turn = log, 0, False
+        self.log, self._turn = log, False
 
     def see(
         self,
@@ -58,7 +62,7 @@ class Member:
         """
         phase, restarted = self.model.phase, pid not in (None, self.pid)
         if restarted:
-            self.pid, self.loads = pid, self.loads + 1
+            self.pid = pid
         if restarted or pid is None:
             self.load_began = now
         if phase is not Phase.PARKED and not there:
@@ -66,7 +70,7 @@ class Member:
         elif phase is Phase.RUNNING and (restarted or pid is None):
             phase = Phase.LOADING  # it crashed, and keeps its memory for the restart
         elif phase is Phase.LOADING and worker is not None:
-            phase, self.loads = Phase.RUNNING, 0
+            phase = Phase.RUNNING
         begins = phase is Phase.RUNNING and not self._turn  # a crash gives no second turn
         self._turn |= begins
         self.waiting = waiting
@@ -87,10 +91,6 @@ class Member:
         """Why its loading is hopeless, if it is. load_s: that it may take."""
         if self.model.phase is not Phase.LOADING:
             return None
-        if self.loads > CRASH_LIMIT:
-            return (
-                f"its worker ended {CRASH_LIMIT} times in a row before the model was loaded; log: {self.log}"
-            )
         if now - self.load_began > load_s:
             return (
                 f"not loaded within {load_s:g} s, and its worker was killed: where the disk is that slow, "

@@ -29,6 +29,7 @@ def run_gateway(settings: Settings) -> None:
     from uvicorn.config import LOGGING_CONFIG
 
     from api.app import create_app
+    from api.http_protocol import BoundedHttp
     from tasks.logs import log_json
 
     if as_json := settings.log_format == "json":
@@ -41,6 +42,8 @@ def run_gateway(settings: Settings) -> None:
         app,
         host=settings.host,
         port=settings.port,
+        http=BoundedHttp,
+        ws="none",
         log_config=None if as_json else LOGGING_CONFIG,
         log_level=settings.log_level.lower(),
         access_log=False,
@@ -63,7 +66,7 @@ def run_worker(settings: Settings) -> NoReturn:
 def run_io(settings: Settings) -> NoReturn:
     """Run the reconciler and what else needs no model."""
     _say_if_redis_is_down(settings)
-    options = ["-B", "-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
+    options = ["-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
     # At INFO each reconciliation would write three lines, every two seconds, for ever.
     level = "WARNING" if settings.log_level == "INFO" else settings.log_level
     celery_worker("-l", level, *options, *_worker_options("io"))
@@ -73,6 +76,9 @@ def run_flower(settings: Settings) -> NoReturn:
     """Serve Flower's pages. Refused on an open address without a password."""
     _check_installed("flower", "Flower", "local")
     check_flower_guarded(settings)
+    from cli.flower_server import bound_flower
+
+    bound_flower()
     if settings.flower_basic_auth is not None:  # not on the command line: all of the machine can read that
         os.environ["FLOWER_BASIC_AUTH"] = settings.flower_basic_auth.get_secret_value()
     check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from cli.lock import FolderLock
 from cli.net import LOOPBACK, check_port_free, free_ports
 from cli.services import check_flower_guarded
 from cli.stack_children import Children, flower_keeps
-from cli.stack_notes import MODELS_FILE, STACK_FILE
+from cli.stack_notes import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from cli.supervisor import ChildSpec, Supervisor
 from tasks.errors import SettingsError
 from tasks.settings import Settings, get_settings
@@ -95,7 +96,8 @@ class Stack:
         self._children = Children(self._env, self.logs, self._settings.metrics_port, self._drain_s)
         self._pool = self._new_pool() if options.served else None
         tend = self._pool.tend if self._pool else None
-        self._supervisor = Supervisor(self._specs(), say, on_failure, tend)
+        note = partial(write_restarts, self._state_dir)
+        self._supervisor = Supervisor(self._specs(), say, on_failure, tend, note)
 
     @property
     def url(self) -> str:
@@ -135,7 +137,8 @@ class Stack:
         self._supervisor.stop()
         if self._pool is not None:
             self._pool.close()
-        self._note.unlink(missing_ok=True)
+        for note in (self._note, self._state_dir / RESTARTS_FILE):
+            note.unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
@@ -147,6 +150,7 @@ class Stack:
                 folder.mkdir(exist_ok=True)
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
+            (self._state_dir / RESTARTS_FILE).unlink(missing_ok=True)  # of a stack that was killed
             self._note.write_text(json.dumps(self._named()), encoding="utf-8")
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
@@ -196,7 +200,7 @@ class Stack:
         if not self._served:
             env = {} if self._model is None else {"MEDUSAQ_MODEL": self._model}
             specs.insert(1, self._children.worker(env))
-        return specs if self._flower_port is None else [*specs, new("flower")]
+        return specs if self._flower_port is None else [*specs, replace(new("flower"), needed=False)]
 
     @property
     def _env(self) -> dict[str, str]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cli.lock import held
+from cli.restarts import Restart
 
 STACK_FILE = "stack.json"  # while the stack runs
 MODELS_FILE = "models.json"  # likewise, where it has several models
+RESTARTS_FILE = "restarts.json"  # likewise, once a service has ended
 
 
 def running_stack(state_dir: Path) -> dict[str, Any]:
@@ -20,6 +25,23 @@ def running_stack(state_dir: Path) -> dict[str, Any]:
 def running_models(state_dir: Path) -> dict[str, Any]:
     """The budget, and what each of several models does; empty where no stack with several runs."""
     return _read(state_dir, MODELS_FILE)
+
+
+def running_restarts(state_dir: Path) -> list[Restart]:
+    """Services of the `medusaq up` that runs on a state folder which ended, and were not healthy since."""
+    return [Restart(**one) for one in _read(state_dir, RESTARTS_FILE).get("services", ())]
+
+
+def write_restarts(state_dir: Path, restarts: Sequence[Restart]) -> None:
+    write_note(state_dir / RESTARTS_FILE, {"services": [asdict(one) for one in restarts]})
+
+
+def write_note(note: Path, content: dict[str, Any]) -> None:
+    """As far as there is room: a full disk stops no service."""
+    part = note.with_suffix(".part")
+    with suppress(OSError):
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(note)
 
 
 def _read(state_dir: Path, name: str) -> dict[str, Any]:

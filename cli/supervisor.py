@@ -1,5 +1,6 @@
 """Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages.
 
+A child that was ready once is restarted for as long as it takes, after pauses that grow (cli/restarts.py).
 Others can be begun and ended meanwhile, by who tends them.
 """
 
@@ -12,19 +13,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli import deathsig
 from cli.errors import EXIT_MODEL, CliError, ModelNotLoadable
+from cli.restarts import START_LIMIT, Restart, Restarts
+from tasks.readiness import READY_FD
 
 POLL_S = 0.1  # how soon a dead child is noticed; five waitpid calls each time cost nothing
-BACKOFF_FIRST_S = 0.5  # wait before the first restart, doubled for each further crash in the window
-BACKOFF_MAX_S = 8.0
-CRASH_LIMIT = 5  # crashes within the window after which restarting is hopeless
-CRASH_WINDOW_S = 60.0
 TAIL_LINES = 12  # of a log shown when its child is given up
 TAIL_BYTES = 16_384
 
@@ -33,8 +31,9 @@ TAIL_BYTES = 16_384
 class ChildSpec:
     """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final.
 
-    ready is called until it says yes before the next child is started. on_given_up is called with the
-    reason, instead of giving up all children.
+    ready is called until it says yes before the next child is started. Without it, a child is ready when it
+    has written to the descriptor in READY_FD. One that is needed and ends START_LIMIT times without ever
+    having been ready is given up. on_given_up is called with the reason, instead of giving up all children.
     """
 
     name: str
@@ -44,6 +43,7 @@ class ChildSpec:
     stop_stage: int = 0
     stop_timeout_s: float = 5.0
     model_exit: bool = False
+    needed: bool = True
     ready: Callable[[], bool] | None = None
     on_given_up: Callable[[CliError], None] | None = None
 
@@ -61,15 +61,19 @@ class Supervisor:
         say: Callable[[str], None],
         on_failure: Callable[[CliError], None] | None = None,
         tend: Callable[[Supervisor], None] | None = None,
+        on_restarts: Callable[[Sequence[Restart]], None] = lambda _: None,
     ) -> None:
-        """tend: called at every look at the children, once those given are started; may begin() and end()."""
+        """tend: called at every look at the children, once those given are started; may begin() and end().
+
+        on_restarts: gets what is being restarted at each change, from the supervisor's thread.
+        """
         self._specs = list(specs)
         self._say = say
         self._on_failure = on_failure
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._tend = tend
-        self._crashes: dict[str, deque[float]] = defaultdict(deque)
-        self._restart_at: dict[str, float] = {}
+        self._ready_pipes: dict[str, int] = {}  # of children that have not said yet that they are ready
+        self._restarts = Restarts(on_restarts)
         self._ending: dict[str, float] = {}  # until when each may take its time
         self._stopping = threading.Event()
         self._hurried = False
@@ -98,13 +102,17 @@ class Supervisor:
     def begin(self, spec: ChildSpec) -> None:
         """Add a child. For tend alone, as are end() and has()."""
         self._specs.append(spec)
+        self._restarts.added(spec.name)
         self._spawn(spec)
 
     def end(self, name: str, signum: int, within_s: float) -> None:
         """Ask a child to end, kill it after so long, and forget it."""
-        if self._restart_at.pop(name, None) is None:
-            _kill_group(self._children[name], signum, leader_only=True)
+        _kill_group(self._children[name], signum, leader_only=True)
         self._ending[name] = time.monotonic() + within_s
+
+    def pause(self, name: str) -> float | None:
+        """Seconds until a child that ended may be started again; None where none waits for that."""
+        return self._restarts.pause(name)
 
     def has(self, name: str) -> bool:
         """Whether there is such a child: it runs, is to be restarted, or has not ended yet."""
@@ -131,69 +139,87 @@ class Supervisor:
 
     def _spawn(self, spec: ChildSpec) -> None:
         bound = [sys.executable, "-I", "-S", deathsig.__file__, str(os.getpid()), *spec.argv]
-        with spec.log.open("ab") as log:
+        ready, tells = os.pipe()
+        os.set_blocking(ready, False)
+        with spec.log.open("ab") as log, os.fdopen(tells, "wb"):
+            self._ready_pipes[spec.name] = ready
             self._children[spec.name] = subprocess.Popen(
                 bound,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **spec.env},
+                env={**os.environ, **spec.env, READY_FD: str(tells)},
+                pass_fds=(tells,),
                 process_group=0,  # Ctrl-C reaches us alone; we pass on what is needed
             )
+        self._restarts.started(spec.name)
 
     def _await_ready(self, spec: ChildSpec) -> None:
-        while spec.ready is not None and not spec.ready():
+        if spec.ready is None:
+            return
+        while not spec.ready():
             if self._stopping.wait(POLL_S):
                 return
             self._look_after()
+        self._restarts.ready(spec.name)
 
     def _look_after(self) -> None:
-        """Note children that died, and restart them when their wait is over."""
+        """Note children that died, and restart them when their pause is over."""
         now = time.monotonic()
+        self._restarts.look()
         for spec in tuple(self._specs):
             child = self._children.get(spec.name)
             if child is None:
                 continue
+            pause = self._restarts.pause(spec.name)
             if spec.name in self._ending:
                 if child.poll() is not None or now >= self._ending[spec.name]:
                     self._forget(spec)
-            elif spec.name in self._restart_at:
-                if now >= self._restart_at[spec.name]:
-                    del self._restart_at[spec.name]
+            elif pause is not None:
+                if not pause:
                     self._spawn(spec)
             elif (code := child.poll()) is not None:
                 _kill_group(child, signal.SIGKILL)
+                self._read_ready(spec.name)
                 try:
-                    self._restart_at[spec.name] = now + self._crashed(spec, code, now)
+                    self._crashed(spec, code)
                 except CliError as error:
                     if spec.on_given_up is None:
                         raise
+                    self._restarts.forget(spec.name)
                     self._forget(spec)
                     spec.on_given_up(error)
+
+    def _read_ready(self, name: str) -> None:
+        """Whether a child that has ended was ready."""
+        with contextlib.suppress(BlockingIOError):  # one that was not, and whose own children still end
+            if os.read(self._ready_pipes[name], 1):
+                self._restarts.ready(name)
+        self._close_pipe(name)
+
+    def _close_pipe(self, name: str) -> None:
+        if (descriptor := self._ready_pipes.pop(name, None)) is not None:
+            os.close(descriptor)
 
     def _forget(self, spec: ChildSpec) -> None:
         child = self._children.pop(spec.name)
         _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
         child.wait()
+        self._close_pipe(spec.name)
         self._ending.pop(spec.name, None)
         self._specs.remove(spec)
 
-    def _crashed(self, spec: ChildSpec, code: int, now: float) -> float:
-        """Return the seconds to wait before the restart, or raise when there is to be none."""
+    def _crashed(self, spec: ChildSpec, code: int) -> None:
+        """Plan the restart, or raise when there is to be none."""
         if spec.model_exit and code == EXIT_MODEL:
             raise ModelNotLoadable(_last_error(spec.log))
-        recent = self._crashes[spec.name]
-        recent.append(now)
-        while recent[0] < now - CRASH_WINDOW_S:
-            recent.popleft()
-        if len(recent) >= CRASH_LIMIT:
+        restart = self._restarts.ended(spec.name, _describe(code))
+        if spec.needed and self._restarts.hopeless(spec.name):
             raise CliError(
-                f"{spec.name} ended {len(recent)} times within {CRASH_WINDOW_S:.0f} s "
-                f"(last: {_describe(code)}); end of {spec.log}:\n{tail(spec.log)}"
+                f"{spec.name} ended {START_LIMIT} times before it was ready "
+                f"(last: {restart.reason}); end of {spec.log}:\n{tail(spec.log)}"
             )
-        wait: float = min(BACKOFF_FIRST_S * 2 ** (len(recent) - 1), BACKOFF_MAX_S)
-        self._say(f"{spec.name} ended ({_describe(code)}), restarting it in {wait:g} s; log: {spec.log}")
-        return wait
+        self._say(f"{restart.said()}; log: {spec.log}")
 
     def _stop_all(self) -> None:
         for stage in sorted({spec.stop_stage for spec in self._specs}):
@@ -203,6 +229,7 @@ class Supervisor:
             started = time.monotonic()
             for spec in specs:
                 self._await_end(self._children[spec.name], started + spec.stop_timeout_s)
+                self._close_pipe(spec.name)
 
     def _await_end(self, child: subprocess.Popen[bytes], until: float) -> None:
         while child.poll() is None and time.monotonic() < until and not self._hurried:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from rich.text import Text
 from cli.doctor.findings import size
 from cli.model_states import FAILED, UNSERVED, ModelState
 from cli.progress import duration
+from cli.restarts import Restart, clock
 from cli.top import PRIORITIES, Picture, Speeds, done
 
 NARROW = 80  # columns; below, tables leave out what is nice to know
@@ -25,10 +27,12 @@ def view(
     speeds: Speeds,
     trouble: str | None,
     models: Sequence[ModelState] = (),
+    restarts: Sequence[Restart] = (),
 ) -> RenderableType:
-    """trouble: why this picture is not of now. models: of this picture."""
+    """trouble: why this picture is not of now. models: of this picture. restarts: of a stack nearby."""
     wide = console.width >= NARROW
-    parts: list[RenderableType] = [_head(url, picture, trouble, models)]
+    parts: list[RenderableType] = [_head(url, picture, trouble, models, restarts)]
+    parts += [Text(), _restarts(restarts, wide)] if restarts else []
     if picture.redis_up:
         parts += [Text(), _queues(picture, speeds)]
         parts += [Text(), _models(models, wide)] if models else []
@@ -38,8 +42,15 @@ def view(
     return Group(*parts)
 
 
-def _head(url: str, picture: Picture, trouble: str | None, models: Sequence[ModelState]) -> Text:
-    wrong = _wrong(picture, trouble) or _wrong_with(models)
+def _head(
+    url: str,
+    picture: Picture,
+    trouble: str | None,
+    models: Sequence[ModelState],
+    restarts: Sequence[Restart],
+) -> Text:
+    resting = next((one.told(time.time()) for one in restarts if one.next_start is not None), None)
+    wrong = resting or _wrong(picture, trouble) or _wrong_with(models)
     line = Text(wrong or "all is well", "bold red" if wrong else "green", no_wrap=True, overflow="ellipsis")
     return line.append(f"  {datetime.now():%H:%M:%S}  {url}", style="default")
 
@@ -63,6 +74,19 @@ def _wrong_with(models: Sequence[ModelState]) -> str | None:
         if model.state == UNSERVED:
             return f"jobs wait for {model.name}, which no live worker serves"
     return None
+
+
+def _restarts(restarts: Sequence[Restart], wide: bool) -> Table:
+    table = _table("service", "ends", *(("since", "last") if wide else ()), "next start")
+    for one in restarts:
+        left = None if one.next_start is None else max(0.0, one.next_start - time.time())
+        table.add_row(
+            one.service,
+            str(one.ends),
+            *((clock(one.since), one.reason) if wide else ()),
+            "started" if left is None else f"in {duration(left)}",
+        )
+    return table
 
 
 def _queues(picture: Picture, speeds: Speeds) -> Table:

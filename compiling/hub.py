@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+import engine  # noqa: F401  which switches off what the hub's client reports, before that is imported
 from compiling.errors import HubError, RoomError
 from compiling.room import existing, size
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tasks import ids
 from tasks.webhook import Webhook
 
 MAX_PRIORITY = 100
@@ -43,7 +43,7 @@ class Ending(StrEnum):
 
 def new_batch_id() -> str:
     """A fresh random batch id."""
-    return f"batch_{uuid.uuid4().hex}"
+    return ids.BATCH.new()
 
 
 def line_job_id(batch_id: str, line: int) -> str:

@@ -1,8 +1,8 @@
 """Works on batches: one io worker leads, the others stand by, and take over when it falls silent.
 
 Each round looks at all that is to be done in one call, then sends, collects, and starts what takes longer
-(reading a file, writing the output) on threads of its own. Where the file store is slow, a round does less.
-Whatever is stopped in the middle is done again by the next leader.
+(reading a file, writing the output) on threads of its own, where owners take turns. Where the file store is
+slow, a round does less. Whatever is stopped in the middle is done again by the next leader.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 
 import redis
@@ -24,6 +23,7 @@ from tasks.batches import Active, BatchStore
 from tasks.collect import Collector
 from tasks.dispatch import Dispatcher, room_for
 from tasks.errors import BatchRefused, FileStoreUnavailable, LeadLost, ObjectMissing, StoreUnavailable
+from tasks.fairness import in_turns
 from tasks.figures import REGISTRY
 from tasks.file_keeper import FileKeeper
 from tasks.finalise import Finaliser
@@ -33,6 +33,7 @@ from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
+from tasks.turns import Steps, Turns
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ STANDBY_S = 1.0  # between two tries to take the lead
 WORKERS_AGE_S = 2.0
 RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
 LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
-FILES_S = 1.0  # of a round: after that it begins to read no further chunk, and to write no further part
+FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and to write no further part
 RETRY_S = 2.0  # after a store was away, or a batch met an error
-JOBS = 2  # files read or written at once
+CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
 INTERNAL = "an internal error, which the io worker's log describes"
 ROUND_SECONDS = Histogram(
     "medusaq_batch_round_seconds",
@@ -69,13 +70,13 @@ class BatchDriver:
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finaliser = Finaliser(keeper, self._batches, self._token)
-        self._threads = ThreadPoolExecutor(JOBS, thread_name_prefix="batch")
-        self._busy: dict[str, Future[None]] = {}
+        self._turns = Turns(self._attempt)
         self._seen: set[str] = set()  # batches that were active in the last round,
         self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
         self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
+        self._left_over = False  # the last round ended before it was through
         self._round_began = float("-inf")  # on the monotonic clock
         self._running = [
             threading.Thread(target=target, name=name, daemon=True)
@@ -92,7 +93,7 @@ class BatchDriver:
         for thread in self._running:
             if thread.is_alive():
                 thread.join()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._turns.stop()
         self._resign()
 
     def _resign(self) -> None:
@@ -108,7 +109,8 @@ class BatchDriver:
         while not self._stopping.wait(pause):
             self._round_began = time.monotonic()
             try:
-                pause = self._wait_for_work() if self.round() else STANDBY_S
+                leads = self.round()
+                pause = STANDBY_S if not leads else 0.0 if self._left_over else self._wait_for_work()
             except LeadLost as error:
                 log.warning("batches: %s", error)
                 pause = STANDBY_S
@@ -160,15 +162,17 @@ class BatchDriver:
             self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
         self._dispatcher.send(work, room, FILES_S)
         until = time.monotonic() + FILES_S
-        for active in sorted(work.active, key=self._last_turn):
+        self._left_over = False
+        for active in in_turns(sorted(work.active, key=self._last_turn), lambda a: a.batch.owner):
             if self._stopping.is_set():
                 break
             self._patience.attempt(active.batch.id, partial(self._advance, active, work.now))
             self._advanced[active.batch.id] = time.monotonic()
             if time.monotonic() > until:
+                self._left_over = True
                 break
-        if work.cleanup:
-            self._begin("cleaning up", partial(self._clean_up, work.cleanup))
+        for batch_id in work.cleanup:
+            self._begin(f"cleaning up after {batch_id}", CLEANING, self._remove_left(batch_id))
         self._forget({active.batch.id for active in work.active})
         ROUND_SECONDS.observe(time.monotonic() - began)
         return True
@@ -192,12 +196,12 @@ class BatchDriver:
 
     def _advance(self, active: Active, now: float) -> None:
         batch = active.batch
-        self._collector.collect(active, now)
+        collected = self._collector.collect(active, now)
         if not batch.validated:
-            self._begin(f"reading of {batch.id}", partial(self._read, batch.id))
-        elif batch.all_sent and not active.live and not active.ended:
+            self._begin(f"reading of {batch.id}", batch.owner, self._read(batch.id))
+        elif batch.all_sent and not active.live and collected == active.ended:
             over = bool(batch.ending) or batch.expires_at <= now
-            self._begin(f"finalising of {batch.id}", partial(self._finalise, batch.id, over=over))
+            self._begin(f"finalising of {batch.id}", batch.owner, self._finalise(batch.id, over=over))
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
@@ -205,25 +209,23 @@ class BatchDriver:
             self._advanced.pop(gone, None)
             self._collector.forget(gone)
         self._seen = active
-        self._busy = {what: running for what, running in self._busy.items() if not running.done()}
 
     # What takes longer
 
-    def _begin(self, what: str, work: Callable[[], None]) -> None:
-        """On a thread, unless one is at it already."""
-        running = self._busy.get(what)
-        if (running is None or running.done()) and not self._patience.rests(what):
-            self._busy[what] = self._threads.submit(self._on_thread, what, work)
+    def _begin(self, what: str, owner: str, steps: Steps) -> None:
+        if not self._patience.rests(what):
+            self._turns.begin(what, owner, steps)
 
-    def _on_thread(self, what: str, work: Callable[[], None]) -> None:
+    def _attempt(self, what: str, work: Callable[[], bool]) -> bool | None:
         try:
-            self._patience.attempt(what, work)
+            return self._patience.attempt(what, work)
         except (LeadLost, StoreUnavailable) as error:
             log.warning("%s waits: %s", what, error)
+            return None
 
-    def _read(self, batch_id: str) -> None:
+    def _read(self, batch_id: str) -> Steps:
         try:
-            self._ingest.run(batch_id)
+            yield from self._ingest.run(batch_id)
             return
         except (LeadLost, StoreUnavailable, FileStoreUnavailable):
             raise
@@ -237,22 +239,17 @@ class BatchDriver:
             code, message = "internal_error", INTERNAL
         self._batches.fail(self._token, batch_id, code, message)
 
-    def _finalise(self, batch_id: str, *, over: bool) -> None:
+    def _finalise(self, batch_id: str, *, over: bool) -> Steps:
         """over: its time has passed, or it was cancelled. Before that, what is missing may come back."""
         try:
-            self._finaliser.run(batch_id)
+            yield from self._finaliser.run(batch_id)
         except ObjectMissing as error:
             if not over:
                 raise
             self._batches.fail(self._token, batch_id, "object_missing", str(error))
 
-    def _clean_up(self, batch_ids: Iterable[str]) -> None:
-        """One after the other, so that however many have ended leave a thread for what users wait for."""
-        for batch_id in batch_ids:
-            self._patience.attempt(f"cleaning up after {batch_id}", partial(self._remove_left, batch_id))
-
-    def _remove_left(self, batch_id: str) -> None:
-        remove_all(self._files, batch_id)
+    def _remove_left(self, batch_id: str) -> Steps:
+        yield from remove_all(self._files, batch_id)
         self._batches.cleaned(batch_id)
 
     def _live(self) -> list[WorkerInfo]:

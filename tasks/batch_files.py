@@ -77,7 +77,12 @@ def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Res
     """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
     with files.open_new(part_name(batch_id, part)) as out:
         for result in sorted(results, key=lambda r: r.line):
-            out.write(dump([result.line, result.failed, result.entry]))
+            out.write(dump_result(result))
+
+
+def dump_result(result: Result) -> bytes:
+    """As it stands in a part."""
+    return dump([result.line, result.failed, result.entry])
 
 
 def merged(
@@ -87,6 +92,15 @@ def merged(
 
     Raises ObjectMissing unless missing_ok.
     """
+    for result in merging(files, batch_id, parts, missing_ok=missing_ok):
+        if result is not None:
+            yield result
+
+
+def merging(
+    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+) -> Iterator[Result | None]:
+    """The same in short steps: None after one that gave no result yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
     names += [part_name(batch_id, part) for part in parts if part in present or not missing_ok]
@@ -101,7 +115,10 @@ def merged(
             for name in names[start : start + FAN_IN]:
                 group.append(opened.enter_context(files.open(name)))
             if len(names) > FAN_IN:
-                group = [opened.enter_context(_merge_into(Path(folder, str(start)), group))]
+                path = Path(folder, str(start))
+                for _ in _merge_into(path, group):
+                    yield None
+                group = [opened.enter_context(path.open("rb"))]
             streams += group
         for line, failed, entry in _merge(streams):
             yield Result(line, failed, entry)
@@ -111,16 +128,18 @@ def _merge(streams: Sequence[IO[bytes]]) -> Iterator[Any]:
     return heapq.merge(*(map(json.loads, stream) for stream in streams), key=lambda item: item[0])
 
 
-def _merge_into(path: Path, streams: Sequence[IO[bytes]]) -> IO[bytes]:
+def _merge_into(path: Path, streams: Sequence[IO[bytes]]) -> Iterator[None]:
+    """Step by step; closes the streams in the end."""
     with path.open("wb") as out:
         for item in _merge(streams):
             out.write(dump(item))
+            yield
     for stream in streams:
         stream.close()
-    return path.open("rb")
 
 
-def remove_all(files: FileStore, batch_id: str) -> None:
-    """What only a batch under way needs."""
+def remove_all(files: FileStore, batch_id: str) -> Iterator[None]:
+    """What only a batch under way needs, step by step."""
     for name in files.list(_folder(batch_id)):
         files.delete(name, missing_ok=True)
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,15 @@ from tasks.batches import Line
 from tasks.endpoints import JOBS
 from tasks.job import preview
 from tasks.openai_format import MAX_CUSTOM_ID, in_body, job_fields
-from tasks.requests import HALF_PAIR, Problem, is_unicode, read_job
+from tasks.requests import (
+    HALF_PAIR,
+    TOO_MANY,
+    TOO_MANY_VALUES,
+    Problem,
+    has_too_many_values,
+    is_unicode,
+    read_job,
+)
 
 BAD_JSON = "invalid_json_line"
 NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
@@ -41,7 +50,7 @@ def kind_of(start: bytes) -> str | None:
 
 
 def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines that are not blank, from 1; None for one that is longer than may be held."""
+    """All lines, numbered from 1 and stripped; None for one that is longer than may be held."""
     number = 0
     while line := stream.readline(most_bytes + 1):
         number += 1
@@ -51,8 +60,8 @@ def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, byt
             while line and not line.endswith(b"\n"):
                 line = stream.readline(most_bytes)
             yield number, None
-        elif line := line.strip():
-            yield number, line
+        else:
+            yield number, line.strip()
 
 
 class LineDecoder:
@@ -75,7 +84,7 @@ class LineDecoder:
         self._max_bytes = max_bytes
         self._default_max_tokens = default_max_tokens
         self._default_model, self._choose_from = default_model, choose_from
-        self._seen: dict[str, int] = {}  # custom_id -> line
+        self._seen: dict[bytes, int] = {}  # digest of a custom_id -> line
 
     def decode(self, number: int, raw: bytes | None) -> Line | Refused:
         """raw: a line, or None for one that is too long."""
@@ -86,10 +95,11 @@ class LineDecoder:
         if isinstance(value, Problem):
             return Refused(number, None, value)
         custom_id = value.get("custom_id")
-        if (wrong := self._id_problem(number, custom_id)) is not None:
+        halves = b"\\ud" in raw or b"\\uD" in raw  # spelled in no other way
+        if (wrong := self._id_problem(number, custom_id, halves)) is not None:
             return Refused(number, None, wrong)
         assert isinstance(custom_id, str)
-        if not is_unicode(value):  # a refusal may repeat any part of it
+        if halves and not is_unicode(value):  # a refusal may repeat any part of it
             return Refused(number, custom_id, Problem(HALF_PAIR, code=BAD_JSON))
         fields, problems = job_fields(value)
         if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
@@ -111,20 +121,27 @@ class LineDecoder:
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
         return Line(number, custom_id, model, request, preview(sent))
 
-    def _id_problem(self, number: int, custom_id: object) -> Problem | None:
+    def _id_problem(self, number: int, custom_id: object, halves: bool) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
             return Problem(
                 f"must be a text of 1 to {MAX_CUSTOM_ID} characters", "custom_id", "invalid_custom_id"
             )
-        if not is_unicode(custom_id):
+        if halves and not is_unicode(custom_id):
             return Problem(HALF_PAIR, "custom_id", BAD_JSON)
-        first = self._seen.setdefault(custom_id, number)
+        first = self._seen.setdefault(digest(custom_id), number)
         if first != number:
             return Problem(f"{custom_id!r} is that of line {first} too", "custom_id", "duplicate_custom_id")
         return None
 
 
+def digest(text: str) -> bytes:
+    """What stands for a text in memory, however long the text: no two have the same."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
 def _object(raw: bytes) -> dict[str, Any] | Problem:
+    if has_too_many_values(raw):
+        return Problem(TOO_MANY, code=TOO_MANY_VALUES)
     try:
         value = json.loads(raw.decode(), parse_constant=_refuse)
     except UnicodeDecodeError as error:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
-from tasks.errors import BatchNotFound, IdempotencyConflict, LeadLost
+from tasks.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.job import Priority
 from tasks.scripts import answering, pairs
-from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, full
+from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, files_full, full
 
 Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
@@ -108,10 +109,12 @@ class BatchStore:
     """Over the connection and the scripts of a job store."""
 
     def __init__(self, jobs: JobStore) -> None:
+        self._settings = jobs.settings
         self._scripts = jobs.scripts
         self._run = jobs.scripts.run
         self._redis = jobs.redis
         self.prefix = jobs.prefix
+        self._led: dict[str, Batch] = {}  # the last round's, by their JSON: most of them stay as they are
         self._ttl_ms = jobs.ttl_ms
 
     # For the gateway
@@ -119,7 +122,8 @@ class BatchStore:
     def create(self, new: NewBatch) -> Batch:
         """Store a batch to validate, or give the earlier one of the idempotency key.
 
-        Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewBatch.
+        Raises IdempotencyConflict, LimitReached, FilesLimit and FileNotFound. Safe to repeat with the same
+        NewBatch.
         """
         fields: dict[str, str | int] = {
             "endpoint": new.endpoint,
@@ -141,19 +145,32 @@ class BatchStore:
             IDEMPOTENCY_TTL_MS,
             new.input_file_id,
             new.owner,
+            self._settings.max_files,
+            self._settings.max_files_bytes,
+            self._settings.max_stored_bytes,
             *(value for pair in fields.items() for value in pair),
         )
         if answer == "conflict":
             raise IdempotencyConflict(record)
+        if answer == "files":
+            raise files_full(record)
         if answer in FULL:
             raise full(answer, record)
-        batch = Batch.from_hash(pairs(record))
-        return batch if answer == "created" else self.get(batch.id)
+        if answer == "no_file":
+            raise FileNotFound(record)
+        return self._now(pairs(record))
 
     def earlier(self, key: str | None, body_hash: str) -> Batch | None:
         """The batch that came with this idempotency key; raises IdempotencyConflict for another body's."""
         record = earlier(self._scripts, "batch", key, body_hash)
-        return self.get(record["id"]) if record else None
+        return self._now(record) if record else None
+
+    def _now(self, record: Mapping[str, str]) -> Batch:
+        """The batch of a record that was just read, with what belongs to it unless it is gone by now."""
+        batch = Batch.from_hash(record)
+        with suppress(BatchNotFound):
+            return self.get(batch.id)
+        return batch
 
     def led(self) -> bool:
         """Whether some io worker works on batches."""
@@ -217,14 +234,12 @@ class BatchStore:
         if not answer[0]:
             return None
         _, now, outstanding, held, active, cleanup, keys, known = answer
+        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in active}
         return Work(
             int(now) / 1000,
             _by_lane(outstanding),
             _by_lane(held),
-            [
-                Active(Batch.from_hash(dict(zip(WORKED_ON, values, strict=True))), live, ended)
-                for values, live, ended in active
-            ],
+            [Active(self._led[text], live, ended) for text, live, ended in active],
             cleanup,
             {owner: float(weight) for owner, weight, _ in keys},
             frozenset(owner for owner, _, spent in keys if spent),
@@ -247,9 +262,14 @@ class BatchStore:
         each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return [Unsent(job_id, Priority.BULK, shown, of) for job_id, shown, of in each]
 
-    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> None:
-        """While a file is read: so many chunks can be sent, so many lines were seen. Raises LeadLost."""
-        _check(self._run("batch_chunks", token, batch_id, chunks, lines))
+    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
+        """While a file is read: so many chunks can be sent, so many lines were seen.
+
+        Gives what has ended the batch meanwhile. Raises LeadLost.
+        """
+        status, ending = self._run("batch_chunks", token, batch_id, chunks, lines)
+        _check(status)
+        return Ending(ending)
 
     def validated(
         self,
@@ -314,13 +334,15 @@ class BatchStore:
         taken: int,
         tokens: Sequence[int],
         codes: Mapping[str, int],
-    ) -> None:
+    ) -> bool:
         """The part of this number is durable, under this name; tokens: input, cached, output.
 
-        Raises LeadLost.
+        False where a part of this number was counted before. Raises LeadLost.
         """
         flat = (value for pair in codes.items() for value in pair)
-        _check(self._run("batch_collected", token, batch_id, number, part, taken, *tokens, *flat))
+        status = self._run("batch_collected", token, batch_id, number, part, taken, *tokens, *flat)
+        _check(status)
+        return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
         """All results are in parts, and these lines were never sent. Raises LeadLost."""
@@ -345,6 +367,11 @@ class BatchStore:
         """Ids of its jobs that have not ended."""
         with answering():
             return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live"))
+
+
+def _worked_on(text: str) -> Batch:
+    fields = zip(WORKED_ON, json.loads(text), strict=True)
+    return Batch.from_hash({name: value for name, value in fields if value is not False})
 
 
 def _by_lane(accounts: Sequence[str]) -> Lanes:

@@ -33,7 +33,7 @@ class Collector:
         self._last: dict[str, float] = {}  # batch -> when it was last collected, on the monotonic clock
 
     def collect(self, active: Active, now: float) -> int:
-        """What is due of one batch; how many results.
+        """What is due of one batch; how many ends need not be collected any more.
 
         now: Unix seconds. Raises LeadLost and what the stores raise.
         """
@@ -48,9 +48,11 @@ class Collector:
         name = new_part(ended.number)
         write_part(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
-        self._batches.collected(self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes)
+        counted = self._batches.collected(
+            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
+        )
         self._last[batch.id] = time.monotonic()
-        return len(jobs)
+        return ended.taken if counted else 0
 
     def forget(self, batch_id: str) -> None:
         self._last.pop(batch_id, None)

@@ -3,17 +3,34 @@
 In the threads pool an acknowledgement is put on the loop's list by the task's thread, but the loop
 sleeps on its sockets for up to a second before it looks there; until then the finished task still
 holds its place in the prefetch window and no next message is read. A pipe ends that sleep.
+
+Celery only logs an acknowledgement that fails. kombu then counts the message as unacknowledged for as long
+as the connection stands, so each such failure shrinks the prefetch window, and a worker whose window is used
+up takes no message any more. Here the first failure counts as the loss of the connection: the next one
+begins with a whole window.
+
+Redis answers a request for a message within a second, if only that there is none, but kombu waits for that
+without a limit. Here a connection whose answer is overdue counts as lost, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
 
+from tasks.queues import over_redis
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between looks for an answer that is overdue
 REFUSED_S = 1.0  # between attempts to go on with a broker that answers, and refuses
 PIPE_READ = 4096  # bytes; every waiting wake-up in one read
 # What a worker tells of its broker. The rest, which Celery would tell too, has the passwords of Sentinels.
@@ -21,7 +38,7 @@ TOLD = ("transport", "hostname", "port", "userid", "virtual_host", "connect_time
 
 
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """The stock consumer plus the pipe."""
+    """The stock consumer plus the pipe, and with a new connection after a failed acknowledgement."""
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
         """Its parts, as Flower lists them."""
@@ -37,6 +54,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
+        self._failed_channel: object = None  # to which an acknowledgement could not be sent
         super().__init__(*args, **kwargs)
 
     def wake(self) -> None:
@@ -48,6 +66,39 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         result = super().call_soon(p, *args, **kwargs)
         self.wake()
         return result
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        received: Callable[[Any], Any] = super().create_task_handler(*args, **kwargs)
+
+        def on_task_received(message: Any) -> Any:
+            message.ack_log_error = partial(self._settle, message, message.ack)
+            message.reject_log_error = partial(self._settle, message, message.reject)
+            return received(message)
+
+        return on_task_received
+
+    def _settle(
+        self,
+        message: Any,
+        send: Callable[..., object],
+        _: object,
+        errors: tuple[type[Exception], ...],
+        **how: Any,
+    ) -> None:
+        """Send an acknowledgement or a rejection. Runs in the event loop.
+
+        Raises one of `errors`, which makes the consumer connect again, at the first failure on its channel.
+        """
+        channel = message.channel
+        if channel is self._failed_channel:
+            return  # it is being closed, which puts its messages back
+        try:
+            send(**how)
+        except errors as error:
+            log.warning("message %s could not be acknowledged: %s", message.delivery_tag, error)
+            if self.blueprint.state == RUN and self.task_consumer and channel is self.task_consumer.channel:
+                self._failed_channel = channel
+                raise
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         super().on_connection_error_before_connected(exc)
@@ -69,6 +120,18 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
         hub.add_reader(self._wake_read, self._drain)
+        if over_redis(self.app):
+            hub.call_repeatedly(LOOK_S, self._check_answer)
+
+    def _check_answer(self) -> None:
+        """Raises OSError, which makes the consumer connect again, when Redis owes an answer for too long."""
+        channel = self.task_consumer.channel
+        waiting_on = channel._in_poll
+        if not waiting_on:
+            return
+        silent_s = time.monotonic() - channel._queue_cycle.asked_at
+        if silent_s > channel.brpop_timeout + channel.socket_timeout and not waiting_on.can_read(timeout=0):
+            raise TimeoutError(f"the broker has said nothing for {silent_s:.0f} s")
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks import ids
 from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.job import seconds
 from tasks.scripts import answering
@@ -81,7 +82,7 @@ class Due:
     tries: int
     owner: str
     url: str
-    receiver: str
+    host: str
     body: bytes
     at: float  # Unix seconds by the clock of Redis
 
@@ -150,6 +151,8 @@ class DeliveryStore:
 
     def of_object(self, object_id: str, owner: str) -> list[Delivery]:
         """What was told of a job or a batch: nothing, or its end."""
+        if not (ids.JOB.matches(object_id) or ids.BATCH.matches(object_id)):
+            return []
         return self._load([f"evt_{object_id.partition('_')[2]}"], owner, object_id)
 
     def replay(self, delivery_id: str, owner: str) -> Delivery:
@@ -178,24 +181,19 @@ class DeliveryStore:
         return list(self._settings.webhook_keys) or self.secrets(owner).all
 
     def take(
-        self,
-        most: int,
-        most_to_one: int,
-        receivers: Mapping[str, int],
-        most_of_one: int | None = None,
-        owners: Mapping[str, int] | None = None,
+        self, most: int, free: int, most_to_one: int, held: Mapping[tuple[str, str], int]
     ) -> tuple[list[Due], float | None]:
         """Deliveries to attempt within lease_s, and the seconds until the next is due, where that is known.
 
-        receivers, owners: how many the caller is sending to each, and of each. It is given no more than makes
-        most_to_one and most_of_one.
+        free: how many the caller can send besides what it does. held: those that it is sending, by owner and
+        host. At most most_to_one go to a host; of either an owner gets its share (tasks/webhook_slots.py).
         """
-        sending = json.dumps(dict(receivers)), json.dumps(dict(owners or {}))
-        bounds = most, most_to_one, most_of_one or most, MOST_LOST, *self._bounds()
-        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, *sending)
+        sending = json.dumps([(owner, host, count) for (owner, host), count in held.items()])
+        bounds = most, free, most_to_one, MOST_LOST, *self._bounds()
+        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, sending)
         due = [
-            Due(name, int(number), int(tries), owner, url, receiver, body.encode(), int(now) / 1000)
-            for name, number, tries, owner, url, receiver, body in zip(
+            Due(name, int(number), int(tries), owner, url, host, body.encode(), int(now) / 1000)
+            for name, number, tries, owner, url, host, body in zip(
                 *(flat[i::7] for i in range(7)), strict=True
             )
         ]

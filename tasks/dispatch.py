@@ -12,7 +12,7 @@ from itertools import takewhile
 from tasks.batch import Batch, line_job_id
 from tasks.batch_files import read_chunk
 from tasks.batches import Active, BatchStore, Lanes, Line, Work
-from tasks.fairness import HELD, Source, shares
+from tasks.fairness import HELD, Source, in_turns, shares
 from tasks.files import FileStore
 from tasks.job import Priority
 from tasks.patience import Patience
@@ -104,7 +104,7 @@ class Dispatcher:
         served: Counter[tuple[str, str]] = Counter()
         in_hand: Counter[str] = Counter()
         found: defaultdict[str, list[Source]] = defaultdict(list)
-        for batch in sorted(batches.values(), key=_rank):
+        for batch in in_turns(sorted(batches.values(), key=_rank), lambda one: one.owner):
             owner, guess = batch.owner, self._lane(batch, known)
             full = served[owner, guess] == IN_HAND or in_hand[owner] == MOST_IN_HAND
             if not self._has_chunk(batch) and (late or full):

@@ -5,7 +5,9 @@ TasksError
 ├── StoreUnavailable       Redis cannot be reached, is full, or did not answer in time
 ├── PublishFailed          the record is stored, but its Celery message could not be sent
 ├── LimitReached           too much is queued, of all or of one key
-│   └── BudgetSpent        a key has no tokens left today
+│   ├── BudgetSpent        a key has no tokens left today
+│   └── StorageLimit       an owner's records take as much of Redis as they may
+├── FilesLimit             an owner's files are as many or as large as they may be
 ├── KeyNotFound            no API key under this id
 ├── InvalidRequest         a body is not what its schema says; `param` names the field at fault
 ├── JobNotFound            no record under this id
@@ -23,9 +25,13 @@ TasksError
 ├── SecretFixed            the settings give the secrets of webhooks
 ├── SecretChanging         the secret of webhooks was changed less than a day ago
 ├── TargetRefused          a webhook leads where nothing may be sent
+├── AnswerTooLong          a receiver of a webhook answers with more than is read
+├── AddressBusy            too many webhooks are on their way to one address
 ├── IdempotencyConflict    the same idempotency key came with another body
 └── JobFailed              what the Celery task raises so that Flower shows a failed job as failed
 """
+
+MOST_SHOWN = 100  # characters
 
 
 class TasksError(Exception):
@@ -62,11 +68,25 @@ class BudgetSpent(LimitReached):
         )
 
 
+class StorageLimit(LimitReached):
+    """An owner's records take as many bytes of Redis as they may."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"jobs, batches and deliveries of webhooks may take {limit:,} bytes, with results to come: "
+            "delete jobs and batches that have ended, or wait until they are dropped"
+        )
+
+
+class FilesLimit(TasksError):
+    """An owner's files are as many, or together as large, as they may be."""
+
+
 class KeyNotFound(TasksError):
     """No API key has this id."""
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"no API key with id {key_id!r}")
+        super().__init__(f"no API key with id {_cut(key_id)!r}")
 
 
 class InvalidRequest(TasksError):
@@ -82,7 +102,7 @@ class JobNotFound(TasksError):
     """No job has this id; it never existed, was deleted, or its time to live has passed."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"no job with id {job_id!r}")
+        super().__init__(f"no job with id {_cut(job_id)!r}")
 
 
 class JobNotFinished(TasksError):
@@ -96,7 +116,7 @@ class BatchNotFound(TasksError):
     """No batch has this id."""
 
     def __init__(self, batch_id: str) -> None:
-        super().__init__(f"no batch with id {batch_id!r}")
+        super().__init__(f"no batch with id {_cut(batch_id)!r}")
 
 
 class BatchRefused(TasksError):
@@ -118,7 +138,7 @@ class FileNotFound(TasksError):
     """No file has this id; it never existed, was deleted, or has expired."""
 
     def __init__(self, file_id: str) -> None:
-        super().__init__(f"no file with id {file_id!r}")
+        super().__init__(f"no file with id {_cut(file_id)!r}")
 
 
 class FileInUse(TasksError):
@@ -154,7 +174,7 @@ class DeliveryNotFound(TasksError):
     """No delivery has this id; it never existed, or its time has passed."""
 
     def __init__(self, delivery_id: str) -> None:
-        super().__init__(f"no delivery with id {delivery_id!r}")
+        super().__init__(f"no delivery with id {_cut(delivery_id)!r}")
 
 
 class SecretFixed(TasksError):
@@ -178,6 +198,14 @@ class TargetRefused(TasksError):
     """A webhook leads where nothing may be sent; the message is one line."""
 
 
+class AnswerTooLong(TasksError):
+    """A receiver of a webhook sends more than is read before its answer is complete; one line."""
+
+
+class AddressBusy(TasksError):
+    """Too many webhooks are on their way to one address; the message is one line."""
+
+
 class IdempotencyConflict(TasksError):
     """The idempotency key was already used with another body."""
 
@@ -190,3 +218,8 @@ class JobFailed(TasksError):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _cut(given: str) -> str:
+    """What somebody gave as an id, repeated in an error: no longer than an id may be."""
+    return given[:MOST_SHOWN]

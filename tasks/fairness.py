@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 HELD = ""  # the source of jobs that were submitted one by one
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,13 @@ def shares(
         if queue:
             heapq.heappush(turns, (load + 1 / weights.get(owner, 1.0), owner))
     return sent
+
+
+def in_turns(items: Iterable[T], owner: Callable[[T], str]) -> list[T]:
+    """The first of each owner, then the second of each, and so on; otherwise in the order given."""
+    seen: Counter[str] = Counter()
+    placed = []
+    for item in items:
+        placed.append((seen[owner(item)], item))
+        seen[owner(item)] += 1
+    return [item for _, item in sorted(placed, key=lambda one: one[0])]

@@ -42,9 +42,12 @@ class FileKeeper:
         self.records = records
         self._swept_at = float("-inf")
 
-    def begin(self, file_id: str | None = None) -> Upload:
-        """A new file; who names it must give the same content each time. Raises FileStoreUnavailable."""
-        return Upload(self, file_id or new_file_id())
+    def begin(self, file_id: str | None = None, *, owner: str = "", most_bytes: int = 0) -> Upload:
+        """A new file; who names it must give the same content each time.
+
+        owner: who must have room for most_bytes. Raises FilesLimit and FileStoreUnavailable.
+        """
+        return Upload(self, file_id or new_file_id(), owner, most_bytes)
 
     def delete(self, file_id: str, owner: str | None = None) -> None:
         """Raises FileNotFound or FileInUse. What the store fails to remove now, drop_expired() will."""
@@ -79,14 +82,14 @@ class FileKeeper:
 class Upload:
     """A file being written, by one thread at a time. As a context it is aborted unless finished."""
 
-    def __init__(self, keeper: FileKeeper, file_id: str) -> None:
+    def __init__(self, keeper: FileKeeper, file_id: str, owner: str, most_bytes: int) -> None:
         self.id = file_id
         self.bytes = 0
         self._keeper = keeper
         self._hash = hashlib.sha256()
         self._finished = False
         self._renewed_at = time.monotonic()
-        keeper.records.begin(file_id)
+        keeper.records.begin(file_id, owner, most_bytes)
         try:
             self._object = keeper.objects.open_new(object_name(file_id))
         except FileStoreUnavailable:

@@ -5,15 +5,15 @@ Every method raises StoreUnavailable when Redis does not answer in time.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tasks import ids
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
 from tasks.scripts import answering, pairs
-from tasks.store import IDEMPOTENCY_TTL_MS, JobStore
+from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, files_full
 
 WRITER_LEASE_MS = 3_600_000  # a writer that says nothing for an hour is dead, whatever it writes to
 AGAIN_MS = 60_000  # until a removal that was not confirmed is tried again, or a file in use is looked at
@@ -29,7 +29,7 @@ class Purpose(StrEnum):
 
 def new_file_id() -> str:
     """A fresh random file id."""
-    return f"file_{uuid.uuid4().hex}"
+    return ids.FILE.new()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +96,24 @@ class FileRecords:
     """Kept in the Redis of a job store. Thread-safe."""
 
     def __init__(self, store: JobStore) -> None:
+        self._settings = store.settings
         self._redis = store.redis
         self._prefix = store.prefix
         self._scripts = store.scripts
 
-    def begin(self, file_id: str) -> None:
+    def begin(self, file_id: str, owner: str = "", most_bytes: int = 0) -> None:
         """Announce an object: it is removed unless create() comes, or renew(), within WRITER_LEASE_MS.
 
-        Raises FileStoreUnavailable while an earlier object of this id is being removed.
+        owner: who must have room for a file of most_bytes, which is reserved meanwhile; "" asks nobody.
+        Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
-        if not self._scripts.run("file_begin", file_id, WRITER_LEASE_MS):
+        s = self._settings
+        limits = (s.max_files, s.max_files_bytes)
+        answer, *told = self._scripts.run("file_begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
+        if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")
+        if answer == "files":
+            raise files_full(told[0])
 
     def renew(self, file_id: str) -> bool:
         """Say that the writer lives. False: the object has been given up."""
@@ -173,10 +180,7 @@ class FileRecords:
 
     def gone(self, file_id: str) -> None:
         """The object is removed, or never was."""
-        with answering(), self._redis.pipeline() as pipe:
-            pipe.zrem(f"{self._prefix}file_begun", file_id)
-            pipe.zrem(f"{self._prefix}file_garbage", file_id)
-            pipe.execute()
+        self._scripts.run("file_gone", file_id)
 
 
 def given_up(file_id: str) -> FileStoreUnavailable:

@@ -80,8 +80,10 @@ class FileStore(ABC):
         """Remove it; raises ObjectMissing unless missing_ok."""
 
     @abstractmethod
-    def local_copy(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """The object as a seekable local file, for as long as the context; raises ObjectMissing."""
+    def local_copy(self, name: str) -> AbstractContextManager[tuple[BinaryIO, Iterator[None]]]:
+        """The object as a seekable local file, for as long as the context, and the steps that fill it, which
+        are to be taken first; raises ObjectMissing.
+        """
 
     @abstractmethod
     def sweep(self, older_than_s: float) -> int:

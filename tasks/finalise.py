@@ -6,13 +6,14 @@ Stopped anywhere, it is done again: the files have the same ids, and appear whol
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from tasks.batch import Batch, BatchStatus, Ending
-from tasks.batch_files import UNSENT, Result, dump, merged, read_chunk, write_part
+from tasks.batch_files import UNSENT, Result, dump, dump_result, merging, part_name, read_chunk
 from tasks.batches import BatchStore
 from tasks.file_keeper import FileKeeper, Upload
 from tasks.file_records import Purpose
+from tasks.turns import Steps
 
 OUTPUT, ERRORS = "output", "error"
 CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
@@ -34,30 +35,44 @@ class Finaliser:
         self._keeper, self._batches, self._token = keeper, batches, token
         self._files = keeper.objects
 
-    def run(self, batch_id: str) -> None:
-        """Raises LeadLost, ObjectMissing, and what the stores raise."""
+    def run(self, batch_id: str) -> Steps:
+        """In short steps. Raises LeadLost, ObjectMissing, and what the stores raise."""
         batch = self._batches.get(batch_id)
         if batch.ended:
             return
-        unsent = [_never_sent(batch, *line) for line in self._left(batch)]
-        if unsent:
-            write_part(self._files, batch.id, UNSENT, unsent)
-        self._batches.finalizing(self._token, batch.id, len(unsent), CODES[batch.ending])
-        made = self._write_files(batch)
+        unsent = yield from self._write_unsent(batch)
+        self._batches.finalizing(self._token, batch.id, unsent, CODES[batch.ending])
+        made = yield from self._write_files(batch)
         self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
 
-    def _left(self, batch: Batch) -> Iterator[tuple[int, str]]:
-        """Number and custom id of the lines that were never sent."""
+    def _write_unsent(self, batch: Batch) -> Generator[None, None, int]:
+        """The part of the lines that were never sent, if there are any; gives their number.
+
+        Holds their numbers and custom ids in memory.
+        """
+        left: list[tuple[int, str]] = []
         for number in range(batch.chunk, batch.chunks):
             start = batch.place if number == batch.chunk else 0
-            for line in read_chunk(self._files, batch.id, number)[start:]:
-                yield line.number, line.custom_id
+            left += [
+                (line.number, line.custom_id) for line in read_chunk(self._files, batch.id, number)[start:]
+            ]
+            yield
+        if left:
+            left.sort()
+            with self._files.open_new(part_name(batch.id, UNSENT)) as out:
+                for line in left:
+                    out.write(dump_result(_never_sent(batch, *line)))
+                    yield
+        return len(left)
 
-    def _write_files(self, batch: Batch) -> dict[str, str]:
+    def _write_files(self, batch: Batch) -> Generator[None, None, dict[str, str]]:
         """The ids of the files, by their field; none for a file that would be empty."""
         files: dict[str, Upload] = {}
         with contextlib.ExitStack() as open_files:
-            for result in merged(self._files, batch.id, batch.parts):
+            for result in merging(self._files, batch.id, batch.parts):
+                yield
+                if result is None:
+                    continue
                 kind = ERRORS if result.failed else OUTPUT
                 if kind not in files:
                     file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
@@ -66,6 +81,7 @@ class Finaliser:
             for kind, file in files.items():
                 name = f"{batch.id}_{kind}.jsonl"
                 file.finish(name, Purpose.BATCH_OUTPUT, batch.output_expires_s, owner=batch.owner)
+                yield
         return {f"{kind}_file_id": file.id for kind, file in files.items()}
 
 

@@ -71,9 +71,9 @@ class FolderStore(FileStore):
                 return
 
     @contextmanager
-    def local_copy(self, name: str) -> Iterator[BinaryIO]:
+    def local_copy(self, name: str) -> Iterator[tuple[BinaryIO, Iterator[None]]]:
         with self.open(name) as file:
-            yield file
+            yield file, iter(())
 
     def sweep(self, older_than_s: float) -> int:
         removed = 0

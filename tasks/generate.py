@@ -53,6 +53,7 @@ from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
 from tasks.queues import GENERATE, QUEUES, add_queue, queue_of
+from tasks.readiness import tell_ready
 from tasks.registry import Registry, WorkerInfo
 from tasks.room import Room
 from tasks.settings import Settings
@@ -399,6 +400,7 @@ def _start(**_: object) -> None:
 def _ready(sender: WakingConsumer, **_: object) -> None:
     global _consumer
     _consumer = sender
+    tell_ready()
     if _worker is not None:
         _worker.heartbeat.start()
         _worker.reporter.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from tasks.errors import TargetRefused
@@ -33,28 +33,35 @@ NOT_PUBLIC = tuple(
         "3fff::/20",  # documentation
     )
 )
+HOLD_V4 = (ip_network("::/96"), ip_network("::ffff:0:0:0/96"))  # compatible, and translated (SIIT)
+NAT64 = ip_network("64:ff9b::/96")
 Resolve = Callable[..., list[tuple[Any, ...]]]
 
 log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Thread-safe. resolve is socket.getaddrinfo, or for tests what stands for a name server."""
+    """Thread-safe. denied: refused whatever else allows it.
+
+    resolve is socket.getaddrinfo, or for tests what stands for a name server.
+    """
 
     def __init__(
         self,
         allowed: Iterable[Network] = (),
+        denied: Iterable[Network] = (),
         *,
         allow_all: bool = False,
         resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._allowed = tuple(allowed)
+        self._denied = tuple(denied)
         self._allow_all = allow_all
         self._resolve = resolve
 
     @classmethod
     def of(cls, settings: Settings) -> Guard:
-        return cls(settings.webhook_allow, allow_all=settings.webhook_allow_private)
+        return cls(settings.webhook_allow, settings.webhook_deny, allow_all=settings.webhook_allow_private)
 
     def check_literal(self, host: str) -> None:
         """Raise TargetRefused where it is known without asking a name server; names pass."""
@@ -83,18 +90,43 @@ class Guard:
         return addresses
 
     def _forbidden(self, addresses: Iterable[str]) -> list[str]:
-        return [a for a in addresses if not (self._allow_all or self._may_reach(a))]
+        return [a for a in addresses if not self._may_reach(a)]
 
     def _may_reach(self, text: str) -> bool:
-        if "%" in text:  # of one network interface
+        plain, interface, _ = text.partition("%")
+        address = ip_address(plain)
+        inner = embedded(address)
+        if any(each in network for each in (address, *inner) for network in self._denied):
             return False
-        address = ip_address(text)
+        if self._allow_all or interface:
+            return self._allow_all
         if any(address in network for network in self._allowed):
-            return True
+            return address not in NAT64 or self._may_reach(str(inner[0]))
         if any(address in network for network in NOT_PUBLIC):
             return False
         unusual = address.is_multicast or address.is_reserved or not address.is_global
-        return not unusual and (isinstance(address, IPv4Address) or address in PUBLIC_V6)
+        return not (unusual or is_own(text)) and (isinstance(address, IPv4Address) or address in PUBLIC_V6)
+
+
+def embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    """The addresses of IPv4 in one of IPv6: mapped, compatible, translated, NAT64, 6to4, Teredo."""
+    if isinstance(address, IPv4Address):
+        return []
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    found = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
+    holds_last = address in NAT64 or any(address in network for network in HOLD_V4)
+    return [each for each in (*found, last if holds_last else None) if each is not None]
+
+
+def is_own(text: str) -> bool:
+    """Whether this machine has the address: the system would use it to reach itself. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((text, 9))
+            return ip_address(asked.getsockname()[0]) == ip_address(text)
+    except OSError:  # no way there
+        return False
 
 
 def _refused(host: str) -> str:

@@ -1,23 +1,17 @@
 """The io worker: batches, webhooks, the periodic reconciler, the removal of files whose time is over.
 
-`celery -A tasks.app worker -B -P threads -c 4 -I tasks.io -Q medusaq.io`
+`celery -A tasks.app worker -P threads -c 4 -I tasks.io -Q medusaq.io`
 """
 
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import socket
-import sys
-import time
-from datetime import UTC, datetime, timedelta
 
 from celery import signals
-from celery.schedules import schedule
 from prometheus_client import Counter
 
 from tasks.app import app, settings
@@ -28,16 +22,17 @@ from tasks.figures import REGISTRY
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
 from tasks.files import make_store
+from tasks.periodic import Periodic
 from tasks.publish import Publisher
-from tasks.queues import DROP_FILES, IO_QUEUE, RECONCILE
+from tasks.readiness import tell_ready
 from tasks.store import JobStore
 from tasks.webhook_sender import WebhookSender
 
 log = logging.getLogger(__name__)
 
-EXPIRES_TICKS = 5  # ticks that pile up while the io worker is away are dropped: one does the work of all
 DROP_FILES_TICKS = 5  # reconciliations for each look at the files: theirs is a time of days
-PR_SET_PDEATHSIG = 1  # prctl(2)
+# With which io workers of earlier releases, on Celery's beat, told each other when to look.
+EARLIER_TICKS = ("medusaq.reconcile", "medusaq.drop_files")
 
 RECONCILED = Counter(
     "medusaq_reconciled_jobs",
@@ -50,30 +45,6 @@ for _outcome in OUTCOMES:  # they are there before the first
     RECONCILED.labels(_outcome)
 
 
-def _steady_now() -> datetime:
-    """Goes on when the clock is set: by that, beat would rest for as long as it was put back."""
-    return datetime.fromtimestamp(time.monotonic(), UTC)
-
-
-def _every(seconds: float) -> schedule:
-    return schedule(timedelta(seconds=seconds), nowfun=_steady_now)
-
-
-app.conf.beat_schedule = {
-    "reconcile": {
-        "task": RECONCILE,
-        "schedule": _every(settings.reconcile_s),
-        "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * EXPIRES_TICKS},
-    },
-    # Beside the reconciler, not in it: a file store that is away may take a minute to say so.
-    "drop_files": {
-        "task": DROP_FILES,
-        "schedule": _every(settings.reconcile_s * DROP_FILES_TICKS),
-        "options": {"queue": IO_QUEUE, "expires": settings.reconcile_s * DROP_FILES_TICKS},
-    },
-}
-
-_parent = os.getpid()
 _store = JobStore(settings)
 _publisher = Publisher(app)
 try:
@@ -94,10 +65,15 @@ def _start(**_: object) -> None:
     _webhooks.start()
     _reporter = FigureReporter(settings, _store, "io", f"{socket.gethostname()}:{os.getpid()}")
     _reporter.start()
+    for periodic in _periodic:
+        periodic.start()
+    tell_ready()
 
 
 @signals.worker_shutdown.connect
 def _stop(**_: object) -> None:
+    for periodic in _periodic:
+        periodic.stop()
     if _batches is not None:
         _batches.stop()
     if _webhooks is not None:
@@ -106,17 +82,6 @@ def _stop(**_: object) -> None:
         _reporter.stop()
 
 
-@signals.beat_embedded_init.connect
-def _in_beat_process(**_: object) -> None:
-    """Beat is a child process: keep its ticks out of Flower, and end it with a killed parent."""
-    app.conf.task_send_sent_event = False
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != _parent:
-            raise SystemExit
-
-
-@app.task(name=RECONCILE, send_events=False, acks_late=False)
 def reconcile() -> None:
     """Requeue, expire, resend and drop what is due."""
     try:
@@ -125,7 +90,6 @@ def reconcile() -> None:
         log.warning("reconcile skipped: %s", error)
 
 
-@app.task(name=DROP_FILES, send_events=False, acks_late=False)
 def drop_files() -> None:
     """Remove files that have expired, and what killed uploads left."""
     try:
@@ -133,6 +97,21 @@ def drop_files() -> None:
             log.info("files: %d removed", removed)
     except (FileStoreUnavailable, StoreUnavailable) as error:
         log.warning("files: removal skipped: %s", error)
+
+
+def _nothing() -> None:
+    """This process has its own clock."""
+
+
+for _name in EARLIER_TICKS:
+    app.task(name=_name, send_events=False, acks_late=False)(_nothing)
+
+# Threads, not messages: what brings lost messages back depends on none. Removal is beside the reconciler,
+# not in it, because a file store that is away may take a minute to say so.
+_periodic = (
+    Periodic("reconcile", settings.reconcile_s, reconcile),
+    Periodic("drop-files", settings.reconcile_s * DROP_FILES_TICKS, drop_files),
+)
 
 
 def reconcile_once(store: JobStore, publisher: Publisher) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tasks import ids
 from tasks.webhook import Webhook
 
 PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
@@ -26,6 +26,10 @@ class Status(StrEnum):
     EXPIRED = "expired"
 
 
+CHANGING = (  # fields of the hash that a job is made of, but for its request
+    *("id", "status", "priority", "model", "created_at", "started_at", "finished_at", "deadline", "attempts"),
+    *("worker", "metadata", "result", "error", "owner", "lane"),
+)
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
 
@@ -53,7 +57,7 @@ class Priority(StrEnum):
 
 def new_job_id() -> str:
     """A fresh random job id."""
-    return f"job_{uuid.uuid4().hex}"
+    return ids.JOB.new()
 
 
 def random_seed() -> int:
@@ -140,8 +144,38 @@ class Job:
         return self.status in TERMINAL
 
     @classmethod
-    def from_hash(cls, fields: Mapping[str, str]) -> Job:
-        """From the Redis hash, where absent and empty both mean none."""
+    def created(
+        cls,
+        new: NewJob,
+        job_id: str,
+        request: dict[str, Any],
+        deadline_ms: int | None,
+        now_ms: int,
+        lane: str,
+    ) -> Job:
+        """As it stands when it was stored."""
+        return cls(
+            id=job_id,
+            status=Status.QUEUED,
+            priority=new.priority,
+            model=new.model or None,
+            created_at=now_ms / 1000,
+            started_at=None,
+            finished_at=None,
+            deadline=None if deadline_ms is None else deadline_ms / 1000,
+            attempts=0,
+            worker=None,
+            metadata=dict(new.metadata),
+            request=request,
+            result=None,
+            error=None,
+            owner=new.owner,
+            lane=lane,
+        )
+
+    @classmethod
+    def from_hash(cls, fields: Mapping[str, str], request: dict[str, Any] | None = None) -> Job:
+        """From the Redis hash, where absent and empty both mean none. request: where it is known already."""
         return cls(
             id=fields["id"],
             status=Status(fields["status"]),
@@ -154,7 +188,7 @@ class Job:
             attempts=int(fields["attempts"]),
             worker=fields.get("worker") or None,
             metadata=json.loads(fields["metadata"]),
-            request=json.loads(fields["request"]),
+            request=json.loads(fields["request"]) if request is None else request,
             result=_object(fields.get("result")),
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),

@@ -16,6 +16,7 @@ class Limits:
     """Of one key; None is without limit. weight: its share of the workers for bulk work.
 
     max_jobs: waiting or running at the same time, lines of batches aside. max_batches: that have not ended.
+    max_files, max_files_bytes and max_stored_bytes, of records in Redis: None is what the settings say.
     """
 
     requests_per_minute: int | None = None
@@ -23,6 +24,9 @@ class Limits:
     max_jobs: int | None = DEFAULT_MAX_JOBS
     max_batches: int | None = DEFAULT_MAX_BATCHES
     weight: float = 1.0
+    max_files: int | None = None
+    max_files_bytes: int | None = None
+    max_stored_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,20 @@ class ApiKey:
     tokens_today: int = 0
     jobs: int = 0
     batches: int = 0
+    files: int = 0
+    files_bytes: int = 0
+    stored_bytes: int = 0
 
     @classmethod
     def from_hash(
-        cls, fields: Mapping[str, str], tokens_today: int = 0, jobs: int = 0, batches: int = 0
+        cls,
+        fields: Mapping[str, str],
+        tokens_today: int = 0,
+        jobs: int = 0,
+        batches: int = 0,
+        files: int = 0,
+        files_bytes: int = 0,
+        stored_bytes: int = 0,
     ) -> ApiKey:
         revoked = fields.get("revoked_at")
         return cls(
@@ -56,10 +70,16 @@ class ApiKey:
                 _number(fields["max_jobs"]),
                 _number(fields.get("max_batches", "")),
                 float(fields["weight"]),
+                _number(fields.get("max_files", "")),
+                _number(fields.get("max_files_bytes", "")),
+                _number(fields.get("max_stored_bytes", "")),
             ),
             tokens_today=tokens_today,
             jobs=jobs,
             batches=batches,
+            files=files,
+            files_bytes=files_bytes,
+            stored_bytes=stored_bytes,
         )
 
 

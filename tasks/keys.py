@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from tasks import ids
 from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
 from tasks.key import Admission, ApiKey, KeyStanding, Limits, Rate
-from tasks.scripts import pairs
+from tasks.scripts import answering, pairs
 from tasks.settings import Settings, is_loopback
 from tasks.store import JobStore
 
@@ -28,6 +28,8 @@ class KeyStore:
 
     def __init__(self, store: JobStore) -> None:
         self._scripts = store.scripts
+        self._redis = store.redis
+        self._prefix = store.prefix
 
     def create(self, name: str, limits: Limits) -> tuple[ApiKey, str]:
         """A new key and its secret, which is kept nowhere."""
@@ -40,23 +42,39 @@ class KeyStore:
             "max_jobs": limits.max_jobs or "",
             "max_batches": limits.max_batches or "",
             "weight": str(limits.weight),
+            "max_files": limits.max_files or "",
+            "max_files_bytes": limits.max_files_bytes or "",
+            "max_stored_bytes": limits.max_stored_bytes or "",
         }
         flat = (value for pair in fields.items() for value in pair)
-        key_id = f"key_{uuid.uuid4().hex}"
+        key_id = ids.KEY.new()
         record = self._scripts.run("key_create", key_id, digest(secret), *flat)
         return ApiKey.from_hash(pairs(record)), secret
 
     def list(self) -> list[ApiKey]:
         """All that were ever made, the oldest first."""
         return [
-            ApiKey.from_hash(pairs(record), int(spent), int(jobs), int(batches))
-            for record, spent, jobs, batches in self._scripts.run("key_list")
+            ApiKey.from_hash(pairs(record), *map(int, counts))
+            for record, *counts in self._scripts.run("key_list")
         ]
 
     def revoke(self, key_id: str) -> None:
-        """From the next request on it is refused; what it has sent goes on. Raises KeyNotFound."""
-        if not self._scripts.run("key_revoke", key_id):
+        """Refuse it from the next request on, and end those under way within seconds; jobs and batches that
+        it has sent go on. Raises KeyNotFound."""
+        if not (ids.KEY.matches(key_id) and self._scripts.run("key_revoke", key_id)):
             raise KeyNotFound(key_id)
+
+    def revoked(self, key_ids: Collection[str]) -> set[str]:
+        """Those of them that do not stand any more, in one round trip."""
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
+            for key_id in key_ids:
+                pipe.hmget(f"{self._prefix}key:{key_id}", "id", "revoked_at")
+            records = pipe.execute()
+        return {
+            key_id
+            for key_id, (known, revoked_at) in zip(key_ids, records, strict=True)
+            if not known or revoked_at
+        }
 
     def standing(self) -> KeyStanding:
         """NEVER, NONE, or UNKNOWN where keys stand."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+MAX_TOOL_CALLS = 128  # of one message, as in the OpenAI API
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -43,7 +44,9 @@ class Message(Strict):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     name: Name | None = None
-    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(min_length=1, max_length=MAX_TOOL_CALLS, fail_fast=True)] | None
+    ) = None
     tool_call_id: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from tasks.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
-from tasks.requests import SEED_LIMIT, UNKNOWN_FIELD, Problem
+from tasks.requests import MAX_MESSAGES, MOST_FINDINGS, SEED_LIMIT, UNKNOWN_FIELD, Problem
 
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's
@@ -157,7 +157,7 @@ def _chat(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         body["logprobs"] = 0 if top is None else top
     elif top is not None and not _same(top, 0):
         problems.append(Problem("needs logprobs to be true", "top_logprobs"))
-    if isinstance(body.get("messages"), list):
+    if isinstance(body.get("messages"), list) and len(body["messages"]) <= MAX_MESSAGES:
         body["messages"] = [
             _message(message, f"messages.{index}", problems) for index, message in enumerate(body["messages"])
         ]
@@ -188,6 +188,8 @@ def _message(message: Any, path: str, problems: list[Problem]) -> Any:
 def _text(parts: list[Any], path: str, problems: list[Problem]) -> str:
     texts = []
     for index, part in enumerate(parts):
+        if len(problems) > MOST_FINDINGS:
+            break
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get(kind) if kind in ("text", "refusal") else None
         if isinstance(text, str):

@@ -7,6 +7,7 @@ what any worker may run.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -22,9 +23,7 @@ from tasks.redis_options import tls_options
 from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings
 
-GENERATE = "medusaq.generate"  # task names: part of the wire format between gateway and workers
-RECONCILE = "medusaq.reconcile"
-DROP_FILES = "medusaq.drop_files"
+GENERATE = "medusaq.generate"  # the task's name: part of the wire format between gateway and workers
 QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
 IO_QUEUE = "medusaq.io"
 LONGEST_NAME = 200  # characters of a queue's name: RabbitMQ takes 255 bytes
@@ -42,7 +41,10 @@ class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no ty
     random in each process; its "sorted" cycle would put bulk first.
     """
 
+    asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
+
     def consume(self, n: int) -> Sequence[str]:
+        self.asked_at = time.monotonic()
         return sorted(self.items[:n], key=_rank)  # stable: the turns stay
 
     def rotate(self, last_used: str) -> str:
@@ -108,7 +110,6 @@ def make_app(settings: Settings) -> Celery:
         worker_soft_shutdown_timeout=settings.drain_s,
         worker_cancel_long_running_tasks_on_connection_loss=False,  # they go on; the lease decides
         worker_redirect_stdouts=False,
-        beat_scheduler="celery.beat:Scheduler",  # in memory: no schedule file in the working directory
     )
     return app
 

@@ -6,6 +6,7 @@ Without the web framework. What is wrong with a body is a Problem, one line that
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,16 +29,25 @@ from tasks.messages import Message, ResponseFormat, Strict, Tool, wrong
 from tasks.webhook_request import JobWebhook
 
 MAX_STOPS = 16
+MAX_STOP = 512  # characters: at each token the text's end is compared with every beginning of it
 MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
 MAX_METADATA = 16  # the limits of the OpenAI API: 16 keys, 64 and 512 characters
 MAX_TOOLS = 128  # likewise
+MAX_MODEL = 1024  # characters of a name: it is part of keys of Redis, and errors repeat it
+MAX_MESSAGES = 2048  # likewise
+MOST_FINDINGS = 1000  # of one body: each takes 40 µs and a kilobyte to describe
+MAX_VALUES = 30_000  # of JSON in a body: 2,048 messages that each call a tool have 20,000
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # without an end too: matches in linear time
+MOST_SHOWN = 500  # characters of a field or a message that a refusal repeats: its sender chose them
 LAST_SECOND = 253_402_300_799  # of the year 9999, in Unix seconds
 MAX_TOKENS = 2**31 - 1  # a C int; what the model allows is checked against the live workers
 SEED_LIMIT = 2**63  # signed 64-bit, as the engine takes it
 INVALID_VALUE = "invalid_value"
+TOO_MANY_VALUES = "too_many_values"
 UNKNOWN_FIELD = "unknown_field"
 HALF_PAIR = "holds half of a surrogate pair, which UTF-8 cannot carry"
 TOO_DEEP = "nested too deeply"
+TOO_MANY = f"holds more than {MAX_VALUES:,} values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +58,25 @@ class Problem:
     field: str | None = None
     code: str = INVALID_VALUE
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", self.message[:MOST_SHOWN])
+        if self.field is not None:
+            object.__setattr__(self, "field", self.field[:MOST_SHOWN])
+
     def __str__(self) -> str:
         return self.message if self.field is None else f"{self.field}: {self.message}"
 
 
+TOO_MUCH_WRONG = Problem(f"more than {MOST_FINDINGS:,} of its fields are unknown or wrong")
+
 _STOP_SCHEMA = {
     "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOPS},
+        {"type": "string", "minLength": 1, "maxLength": MAX_STOP},
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP},
+            "maxItems": MAX_STOPS,
+        },
     ]
 }
 
@@ -65,10 +86,11 @@ def _listed(value: object) -> object:
 
 
 Deadline = Annotated[float, Field(le=LAST_SECOND)]
-Stop = Annotated[str, Field(min_length=1)]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 MetaKey = Annotated[str, Field(min_length=1, max_length=64)]
 MetaValue = Annotated[str, Field(max_length=512)]
 S = TypeVar("S", bound=Strict)
@@ -86,9 +108,9 @@ class JobRequest(Strict):
     )
 
     prompt: Annotated[str, Field(min_length=1)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     raw: bool = False
-    model: Annotated[str, Field(min_length=1)] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)] | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     temperature: float = Field(0.0, ge=0, le=100)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -96,7 +118,10 @@ class JobRequest(Strict):
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = Field(None, ge=0, lt=SEED_LIMIT)
     stop: Annotated[
-        list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS), WithJsonSchema(_STOP_SCHEMA)
+        list[Stop],
+        Field(max_length=MAX_STOPS, fail_fast=True),
+        BeforeValidator(_listed),
+        WithJsonSchema(_STOP_SCHEMA),
     ] = Field([])
     stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOPS)
     repetition_penalty: float = Field(1.0, gt=0, le=10)
@@ -164,7 +189,23 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise refusal(error) from None
 
 
+def has_too_many_values(body: bytes) -> bool:
+    """Whether JSON holds more values than MAX_VALUES, nested ones too, in linear time.
+
+    Reading one holds up all threads of the process, and takes up to 50 times its size in memory.
+    """
+    if _most_values(body) <= MAX_VALUES:
+        return False
+    return _most_values(STRING.sub(b"", body)) > MAX_VALUES
+
+
+def _most_values(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
 def _text(body: bytes) -> str:
+    if has_too_many_values(body):
+        raise InvalidRequest(f"the body: {TOO_MANY}", code=TOO_MANY_VALUES)
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -174,6 +215,8 @@ def _text(body: bytes) -> str:
 
 def refusal(error: ValidationError) -> InvalidRequest:
     """The first thing that is wrong with a body."""
+    if error.error_count() > MOST_FINDINGS:
+        return refused(TOO_MUCH_WRONG)
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="malformed_json")
@@ -197,6 +240,8 @@ def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
     try:
         return JobRequest.model_validate_json(json.dumps(job))
     except ValidationError as error:
+        if error.error_count() > MOST_FINDINGS:
+            return [TOO_MUCH_WRONG]
         return [problem(item) for item in error.errors(include_url=False, include_input=False)]
 
 

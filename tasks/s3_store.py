@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import aiohttp
 import s3fs  # type: ignore[import-untyped]
@@ -87,16 +87,13 @@ class S3Store(FileStore):
             self._fs.rm_file(self._path(name))
 
     @contextmanager
-    def local_copy(self, name: str) -> Iterator[BinaryIO]:
+    def local_copy(self, name: str) -> Iterator[tuple[BinaryIO, Iterator[None]]]:
         with (
             translated(f"the local copy of {name}"),
             self.open(name) as source,
             tempfile.TemporaryFile() as copy,
         ):
-            while data := source.read(READ_BYTES):
-                copy.write(data)
-            copy.seek(0)
-            yield copy
+            yield copy, _copying(source, copy)
 
     def sweep(self, older_than_s: float) -> int:
         limit = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=older_than_s)
@@ -235,6 +232,13 @@ class _NewKey(NewObject):
         self._waiting.clear()
         sent = self._store.call("upload_part", **self._at, **self._upload, PartNumber=number, Body=body)
         self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+
+
+def _copying(source: BinaryIO, copy: IO[bytes]) -> Iterator[None]:
+    while data := source.read(READ_BYTES):
+        copy.write(data)
+        yield
+    copy.seek(0)
 
 
 def _answer(error: BaseException) -> dict[str, Any]:

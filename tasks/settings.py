@@ -142,13 +142,17 @@ class Settings(BaseSettings):
     webhook_timeout_s: float = Field(20.0, ge=0.1, le=60)  # of an attempt, from the name to the answer
     webhook_allow_private: bool = False
     webhook_allow: list[IPv4Network | IPv6Network] = Field([])  # networks that are no public ones
+    webhook_deny: list[IPv4Network | IPv6Network] = Field([])  # whatever else allows them
     webhook_log: int = Field(5000, ge=1)  # ended deliveries of each status and owner that are kept
 
     # the gateway
     max_body_bytes: int = Field(4_194_304, ge=1024)
     max_file_bytes: int = Field(200_000_000, ge=1)  # of one upload; the limit of the OpenAI API
+    max_files: int = Field(100_000, ge=1)  # of one owner, unless its key says another number
+    max_files_bytes: int = Field(100_000_000_000, ge=1)  # likewise: five hundred of the largest
+    max_stored_bytes: int = Field(500_000_000, ge=1)  # of Redis, likewise: the queue full of short prompts
     max_queued: int = Field(100_000, ge=1)  # jobs of all: Redis must hold them
-    max_open_requests: int = Field(500, ge=1)  # of one key at one gateway: streams and waits among them
+    max_open_requests: int = Field(500, ge=1)  # of one key, or all without one, at a gateway; streams too
     max_wait_s: int = Field(60, ge=0)
     redis_timeout_s: float = Field(3.0, gt=0)
     retry_after_s: int = Field(2, ge=1)

@@ -8,7 +8,6 @@ does not answer in time.
 from __future__ import annotations
 
 import itertools
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,28 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tasks.errors import BudgetSpent, IdempotencyConflict, JobNotFinished, JobNotFound, LimitReached
-from tasks.job import Job, NewJob, Priority, Status, preview
+from tasks.errors import (
+    BudgetSpent,
+    FilesLimit,
+    IdempotencyConflict,
+    JobNotFinished,
+    JobNotFound,
+    LimitReached,
+    StorageLimit,
+)
+from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview
 from tasks.queues import list_key
 from tasks.redis_clients import make_client
 from tasks.redis_options import tls_options
 from tasks.scripts import Scripts, answering, pairs
 from tasks.settings import Settings
+from tasks.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
-FULL = frozenset({"queue", "jobs", "batches", "tokens"})  # answers of scripts that take nothing more
+FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
+LOOK_RECORDS = 1000  # looked at by one call for a page: some ms in which Redis serves nobody else
+MOST_LOOKS = 20  # calls for one page
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
 
 
@@ -112,8 +122,11 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """last_id: behind it the next page begins."""
+
     jobs: tuple[Job, ...]
     has_more: bool
+    last_id: str | None
 
 
 class JobStore:
@@ -134,15 +147,31 @@ class JobStore:
         Not when the idempotency key gave an earlier one, nor when a bulk job is held back until its owner's
         share allows it. Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewJob.
         """
-        answer, record = self._run(
+        [made] = self.create_all(new, [{}])
+        return made
+
+    def create_all(self, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[tuple[Job, bool]]:
+        """Store all jobs of one request, or none; as create(), which only a single job may have a key for.
+
+        variants: of each job the fields of its request that are not those of new.request. What the jobs have
+        in common is stored once, and so is each of their prompts.
+        """
+        assert len(variants) == 1 or new.idempotency_key is None, "a key stands for one job"
+        ids = [new.id, *(new_job_id() for _ in variants[1:])]
+        requests = [{**new.request, **variant} for variant in variants]
+        parts = split(new.request, variants)
+        previews = [preview(request) for request in requests]
+        deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
+        further = zip(ids[1:], parts.own[1:], previews[1:], parts.places[1:], strict=True)
+        answer, *told = self._run(
             "create",
             new.id,
             new.priority.value,
             new.model or "",
-            _dump(new.request),
+            parts.own[0],
             _dump(new.metadata),
-            "" if new.deadline is None else round(new.deadline * 1000),
-            preview(new.request),
+            "" if deadline_ms is None else deadline_ms,
+            previews[0],
             new.idempotency_key or "",
             new.body_hash,
             IDEMPOTENCY_TTL_MS,
@@ -153,17 +182,30 @@ class JobStore:
             self._settings.max_queued,
             "" if new.webhook is None else new.webhook.stored(),
             new.traceparent,
+            self._settings.max_stored_bytes,
+            result_bytes(new.request),
+            parts.common,
+            len(parts.prompts),
+            *parts.prompts,
+            parts.places[0],
+            *itertools.chain.from_iterable(further),
         )
         if answer == "conflict":
-            raise IdempotencyConflict(record)
+            raise IdempotencyConflict(told[0])
         if answer in FULL:
-            raise full(answer, record)
-        return _job(record), answer == "created"
+            raise full(answer, told[0])
+        if answer == "existing":
+            return [(self._job(told[0]), False)]
+        now, lane, *to_send = told
+        return [
+            (Job.created(new, job_id, request, deadline_ms, int(now), lane), flag == "1")
+            for job_id, request, flag in zip(ids, requests, to_send, strict=True)
+        ]
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
         """The job that came with this idempotency key; raises IdempotencyConflict for another body's."""
         record = earlier(self.scripts, "job", key, body_hash)
-        return Job.from_hash(record) if record else None
+        return self._whole(record) if record else None
 
     def get(self, job_id: str, owner: str | None = None) -> Job:
         """The record; raises JobNotFound."""
@@ -171,7 +213,16 @@ class JobStore:
             fields = self.redis.hgetall(self._key(job_id))
         if not fields or owner not in (None, fields.get("owner")):
             raise JobNotFound(job_id)
-        return Job.from_hash(fields)
+        return self._whole(fields)
+
+    def refresh(self, job: Job) -> Job:
+        """The same job as it is now, read without its request, which never changes; raises JobNotFound."""
+        with answering():
+            values = self.redis.hmget(self._key(job.id), CHANGING)
+        fields = {name: value for name, value in zip(CHANGING, values, strict=True) if value is not None}
+        if not fields:
+            raise JobNotFound(job.id)
+        return Job.from_hash(fields, job.request)
 
     def page(
         self,
@@ -183,25 +234,37 @@ class JobStore:
     ) -> Page:
         """Newest first, beginning below the job `after`, some megabytes at most, or one record.
 
-        Raises JobNotFound for an unknown `after`.
+        With filters, a page may have fewer than there are, or none, where few of those looked at fit; the
+        next begins behind `last_id`. Raises JobNotFound for an unknown `after`.
         """
         filters = [text for pair in (metadata or {}).items() for text in pair]
-        answer = self._run("list", status.value if status else "", after or "", limit, owner or "", *filters)
-        if answer[0] == "unknown":
-            raise JobNotFound(after or "")
+        wanted, below = status.value if status else "", ""
+        for _ in range(MOST_LOOKS):
+            look = wanted, after or "", below, limit, owner or "", LOOK_RECORDS
+            answer = self._run("list", *look, *filters)
+            if answer[0] == "unknown":
+                raise JobNotFound(after or "")
+            more, below, last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
+            if ids or not more:
+                break
         with answering(), self.redis.pipeline(transaction=False) as pipe:
-            for job_id in answer[2:]:
+            for job_id in ids:
                 pipe.hgetall(self._key(job_id))
             records = pipe.execute()
         # A job deleted between the two calls has an empty hash.
-        return Page(tuple(Job.from_hash(r) for r in records if r), has_more=answer[1] == 1)
+        present = [record for record in records if record]
+        fit = fitting(present)
+        if len(fit) < len(present):
+            more, last = True, fit[-1]["id"]
+        jobs = tuple(whole_jobs(self.redis, self.prefix, fit))
+        return Page(jobs, more, last or (ids[-1] if ids else None))
 
     def cancel(self, job_id: str, owner: str | None = None) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
         record = self._run("cancel", job_id, self.ttl_ms, owner or "")
         if not record:
             raise JobNotFound(job_id)
-        return _job(record)
+        return self._job(record)
 
     def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
@@ -228,12 +291,12 @@ class JobStore:
         if answer[0] != "claimed":
             return Refusal(answer[0])
         fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
-        shown, watched, queued_at, batch_id, traceparent, alone, lane = rest
+        shown, watched, queued_at, batch_id, traceparent, alone, lane, *shared = rest
         return Claim(
             job_id=job_id,
             fence=int(fence),
             attempts=int(attempts),
-            request=json.loads(request),
+            request=joined(request, *shared),
             model=model or None,
             priority=Priority(priority),
             deadline=int(deadline) / 1000 if deadline else None,
@@ -257,7 +320,7 @@ class JobStore:
         record = self._run("watch", job_id, owner or "")
         if not record:
             raise JobNotFound(job_id)
-        return _job(record)
+        return self._job(record)
 
     def publish_tokens(self, parts: Sequence[TokenPart]) -> list[bool]:
         """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
@@ -334,9 +397,22 @@ class JobStore:
         )
 
     @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
     def ttl_ms(self) -> int:
         """How long ended work is kept."""
         return self._settings.result_ttl_s * 1000
+
+    def _job(self, flat: Sequence[str]) -> Job:
+        return self._whole(pairs(flat))
+
+    def _whole(self, fields: Mapping[str, str]) -> Job:
+        """The job of a hash; raises JobNotFound where it was deleted since that was read."""
+        for job in whole_jobs(self.redis, self.prefix, [fields]):
+            return job
+        raise JobNotFound(fields["id"])
 
     def _key(self, job_id: str) -> str:
         return f"{self.prefix}job:{job_id}"
@@ -366,12 +442,23 @@ def full(what: str, told: Sequence[str]) -> LimitReached:
     limit, wait_ms = (int(value) for value in told)
     if what == "tokens":
         return BudgetSpent(limit, wait_ms / 1000)
+    if what == "storage":
+        return StorageLimit(limit)
     said = {
         "jobs": "jobs of this API key are waiting or running",
         "batches": "batches of this API key have not ended",
         "queue": "jobs are queued",
     }
     return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
+
+
+def files_full(told: Sequence[str]) -> FilesLimit:
+    """The error for what files_full in common.lua says."""
+    files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
+    return FilesLimit(
+        f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
+        f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
+    )
 
 
 def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:
@@ -390,8 +477,4 @@ def new_token() -> str:
 
 
 def _dump(value: Mapping[str, Any] | None) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _job(flat: Sequence[str]) -> Job:
-    return Job.from_hash(pairs(flat))
+    return "" if value is None else dump(value)

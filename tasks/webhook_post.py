@@ -1,21 +1,30 @@
-"""One attempt to deliver a webhook: an HTTP request to addresses that were checked before."""
+"""One attempt to deliver a webhook: an HTTP request to an address that was checked before.
+
+The answer is read with h11 itself, under bounds that HTTP clients do not have: of the bytes of its head, and
+of the interim answers (1xx) before it, each of which takes time on the event loop that all deliveries share.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 
+import h11
 import httpcore
 
+from tasks.errors import AnswerTooLong
 from tasks.webhook import Target
 
-CONNECT_S = 5.0  # to one address, before the next one is tried
-FAILURES = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError)
+CONNECT_S = 5.0  # to one address, and again for its TLS handshake, before the next one is tried
+HEAD_BYTES = 16_384  # of interim answers and the final one's head together; common servers send under 8 KB
+INTERIM_ANSWERS = 16  # before the final one; a server has reason for one or two
+READ_BYTES = 4096
+NO_CONNECTION = (httpcore.ConnectError, httpcore.ConnectTimeout)
+FAILURES = (httpcore.NetworkError, httpcore.TimeoutException, AnswerTooLong, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +35,14 @@ class Answer:
     retry_after_s: float | None
 
 
-class _Pinned(httpcore.AnyIOBackend):
-    """Connects to the first of these addresses that answers, whatever the name in the request."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
-
-    async def connect_tcp(
-        self,
-        host: str,  # noqa: ARG002  what pinning is about
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        *others, last = self._addresses
-        for address in others:
-            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
-        return await super().connect_tcp(last, port, timeout, local_address, socket_options)
-
-
 async def post(
-    target: Target, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], tls: ssl.SSLContext
+    target: Target, address: str, body: bytes, headers: Mapping[str, str], tls: ssl.SSLContext
 ) -> Answer:
-    """The head of the answer, whose body nobody needs and nobody reads. Raises one of FAILURES."""
+    """The head of the answer, whose body nobody needs and nobody reads.
+
+    Raises one of FAILURES, of which NO_CONNECTION says that nothing was sent, and h11.ProtocolError. Only the
+    caller bounds the time of the whole.
+    """
     sent = {
         "Host": target.host_header,
         "Content-Type": "application/json",
@@ -59,20 +51,38 @@ async def post(
         "Connection": "close",
         **headers,
     }
-    scheme, host = target.scheme.encode(), target.host.encode()
-    async with httpcore.AsyncHTTPConnection(
-        httpcore.Origin(scheme, host, target.port), ssl_context=tls, network_backend=_Pinned(addresses)
-    ) as connection:
-        request = httpcore.Request(
-            "POST",
-            httpcore.URL(scheme=scheme, host=host, port=target.port, target=target.path.encode()),
-            headers=list(sent.items()),
-            content=body,
-            extensions={"timeout": {"connect": CONNECT_S}},
-        )
-        response = await connection.handle_async_request(request)
-        after = next((value for name, value in response.headers if name.lower() == b"retry-after"), None)
-        return Answer(response.status, _seconds(after))
+    exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+    request = h11.Request(method="POST", target=target.path, headers=list(sent.items()))
+    message = b"".join(exchange.send(part) or b"" for part in (request, h11.Data(body), h11.EndOfMessage()))
+    stream = await httpcore.AnyIOBackend().connect_tcp(address, target.port, timeout=CONNECT_S)
+    try:
+        if target.scheme == "https":
+            stream = await stream.start_tls(tls, server_hostname=target.host, timeout=CONNECT_S)
+        with contextlib.suppress(httpcore.WriteError):  # it may have answered before it had read everything
+            await stream.write(message)
+        answer = await _final(exchange, stream)
+    finally:
+        await stream.aclose()
+    after = next((value for name, value in answer.headers if name == b"retry-after"), None)
+    return Answer(answer.status_code, _seconds(after))
+
+
+async def _final(exchange: h11.Connection, stream: httpcore.AsyncNetworkStream) -> h11.Response:
+    left, interim = HEAD_BYTES, 0
+    while True:
+        event = exchange.next_event()
+        if isinstance(event, h11.Response):
+            return event
+        if isinstance(event, h11.InformationalResponse):
+            interim += 1
+            if interim > INTERIM_ANSWERS:
+                raise AnswerTooLong(f"more than {INTERIM_ANSWERS} interim answers (1xx)")
+            continue
+        if not left:
+            raise AnswerTooLong(f"the head of the answer has more than {HEAD_BYTES} bytes")
+        data = await stream.read(min(left, READ_BYTES))
+        left -= len(data)
+        exchange.receive_data(data)
 
 
 def _seconds(retry_after: bytes | None) -> float | None:

@@ -8,34 +8,36 @@ a time in Redis, so that a restart of anything loses nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import httpcore
+import h11
 import httpx
 import prometheus_client
 import redis
 
 from tasks.deliveries import Attempt, DeliveryStore, Due
-from tasks.errors import StoreUnavailable, TargetRefused
+from tasks.errors import AddressBusy, StoreUnavailable, TargetRefused
 from tasks.figures import REGISTRY
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Target, signed, target_of
-from tasks.webhook_post import FAILURES, post
+from tasks.webhook_post import FAILURES, NO_CONNECTION, Answer, post
+from tasks.webhook_slots import AddressSlots
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 128
-MOST_TO_ONE = 4  # to one host and port: however slow it is, others have room
-MOST_OF_ONE = MOST_AT_ONCE // 2  # of one owner, whatever it has names of hosts for
+MOST_AT_ONCE = 256  # of which one owner alone gets 29: tasks/webhook_slots.py
+MOST_TO_ONE = 12  # to one host, on whatever ports; one owner alone gets 4
+MOST_ADDRESSES = 4  # of a name that are tried
 MOST_TAKEN = 32  # in one look at the outbox
 STORE_THREADS = 4
 IDLE_S = 1.0  # longest time between two looks
@@ -65,16 +67,16 @@ class WebhookSender:
         self._deliveries = DeliveryStore(store, settings)
         self._guard = guard or Guard.of(settings)
         self._tls = httpx.create_ssl_context()
-        self._names = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="webhook-names")
+        self._tls.set_alpn_protocols(["http/1.1"])
         self._calls = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="webhook-store")
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._over = asyncio.Event()
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
-        self._changed = threading.Condition()  # guards these three
-        self._receivers: Counter[str] = Counter()  # of each the deliveries under way
-        self._owners: Counter[str] = Counter()
+        self._slots = AddressSlots()
+        self._changed = threading.Condition()  # guards these two
+        self._held: Counter[tuple[str, str]] = Counter()  # deliveries under way, by owner and host
         self._flying: set[Future[Any]] = set()
         self._taking = threading.Thread(target=self._take, name="webhooks", daemon=True)
         self._sending = threading.Thread(target=self._send, name="webhook-io", daemon=True)
@@ -90,8 +92,7 @@ class WebhookSender:
         wait(self._flying_now(), DRAIN_S)
         self._loop.call_soon_threadsafe(self._over.set)
         self._sending.join()
-        for threads in (self._names, self._calls):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._calls.shutdown(wait=False, cancel_futures=True)
 
     def _send(self) -> None:
         with self._runner:  # left, it cancels what is still under way
@@ -103,12 +104,11 @@ class WebhookSender:
         while not self._stopping.is_set():
             try:
                 with self._changed:
-                    room = min(MOST_TAKEN, MOST_AT_ONCE - len(self._flying))
-                    receivers, owners = dict(self._receivers), dict(self._owners)
-                    if room <= 0:
+                    free, held = MOST_AT_ONCE - len(self._flying), dict(self._held)
+                    if free <= 0:
                         self._changed.wait(IDLE_S)
                         continue
-                due, next_s = self._deliveries.take(room, MOST_TO_ONE, receivers, MOST_OF_ONE, owners)
+                due, next_s = self._deliveries.take(MOST_TAKEN, free, MOST_TO_ONE, held)
                 for one in due:
                     self._begin(one)
                 if not due:
@@ -147,18 +147,16 @@ class WebhookSender:
     def _count(self, flight: Future[Any], due: Due) -> None:
         """It takes room until it is done."""
         with self._changed:
-            self._receivers[due.receiver] += 1
-            self._owners[due.owner] += 1
+            self._held[due.owner, due.host] += 1
             self._flying.add(flight)
         flight.add_done_callback(lambda _: self._ended(flight, due))
 
     def _ended(self, flight: Future[Any], due: Due) -> None:
         with self._changed:
             self._flying.discard(flight)
-            for counts, name in ((self._receivers, due.receiver), (self._owners, due.owner)):
-                counts[name] -= 1
-                if not counts[name]:
-                    del counts[name]
+            self._held[due.owner, due.host] -= 1
+            if not self._held[due.owner, due.host]:
+                del self._held[due.owner, due.host]
             self._changed.notify_all()
 
     def _flying_now(self) -> list[Future[Any]]:
@@ -191,15 +189,15 @@ class WebhookSender:
         began = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
-                addresses = await self._addresses(due, target)
+                addresses = await self._resolved(due, target)
                 headers = signed(due.id, int(due.at), due.body, keys)
-                answer = await post(target, addresses, due.body, headers, self._tls)
+                answer = await self._posted(due, target, addresses[:MOST_ADDRESSES], headers)
             status_code, retry_after_s = answer.status_code, answer.retry_after_s
         except TimeoutError:
             error = f"no answer within {limit_s:g} s"
-        except TargetRefused as refused:
+        except (TargetRefused, AddressBusy) as refused:
             error = str(refused)
-        except httpcore.ProtocolError:  # not in its words: they are what some server inside our network says
+        except h11.ProtocolError:  # not in its words: they are what some server inside our network says
             error = "what came is no answer in HTTP, or breaks off"
         except FAILURES as failure:
             error = str(failure) or type(failure).__name__
@@ -216,14 +214,41 @@ class WebhookSender:
         except TimeoutError:
             raise StoreUnavailable(f"Redis gives no keys within {within_s:g} s") from None
 
-    async def _addresses(self, due: Due, target: Target) -> list[str]:
-        """Given up with the attempt, the look-up still has its thread, and so its room, until it returns."""
-        looking = self._names.submit(self._guard.addresses, target.host, target.port)
+    async def _resolved(self, due: Due, target: Target) -> list[str]:
+        """Given up with the attempt, the look-up still has its thread, and so its room, until it returns.
+
+        The system's resolver alone knows /etc/hosts, search domains and the other sources of names, and has
+        no deadline; so look-ups are bounded by how many their owner has under way. The threads are daemons:
+        no exit of the process waits for a name server.
+        """
+        looking: Future[list[str]] = Future()
+        looking.set_running_or_notify_cancel()
+
+        def look() -> None:
+            try:
+                looking.set_result(self._guard.addresses(target.host, target.port))
+            except BaseException as error:
+                looking.set_exception(error)
+
+        threading.Thread(target=look, name="webhook-name", daemon=True).start()
         try:
             return await asyncio.wrap_future(looking)
         except asyncio.CancelledError:
             self._count(looking, due)
             raise
+
+    async def _posted(
+        self, due: Due, target: Target, addresses: Sequence[str], headers: Mapping[str, str]
+    ) -> Answer:
+        """The answer of the first address to which there is a connection."""
+        wait_s = self._settings.webhook_timeout_s / 2
+        *others, last = addresses
+        for address in others:
+            with contextlib.suppress(*NO_CONNECTION):
+                async with self._slots.held(due.owner, address, wait_s):
+                    return await post(target, address, due.body, headers, self._tls)
+        async with self._slots.held(due.owner, last, wait_s):
+            return await post(target, last, due.body, headers, self._tls)
 
     async def _noted(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float) -> bool:
         try:

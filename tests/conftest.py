@@ -21,6 +21,8 @@ LONGEST_FIRST = (
     "engine/test_exactness.py",
     "engine/test_lossless_heads.py",
     "chaos/test_cases.py",
+    "cli/test_resting.py",
+    "network/test_calls_home.py",
     "cli/test_stack.py",
     "cli/test_doctor.py",
     "cli/test_batches.py",

@@ -26,7 +26,11 @@ def flower(settings: Settings) -> Iterator[Callable[[], list[str]]]:
         yield lambda: list(httpx.get(f"{url}/api/tasks").json())
     finally:
         process.terminate()
-        process.wait(10)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # its handler raises SystemExit, which a destructor swallows
+            process.kill()
+            process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -139,6 +139,7 @@ PARTS = {
     **dict.fromkeys(("anyio", "pydantic", "pydantic_core", "starlette"), "fastapi"),
     **dict.fromkeys(("billiard", "kombu"), "celery"),
     **dict.fromkeys(("aiohttp", "botocore"), "s3fs"),
+    "tornado": "flower",
 }
 TYPES_ALONE = "_typeshed"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -24,14 +26,19 @@ START_TIMEOUT_S = 30.0
 BE_WORKER = "import sys; from cli.services import celery_worker; celery_worker(*sys.argv[1:])"
 WORKER = [sys.executable, "-c", BE_WORKER, "-P", "threads", "-l", "INFO"]
 QUIET = ["--without-mingle", "--without-gossip"]  # nothing here needs to hear of other workers
+# As in a container: each start has the same host name and process id. Its end kills what is in it.
+CONTAINED = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
+CONTAINED_HOST = "contained"
+SET_HOST = ["sh", "-c", f'hostname {CONTAINED_HOST} && exec "$0" "$@"']
 
 
 class Worker:
-    """One process and its log file."""
+    """One process and its log file. id: as a model worker has it in the records of its jobs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, contained: bool = False) -> None:
         self.process = process
         self.log = log
+        self.id = f"{CONTAINED_HOST}:1" if contained else f"{socket.gethostname()}:{process.pid}"
 
     def terminate(self, timeout_s: float = 15.0) -> int:
         """SIGTERM, and the exit code."""
@@ -59,18 +66,31 @@ class Workers:
         ready: bool = True,
         engine: str = SCRIPTED,
         env: Mapping[str, str] | None = None,
+        contained: bool = False,
     ) -> Worker:
-        """A model worker; with ready, waits until it is in the registry."""
+        """A model worker; with ready, waits until it is in the registry.
+
+        contained: with the host name, process id and node name of every other one that is.
+        """
         command = [*WORKER, *QUIET, "-I", "tasks.generate", "-Q", ",".join(QUEUES.values())]
         settings = settings.model_copy(update={"engine_factory": engine})
-        worker = self._start([*command, "-n", f"model{len(self.all)}@%h"], settings, env or {})
+        name = "worker-1" if contained else f"model{len(self.all)}"
+        worker = self._start([*command, "-n", f"{name}@%h"], settings, env or {}, contained)
         if ready:
             self._wait_registered(settings, worker)
         return worker
 
-    def io(self, settings: Settings, env: Mapping[str, str] | None = None) -> Worker:
-        command = [*WORKER, *QUIET, "-B", "-c", "4", "-I", "tasks.io", "-Q", IO_QUEUE]
-        return self._start([*command, "-n", f"io{len(self.all)}@%h"], settings, env or {})
+    def io(
+        self,
+        settings: Settings,
+        env: Mapping[str, str] | None = None,
+        contained: bool = False,
+        before: Sequence[str] = (),
+    ) -> Worker:
+        """before: a command that becomes the worker."""
+        command = [*before, *WORKER, *QUIET, "-c", "4", "-I", "tasks.io", "-Q", IO_QUEUE]
+        name = "io-1" if contained else f"io{len(self.all)}"
+        return self._start([*command, "-n", f"{name}@%h"], settings, env or {}, contained)
 
     def gateway(self, settings: Settings, env: Mapping[str, str] | None = None) -> Worker:
         """As `medusaq gateway`; it answers some time later."""
@@ -81,29 +101,39 @@ class Workers:
             if worker.process.poll() is None:
                 worker.kill()
 
-    def _start(self, command: list[str], settings: Settings, env: Mapping[str, str]) -> Worker:
+    def _start(
+        self, command: list[str], settings: Settings, env: Mapping[str, str], contained: bool = False
+    ) -> Worker:
+        if contained:
+            command = [*CONTAINED, *SET_HOST, *command]
         log = self._folder / f"worker{len(self.all)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command, cwd=ROOT, env={**environment(settings), **env}, stdout=out, stderr=subprocess.STDOUT
             )
-        worker = Worker(process, log)
+        worker = Worker(process, log, contained)
         self.all.append(worker)
         return worker
 
     def _wait_registered(self, settings: Settings, worker: Worker) -> None:
         store = JobStore(settings)
         registry = Registry(store, settings.worker_ttl_s)
-        pid = worker.process.pid
         try:
             wait_until(
-                lambda: any(info.pid == pid for info in registry.live()),
+                lambda: any(info.id == worker.id for info in registry.live()),
                 START_TIMEOUT_S,
                 alive=lambda: worker.process.poll() is None,
                 report=worker.text,
             )
         finally:
             store.close()
+
+
+def can_contain() -> bool:
+    """Whether this process may start others in namespaces of their own."""
+    if shutil.which(CONTAINED[0]) is None:
+        return False
+    return subprocess.run([*CONTAINED, *SET_HOST, "true"], capture_output=True, check=False).returncode == 0
 
 
 def _secrets(settings: Settings) -> dict[str, str]:

@@ -27,6 +27,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("address of flower", partial(surroundings.bind_flower, settings))
     if engine.installed():
         yield from _of_engine(settings)
+    yield from guarded("restarts", partial(stack.restarts, state_dir))
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))

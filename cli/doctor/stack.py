@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from cli.doctor.findings import Finding, fail, ok, size, warn
 from cli.doctor.machine import room
-from cli.stack_notes import running_models
+from cli.stack_notes import running_models, running_restarts
 from cli.turns import Phase
 from tasks.batches import BatchStore
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
@@ -75,6 +76,15 @@ def workers(settings: Settings) -> Iterator[Finding]:
     else:
         what = "none is alive: batches wait, and jobs of lost workers are not put back"
         yield warn("io worker", what, "start one: medusaq io")
+
+
+def restarts(state_dir: Path) -> Iterator[Finding]:
+    """Services of a `medusaq up` that ended, and have not been healthy since."""
+    for one in running_restarts(state_dir):
+        mend = (
+            "see its log; a prompt that crashes workers is given up after MEDUSAQ_MAX_ATTEMPTS as worker_lost"
+        )
+        yield warn("restarts", one.told(time.time()), mend if "worker" in one.service else "see its log")
 
 
 def models(state_dir: Path) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
 -- ARGV: leader token, batch id, number of the part, its name, results in it, input, cached and output tokens, then
 --       code and count of each failure. Their jobs' records are dropped: the part is durable.
--- Returns 'ok', 'lost', or 'moved' if a part of this number was counted already.
+-- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if a part of this number was counted already.
 if not leads(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if redis.call('HGET', key, 'parts') ~= ARGV[3] then return 'moved' end
+if is_over(ARGV[2]) then return 'lost' end
 redis.call('HINCRBY', key, 'parts', 1)
 redis.call('RPUSH', key .. ':parts', ARGV[4])
 local last = tonumber(ARGV[5]) - 1

@@ -39,8 +39,10 @@ end
 local lease_until = int(NOW + tonumber(ARGV[4]))
 redis.call('HSET', key, 'lease_until', lease_until)
 redis.call('ZADD', P .. 'leases', lease_until, job.id)
-local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent')
+local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent', 'prompt_part')
+local shared = {}
+if job.shared ~= '' then shared = redis.call('HMGET', P .. 'shared:' .. job.shared, 'rest', rest[6] or '') end
 local alone = job.uncounted ~= ''
 return { 'claimed', int(job.fence), int(job.attempts + (alone and 1 or 0)), rest[1], rest[2], job.priority, rest[3],
   rest[4], int(NOW), job.preview, job.watched, int(job.enqueued_at), job.batch, rest[5] or '', alone and '1' or '',
-  job.lane }
+  job.lane, shared[1] or '', shared[2] or '' }

@@ -2,6 +2,8 @@
 -- from it, so this runs on one Redis, not on a cluster. The only clock is that of Redis, in ms.
 --
 -- job:ID hash           the record
+-- shared:ID hash        what requests have in common whose jobs were made together, as JSON objects: 'rest' of all of
+--                       them, and '1', '2', ... of those with the same prompt; shared:ID:jobs set of jobs that refer to it
 -- jobs, status:S, meta:K=V   indexes: id -> sequence number, for listing newest first
 -- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
 --                       queue that is, '' of the queue that every worker takes jobs from
@@ -45,22 +47,31 @@
 -- file_begun            objects being written: id -> until when their writer is believed alive
 -- file_garbage          objects without a record: id -> when to remove them (again)
 --
+-- file_counts, file_bytes   owner -> how many files it has, and their bytes together, with those being uploaded and the
+--                       inputs of its live batches, of which there is a copy
+-- stored_bytes          owner -> bytes that its jobs, batches and deliveries take here; each record has its own as `stored`
+-- file_reserved         object being uploaded -> 'BYTES OWNER', counted until it is a file or gone
+--
 -- (those of webhooks are in outbox.lua)
 --
 -- idem:KIND:KEY hash    the job, batch or file, and the hash of the body, that came with an idempotency key
 -- seq, file_seq         the last sequence numbers given
 -- figures, figures:WORKER    workers that left figures for Prometheus, and the figures of each
--- reconciled_at, grace_until    when the reconciler last looked, and until when it spares old leases
+-- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
+--                       spared for a while
 
 local P = KEYS[1]
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000 + math.floor(TIME[2] / 1000)
 local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
 local DAY_MS = 24 * 3600 * 1000
+-- What records take beside the texts in them, measured; of metadata each pair is in an index as well.
+local JOB_BYTES, BATCH_BYTES, HOOK_BYTES, NOTE_BYTES, PAIR_BYTES = 2500, 4000, 2000, 350, 150
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
-  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted', 'lane' }
+  'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted', 'lane', 'shared', 'note',
+  'stored', 'reserved' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 local announce -- in outbox.lua
@@ -79,6 +90,66 @@ local function spent_today(owner)
   local day = math.floor(NOW / DAY_MS)
   local counter = P .. 'owner:' .. owner .. ':tokens:' .. int(day)
   return tonumber(redis.call('GET', counter) or '0'), counter, (day + 1) * DAY_MS
+end
+
+-- A limit that a key may have of its own; usual: of all owners that have none.
+local function limit_of(owner, name, usual)
+  return keyed(owner) and tonumber(redis.call('HGET', P .. 'key:' .. owner, name) or '') or tonumber(usual)
+end
+
+local function add_to(counts, owner, number)
+  if redis.call('HINCRBY', P .. counts, owner, int(number + 0)) <= 0 then redis.call('HDEL', P .. counts, owner) end
+end
+
+-- Work without an owner is counted nowhere.
+local function count_bytes(owner, bytes)
+  if owner ~= '' then add_to('stored_bytes', owner, bytes) end
+end
+
+-- A record takes so many bytes more, or less. One of an earlier release is not counted.
+local function resize(key, owner, bytes)
+  if redis.call('HEXISTS', key, 'stored') == 0 then return end
+  redis.call('HINCRBY', key, 'stored', int(bytes + 0))
+  count_bytes(owner, bytes)
+end
+
+-- Whether an owner's records may not take so many bytes more: for the caller's answer, or nil.
+local function storage_full(owner, bytes, usual)
+  local most = limit_of(owner, 'max_stored_bytes', usual)
+  local held = tonumber(redis.call('HGET', P .. 'stored_bytes', owner) or '0')
+  return held + bytes > most and { 'storage', { int(most), 0 } } or nil
+end
+
+local function metadata_bytes(metadata)
+  local bytes = 2 * #metadata
+  for _ in pairs(cjson.decode(metadata)) do bytes = bytes + PAIR_BYTES end
+  return bytes
+end
+
+local function job_bytes(request, metadata, preview)
+  return JOB_BYTES + #request + #preview + metadata_bytes(metadata)
+end
+
+local function count_files(owner, files, bytes)
+  if owner == '' then return end
+  add_to('file_counts', owner, files)
+  add_to('file_bytes', owner, bytes)
+end
+
+-- Why an owner may not have so many files more, with so many bytes together: for the caller's answer, or nil.
+local function files_full(owner, files, bytes, usual_files, usual_bytes)
+  local most_files, most_bytes = limit_of(owner, 'max_files', usual_files), limit_of(owner, 'max_files_bytes', usual_bytes)
+  local count = tonumber(redis.call('HGET', P .. 'file_counts', owner) or '0')
+  local held = tonumber(redis.call('HGET', P .. 'file_bytes', owner) or '0')
+  if count + files <= most_files and held + bytes <= most_bytes then return nil end
+  return { 'files', { int(count), int(held), int(bytes), int(most_files), int(most_bytes) } }
+end
+
+local function release_file(id)
+  local bytes, owner = (redis.call('HGET', P .. 'file_reserved', id) or ''):match('^(%d+) (.*)$')
+  if not bytes then return end
+  redis.call('HDEL', P .. 'file_reserved', id)
+  count_files(owner, -1, -tonumber(bytes))
 end
 
 -- Set tokens aside for a new job, until its end says what it took: fields for its record.
@@ -156,8 +227,8 @@ local function load_job(id)
 end
 
 -- What came with an idempotency key, if there is such a record still: 'existing' with it, or 'conflict' with its
--- id for another body. Otherwise the key is noted, with the id of what it makes now, where one is given.
-local function idempotent(kind, key, hash, id, ttl_ms)
+-- id for another body.
+local function idempotent(kind, key, hash)
   if key == '' then return nil end
   local note = P .. 'idem:' .. kind .. ':' .. key
   local held = redis.call('HMGET', note, 'id', 'hash')
@@ -166,10 +237,21 @@ local function idempotent(kind, key, hash, id, ttl_ms)
     if held[2] ~= hash then return { 'conflict', held[1] } end
     return { 'existing', record }
   end
-  if id then
-    redis.call('HSET', note, 'id', id, 'hash', hash)
-    redis.call('PEXPIRE', note, ttl_ms)
-  end
+end
+
+-- What is made now came with this key. The note goes with the record, or after its time.
+local function note_key(kind, key, hash, id, ttl_ms)
+  if key == '' then return end
+  local note = P .. 'idem:' .. kind .. ':' .. key
+  redis.call('HSET', note, 'id', id, 'hash', hash)
+  redis.call('PEXPIRE', note, ttl_ms)
+  redis.call('HSET', P .. kind .. ':' .. id, 'note', key)
+end
+
+local function forget_note(kind, key, id)
+  if not key or key == '' then return end
+  local note = P .. 'idem:' .. kind .. ':' .. key
+  if redis.call('HGET', note, 'id') == id then redis.call('DEL', note) end
 end
 
 -- Whether whoever asks may know of what this owner has: who names no owner knows of everything.
@@ -248,7 +330,9 @@ end
 -- The record of a new job and its place in the lists; the caller decides when its message is sent.
 local function add_job(id, priority, owner, request, metadata, deadline, preview, ...)
   local seq = redis.call('INCR', P .. 'seq')
-  redis.call('HSET', P .. 'job:' .. id, 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
+  local bytes = job_bytes(request, metadata, preview)
+  count_bytes(owner, bytes)
+  redis.call('HSET', P .. 'job:' .. id, 'stored', int(bytes), 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
     'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
     'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
   redis.call('ZADD', P .. 'jobs', seq, id)
@@ -282,6 +366,7 @@ local function close(job, status, result, failure, ttl_ms, tokens)
   move(job, status)
   redis.call('HINCRBY', P .. 'ended', status, 1)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
+  resize(P .. 'job:' .. job.id, job.owner, #result + #failure - (tonumber(job.reserved) or 0))
   count_out(job)
   settle(job, tokens or 0)
   redis.call('DEL', P .. 'text:' .. job.id)
@@ -335,6 +420,17 @@ local function closed_before_run(job, max_attempts, ttl_ms)
   return true
 end
 
+-- A job that is dropped no longer refers to what its request shares with others; with the last one that goes too.
+local function release_shared(job)
+  if job.shared == '' then return end
+  local key = P .. 'shared:' .. job.shared
+  redis.call('SREM', key .. ':jobs', job.id)
+  if redis.call('EXISTS', key .. ':jobs') == 0 then
+    count_bytes(job.owner, -tonumber(redis.call('HGET', key, 'stored') or '0'))
+    redis.call('DEL', key)
+  end
+end
+
 local function forget(job)
   leave_lists(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
@@ -345,13 +441,37 @@ local function forget(job)
   for name, value in pairs(cjson.decode(job.metadata)) do
     redis.call('ZREM', meta_key(name, value), job.id)
   end
+  release_shared(job)
+  count_bytes(job.owner, -(tonumber(job.stored) or 0))
+  forget_note('job', job.note, job.id)
   redis.call('DEL', P .. 'job:' .. job.id)
+end
+
+-- The jobs of an index whose records are there; an id without a record is taken out of the index.
+local function jobs_of(index, ids)
+  local jobs = {}
+  for _, id in ipairs(ids) do
+    local job = load_job(id)
+    if job then table.insert(jobs, job) else redis.call('ZREM', index, id) end
+  end
+  return jobs
+end
+
+-- Whether a batch has ended, perhaps under another leader, and nothing more may be noted of it. What a late leader
+-- has written for one that was dropped is removed.
+local function is_over(id)
+  if redis.call('ZSCORE', P .. 'batches:active', id) then return false end
+  if redis.call('EXISTS', P .. 'batch:' .. id) == 0 then redis.call('SADD', P .. 'batches:cleanup', id) end
+  return true
 end
 
 -- Of an ended batch. What it may still have in the file store, written by one who was slow, goes too.
 local function drop_batch(id)
   local key = P .. 'batch:' .. id
-  redis.call('ZREM', P .. 'owner:' .. (redis.call('HGET', key, 'owner') or '') .. ':batches', id)
+  local held = redis.call('HMGET', key, 'owner', 'note', 'stored')
+  redis.call('ZREM', P .. 'owner:' .. (held[1] or '') .. ':batches', id)
+  forget_note('batch', held[2], id)
+  count_bytes(held[1] or '', -(tonumber(held[3] or '0')))
   redis.call('DEL', key, key .. ':codes', key .. ':parts')
   redis.call('ZREM', P .. 'batches', id)
   redis.call('ZREM', P .. 'batches:expiry', id)
@@ -360,8 +480,10 @@ local function drop_batch(id)
 end
 
 local function drop_file(id, remove_at_ms)
-  local held = redis.call('HMGET', P .. 'file:' .. id, 'purpose', 'owner')
+  local held = redis.call('HMGET', P .. 'file:' .. id, 'purpose', 'owner', 'bytes', 'counted', 'note')
   local purpose, own = held[1] or '', P .. 'owner:' .. (held[2] or '') .. ':files'
+  if held[4] then count_files(held[2], -1, -tonumber(held[3])) end
+  forget_note('file', held[5], id)
   redis.call('DEL', P .. 'file:' .. id)
   redis.call('ZREM', P .. 'files', id)
   redis.call('ZREM', P .. 'files:' .. purpose, id)

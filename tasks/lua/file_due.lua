@@ -16,6 +16,7 @@ end
 for _, id in ipairs(due('file_begun')) do
   redis.call('ZREM', P .. 'file_begun', id)
   redis.call('ZADD', P .. 'file_garbage', int(NOW), id)
+  release_file(id)
 end
 
 local ids = due('file_garbage')

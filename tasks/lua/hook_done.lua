@@ -15,7 +15,7 @@ if ARGV[3] == 'pending' then
   schedule_hook(hook, NOW + tonumber(ARGV[4]))
   return 1
 end
-if ARGV[3] == 'disabled' then redis.call('SET', gone_key(hook.owner, hook.url), '1', 'PX', ARGV[6]) end
+if ARGV[3] == 'disabled' then note_gone(hook.owner, hook.url, tonumber(ARGV[6])) end
 end_hook(hook, ARGV[3], tonumber(ARGV[6]), tonumber(ARGV[7]))
 wake_senders()
 return 1

@@ -2,7 +2,7 @@
 -- Returns 1, or 0 if the owner has no such delivery.
 local hook = load_hook(ARGV[1])
 if not hook or hook.owner ~= ARGV[2] then return 0 end
-redis.call('DEL', gone_key(hook.owner, hook.url))
+redis.call('ZREM', P .. 'hook_gone:' .. hook.owner, redis.sha1hex(hook.url))
 redis.call('HSET', P .. 'hook:' .. hook.id, 'tries', 0, 'lost', 0)
 if hook.sending ~= '' then
   redis.call('HSET', P .. 'hook:' .. hook.id, 'again', 1)

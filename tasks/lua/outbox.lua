@@ -10,16 +10,24 @@
 -- hook_due:OWNER        hosts and ports for which an owner has some -> the earliest of these times
 -- hook_owners           owners that have some -> the earliest of these times
 -- hook_expiry           ended deliveries: id -> when the record is dropped
--- hook_gone:OWNER:HASH  an address that answered 410: nothing more is sent there
+-- hook_gone:OWNER       addresses that answered 410, by their SHA-1: until when nothing more is sent there
 -- hook_secrets          owner -> the keys of its signatures, as JSON
 -- hook_seq              the last sequence number given
 -- hooks                 channel: there is something to send now
 
 local EVENT_BYTES = 19000 -- of what an event says of its object: with the rest it stays under 20 kB
 local MOST_ATTEMPTS_KEPT = 50
+local MOST_GONE = 10000 -- addresses of one owner; those beyond are asked once more
 
-local function gone_key(owner, url)
-  return P .. 'hook_gone:' .. owner .. ':' .. redis.sha1hex(url)
+local function is_gone(owner, url)
+  return tonumber(redis.call('ZSCORE', P .. 'hook_gone:' .. owner, redis.sha1hex(url)) or '0') > NOW
+end
+
+local function note_gone(owner, url, ttl_ms)
+  local gone = P .. 'hook_gone:' .. owner
+  redis.call('ZADD', gone, int(NOW + ttl_ms), redis.sha1hex(url))
+  redis.call('ZREMRANGEBYRANK', gone, 0, -MOST_GONE - 1)
+  redis.call('PEXPIRE', gone, int(ttl_ms))
 end
 
 local function hook_queue(owner, to)
@@ -86,7 +94,9 @@ function announce(object_id, owner, webhook, status, parts)
   local body = '{"id":"' .. id .. '","object":"event","type":"' .. event .. '","created_at":' ..
     int(math.floor(NOW / 1000)) .. ',"data":{' .. data .. '}}'
   local seq = redis.call('INCR', P .. 'hook_seq')
-  redis.call('HSET', P .. 'hook:' .. id, 'id', id, 'seq', seq, 'owner', owner, 'status', 'pending', 'type', event,
+  local bytes = HOOK_BYTES + #body + #hook.url
+  count_bytes(owner, bytes)
+  redis.call('HSET', P .. 'hook:' .. id, 'stored', int(bytes), 'id', id, 'seq', seq, 'owner', owner, 'status', 'pending', 'type', event,
     'object_id', object_id, 'url', hook.url, 'to', hook.to, 'created_at', int(NOW), 'body', body, 'fence', 0,
     'tries', 0, 'lost', 0, 'sending', '', 'again', '')
   redis.call('ZADD', P .. 'hooks:' .. owner, seq, id)
@@ -95,7 +105,7 @@ function announce(object_id, owner, webhook, status, parts)
 end
 
 local function load_hook(id)
-  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'lost', 'sending', 'again' }
+  local names = { 'id', 'seq', 'owner', 'status', 'url', 'to', 'fence', 'tries', 'lost', 'sending', 'again', 'stored' }
   local values = redis.call('HMGET', P .. 'hook:' .. id, unpack(names))
   if not values[1] then return nil end
   local hook = {}
@@ -104,8 +114,12 @@ local function load_hook(id)
 end
 
 local function note_attempt(hook, attempt)
-  redis.call('RPUSH', P .. 'hook:' .. hook.id .. ':attempts', attempt)
-  redis.call('LTRIM', P .. 'hook:' .. hook.id .. ':attempts', -MOST_ATTEMPTS_KEPT, -1)
+  local key = P .. 'hook:' .. hook.id
+  local bytes = #attempt
+  if redis.call('RPUSH', key .. ':attempts', attempt) > MOST_ATTEMPTS_KEPT then
+    bytes = bytes - #redis.call('LPOP', key .. ':attempts')
+  end
+  resize(key, hook.owner, bytes)
 end
 
 local function leave_status(hook)
@@ -121,6 +135,7 @@ local function forget_hook(id, index)
     redis.call('ZREM', index, id)
     return
   end
+  count_bytes(hook.owner, -(tonumber(hook.stored) or 0))
   redis.call('DEL', P .. 'hook:' .. hook.id, P .. 'hook:' .. hook.id .. ':attempts')
   redis.call('ZREM', P .. 'hooks:' .. hook.owner, hook.id)
   leave_status(hook)

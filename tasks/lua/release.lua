@@ -3,8 +3,9 @@
 if not leads(ARGV[1]) then return { 'lost' } end
 local answer = { 'ok' }
 for i = 2, #ARGV, 2 do
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. ARGV[i], 0, tonumber(ARGV[i + 1]) - 1)) do
-    local job = load_job(id)
+  local held = P .. 'held:' .. ARGV[i]
+  for _, job in ipairs(jobs_of(held, redis.call('ZRANGE', held, 0, tonumber(ARGV[i + 1]) - 1))) do
+    local id = job.id
     leave_lists(job)
     redis.call('HSET', P .. 'job:' .. id, 'enqueued_at', int(NOW))
     wait_in_queue(id, job.priority, job.lane)

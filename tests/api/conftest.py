@@ -16,6 +16,7 @@ from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import ROOT, Workers, environment, wait_until
 
 UVICORN = [sys.executable, "-m", "uvicorn", "api.app:create_app", "--factory", "--host", "127.0.0.1"]
+BOUNDED = ["--http", "api.http_protocol:BoundedHttp", "--ws", "none"]
 BODY_LIMIT = 4096
 
 
@@ -30,7 +31,14 @@ class GatewayProcess:
         self.log = folder / f"gateway{port}.log"
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
-                [*UVICORN, "--port", str(port), *options, *(["--uds", str(socket)] if socket else [])],
+                [
+                    *UVICORN,
+                    *BOUNDED,
+                    "--port",
+                    str(port),
+                    *options,
+                    *(["--uds", str(socket)] if socket else []),
+                ],
                 cwd=ROOT,
                 env=environment(settings),
                 stdout=out,

@@ -45,6 +45,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, {"role": "user"}]}, "messages.1.content"),
     ({"messages": [USER], "raw": True}, "raw"),
     ({"prompt": "a", "model": ""}, "model"),
+    ({"prompt": "a", "model": "x" * 1025}, "model"),
     ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
     ({"prompt": "a", "max_tokens": -5}, "max_tokens"),
     ({"prompt": "a", "max_tokens": "5"}, "max_tokens"),
@@ -206,3 +207,11 @@ def test_a_far_deadline_is_fine(http: httpx.Client) -> None:
     http.post(f"/v1/jobs/{job['id']}/cancel", headers={"Prefer": "wait=20"})
     http.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=20"})
     assert http.delete(f"/v1/jobs/{job['id']}").json()["deleted"] is True
+
+
+def test_a_listing_is_filtered_by_no_more_metadata_than_a_job_has(http: httpx.Client) -> None:
+    many = {f"metadata[{n}]": "x" for n in range(17)}
+    found = error(http.get("/v1/jobs", params=many), 400)
+    assert (found["code"], found["param"]) == ("invalid_value", "metadata")
+    many.popitem()
+    assert http.get("/v1/jobs", params=many).status_code == 200

@@ -18,6 +18,7 @@ from openai.types import Batch
 
 from api.batches import _results
 from api.gateway import Gateway
+from api.open_requests import OpenKey
 from tasks.files import make_store
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
@@ -273,7 +274,7 @@ async def test_a_batch_that_ends_just_now_gives_its_file(
         await asyncio.sleep(0.02)
 
     async def results(failed: bool) -> Response:
-        return await _results(before, gateway, failed=failed)
+        return await _results(before, gateway, OpenKey(), failed=failed)
 
     app = FastAPI()
     app.add_api_route("/", results, response_class=Response)

@@ -18,7 +18,7 @@ from api.asked import MAX_CHOICES
 from api.inputs import MAX_EXPIRY_S, MAX_IDEMPOTENCY_KEY, MAX_PAGE, MIN_EXPIRY_S
 from api.uploads import MAX_FIELD_BYTES
 from tasks.batch import MAX_PRIORITY
-from tasks.requests import LAST_SECOND, MAX_BIASES, MAX_METADATA, MAX_STOPS, MAX_TOOLS, SEED_LIMIT
+from tasks.requests import LAST_SECOND, MAX_BIASES, MAX_METADATA, MAX_STOP, MAX_STOPS, MAX_TOOLS, SEED_LIMIT
 from tasks.settings import Settings
 from tasks.webhook import MAX_URL
 from tests.api.forms import FILE, FORM, PURPOSE, form
@@ -85,6 +85,7 @@ JOBS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     *numbers("deadline", (LAST_SECOND,), (LAST_SECOND + 1,)),
     ({"stop": ["#"] * MAX_STOPS}, {"stop": ["#"] * (MAX_STOPS + 1)}, "stop"),
     ({"stop": ["#"]}, {"stop": [""]}, "stop.0"),
+    ({"stop": "#" * MAX_STOP}, {"stop": "#" * (MAX_STOP + 1)}, "stop.0"),
     ({"stop_token_ids": [1] * MAX_STOPS}, {"stop_token_ids": [1] * (MAX_STOPS + 1)}, "stop_token_ids"),
     ({"stop_token_ids": [0]}, {"stop_token_ids": [-1]}, "stop_token_ids.0"),
     ({"stop_token_ids": [MANY - 1]}, {"stop_token_ids": [MANY]}, "stop_token_ids.0"),

@@ -29,6 +29,7 @@ from tests.benchmarks import (
     llama_server,
     queue_overhead,
     queued,
+    schemas,
     streaming,
 )
 from tests.benchmarks.common import (
@@ -225,6 +226,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "streams": streams,
     "python": python,
     "attention": attention,
+    "schemas": lambda options: schemas.measure(options.model),
 }
 
 

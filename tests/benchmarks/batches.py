@@ -1,6 +1,6 @@
 """A large batch through the whole system, and what it does to everybody else.
 
-    python -m tests.benchmarks.batches [--only large submit poll interactive instructions] [--lines 50000]
+    python -m tests.benchmarks.batches [--only large submit poll interactive hostile ...] [--lines 50000]
 
 Every part is real but the engine, which answers at once or after a scripted delay; `instructions` and
 `poll --real` have the real one.
@@ -26,6 +26,7 @@ import openai
 import redis
 
 from tasks.job import Priority
+from tests.benchmarks.hostile_batches import hostile
 from tests.benchmarks.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
 from tests.workers import SCRIPTED
 
@@ -353,6 +354,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "poll": poll,
     "interactive": interactive,
     "instructions": instructions,
+    "hostile": hostile,
 }
 
 
@@ -363,6 +365,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--jobs", type=int, default=4000, help="of submit")
+    parser.add_argument("--batches", type=int, default=40, help="of hostile, beside each attack")
     parser.add_argument("--real", action="store_true", help="poll: beside the real engine")
     parser.add_argument("--rounds", type=int, default=5, help="of poll")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each round of poll")

@@ -15,9 +15,9 @@ from tasks.batch import BatchStatus
 from tests.chaos.case import CASES, case
 from tests.chaos.following import Follower
 from tests.chaos.load import Expected, Order, line
-from tests.chaos.run import Run
+from tests.chaos.run import Run, Skipped
 from tests.chaos.stack import GATEWAY, IO, OTHER
-from tests.workers import Worker
+from tests.workers import Worker, can_contain
 
 # Four times as many heartbeats as the defaults, and a fifth of the lease. For machines that are not
 # overcommitted: a worker that gets no processor for two seconds loses its jobs.
@@ -32,6 +32,8 @@ LATE = "not ours any more"  # what a worker says of a result that it may not wri
 HALF = "half.jsonl"  # name of an upload that breaks off
 VALID_EVERY = 100  # lines of a large file: the others are refused, which costs no engine
 REFUSED = Expected(code="invalid_value")
+CONTAINED = "contained"
+AT_ONCE = 30  # jobs: more than one worker takes
 TRIES = 10  # to catch an io worker at what it does for moments only
 SEEN_LINES = 1000
 ENDS = (0,)  # exit codes
@@ -73,6 +75,28 @@ def kill_other(run: Run) -> None:
         for _ in range(run.size.strikes):
             run.is_busy(OTHER)
             run.strike(away)
+
+
+@case("kill-contained", "kill -9 of a model's only worker, back at once under its old name", limit_s=20.0)
+def kill_contained(run: Run) -> None:
+    """As by a container's restart policy: long before the lease of the killed one has run out, there is
+    another with its host name, process id and node name.
+    """
+    if not can_contain():
+        raise Skipped("no namespaces of host names and processes: no process can have the name of another")
+    stack = run.stack
+    stack.hold(OTHER)
+    stack.kill(OTHER)
+    stack.add_model(CONTAINED, env={"MEDUSAQ_SCRIPTED_MODEL": OTHER}, contained=True)
+    with run.under_load():
+        for _ in range(run.size.strikes):
+            script = f"delay={run.size.delay_s}"
+            jobs = [run.load.job(run.client, script, model=stack.other) for _ in range(AT_ONCE)]
+            run.is_busy(CONTAINED)
+            run.strike(lambda: stack.kill(CONTAINED))
+            run.wait(lambda jobs=jobs: all(map(run.has_ended, jobs)), "jobs wait for the killed worker")
+    stack.remove_killed(CONTAINED)
+    stack.start(OTHER)
 
 
 @case("kill-io-reading", "kill -9 of the io worker while it reads a file")

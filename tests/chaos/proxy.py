@@ -33,6 +33,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._doomed: set[socket.socket] = set()  # something that was sent on them is lost
+        self._losing: bytes | None = None  # words of the request that is lost next
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -44,6 +45,15 @@ class Proxy:
             gone = list(self._open if mode is Mode.DROP else self._doomed)
         for connection in gone:
             self._reset(connection)
+
+    def lose(self, words: bytes) -> None:
+        """Drop the next request that contains these words, and whatever follows on its connection."""
+        self._losing = words
+
+    @property
+    def has_lost(self) -> bool:
+        """The request that lose() named has come."""
+        return self._losing is None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -82,9 +92,12 @@ class Proxy:
         self._pump(client, server)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        lost = False
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
-                if self._mode is Mode.BLACK_HOLE:
+                if not lost and self._losing is not None and self._losing in data:
+                    lost, self._losing = True, None
+                if lost or self._mode is Mode.BLACK_HOLE:
                     with self._lock:
                         self._doomed |= {source, sink}
                     continue

@@ -134,10 +134,10 @@ class Run:
 
     def jobs_of(self, name: str) -> list[str]:
         """What a model worker has claimed and not ended, as the records say."""
-        pid = str(self.stack.worker(name).process.pid)
+        worker_id = self.stack.worker(name).id
         key = f"{self.stack.store.prefix}job:"
         holders = {one: self.stack.store.redis.hget(key + one, "worker") or "" for one in self.running()}
-        return [one for one, holder in holders.items() if holder.endswith(f":{pid}")]
+        return [one for one, holder in holders.items() if holder == worker_id]
 
     def is_busy(self, name: str) -> bool:
         """Waits until this model worker has a job to lose."""

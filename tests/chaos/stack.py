@@ -139,10 +139,15 @@ class Stack:
     # Processes
 
     def add_model(
-        self, name: str, settings: Settings | None = None, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        settings: Settings | None = None,
+        env: Mapping[str, str] | None = None,
+        contained: bool = False,
     ) -> None:
         def start(settings: Settings, env: Mapping[str, str]) -> Worker:
-            return self._workers.model(settings, ready=False, engine=settings.engine_factory, env=env)
+            engine = settings.engine_factory
+            return self._workers.model(settings, ready=False, engine=engine, env=env, contained=contained)
 
         self.add(name, start, settings, env)
 
@@ -183,6 +188,15 @@ class Stack:
     def remove(self, name: str) -> None:
         """Stop it for good."""
         self.stop(name)
+        self._forget(name)
+
+    def remove_killed(self, name: str) -> None:
+        """Kill it for good."""
+        self.hold(name)
+        self.kill(name)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         with self._lock:
             del self.services[name]
             self.clocks.pop(name, None)

@@ -1,4 +1,4 @@
-"""The table of what became of the work, and where it is kept."""
+"""The table of what became of the work, and where such tables are kept."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
     return (case.title, *(f"{count:,}" for count in counts), *shown)
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
+def table(rows: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> str:
     """As markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows))
 
 
 def commit(root: Path = ROOT) -> str:
@@ -44,9 +44,9 @@ def footer(minutes: float, cores: int | None, options: str, code: str, skipped: 
     return " ".join([f"{', '.join(parts)}.", *(left_out if skipped else [])])
 
 
-def write(path: Path, made: str) -> None:
+def write(path: Path, made: str, begin: str = BEGIN, end: str = END) -> None:
     """Raises ValueError for a file without the two lines."""
     text = path.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    path.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    path.write_text(f"{before}{begin}\n{made}\n{end}{after}", encoding="utf-8")

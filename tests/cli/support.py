@@ -72,6 +72,7 @@ class Cli:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
+        self.command = COMMAND
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MEDUSAQ_")}
         self.env = {
             **clean,
@@ -90,10 +91,17 @@ class Cli:
         self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
-        command = [sys.executable, *COMMAND, *arguments]
+        command = [sys.executable, *self.command, *arguments]
         if file_kb is not None:
             # -B: a .pyc that is cut short would be kept, and break every later import
-            command = ["prlimit", f"--fsize={file_kb * 1024}", sys.executable, "-B", *COMMAND, *arguments]
+            command = [
+                "prlimit",
+                f"--fsize={file_kb * 1024}",
+                sys.executable,
+                "-B",
+                *self.command,
+                *arguments,
+            ]
         ended = subprocess.run(
             command,
             cwd=self.folder,
@@ -110,7 +118,7 @@ class Cli:
         """Run it in the background."""
         with stdin.open("rb") as given:
             process = subprocess.Popen(
-                [sys.executable, *COMMAND, *arguments],
+                [sys.executable, *self.command, *arguments],
                 cwd=self.folder,
                 env={**self.env, **env},
                 stdin=given,

@@ -36,9 +36,10 @@ def bad(custom_id: str | None, line: int) -> Entry:
     return {"id": "batch_req_x", "custom_id": custom_id, "response": None, "error": error}
 
 
-def batch(number: int, output: bool = True, errors: bool = True) -> Entry:
+def batch(number: int, output: bool = True, errors: bool = True, status: str = "completed") -> Entry:
     """The record of a part's batch."""
     return {
+        "status": status,
         "output_file_id": f"out{number}" if output else None,
         "error_file_id": f"err{number}" if errors else None,
     }
@@ -89,6 +90,18 @@ def test_each_line_is_answered_once_in_order(folder: RunFolder) -> None:
     assert lines == [1, None, 3, 4, None, 6, 7, 8, 9, 10, 11]
     assert (tally.requests, dict(tally.failures)) == (11, {"odd": 5, "boom": 4})
     assert sorted(path.name for path in folder.results.parent.iterdir()) == ["r.jsonl", "r.jsonl.run"]
+
+
+@pytest.mark.parametrize("status", ["cancelled", "expired"])
+def test_lines_that_were_not_read_before_the_end_are_said_so(folder: RunFolder, status: str) -> None:
+    """The first line is sent before the others are read; of those some had been refused."""
+    parts = cut(folder, "abcd", most_lines=4)
+    files = {"out1": [good("a")], "err1": [bad("c", 3)]}
+    tally = merge(folder, parts, files, [batch(1, status=status)])
+    rows = read_jsonl(folder.results)
+    assert [row["custom_id"] for row in rows] == ["a", "b", "c", "d"]
+    assert [row["error"] and row["error"]["line"] for row in rows] == [None, 2, 3, 4]
+    assert dict(tally.failures) == {f"batch_{status}": 2, "boom": 1}
 
 
 @pytest.mark.parametrize(

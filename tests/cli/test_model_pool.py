@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cli import restarts
 from cli.model_budget import served_models
 from cli.model_pool import pool_of
 from cli.pool_member import Member, child_name
-from cli.supervisor import CRASH_LIMIT, ChildSpec, Supervisor
+from cli.restarts import START_LIMIT
+from cli.supervisor import ChildSpec, Supervisor
 from cli.turns import Model, Phase
 from engine.kept_files import kept_file
 from engine.model import default_model_path
@@ -44,6 +46,7 @@ class Pool:
         self.need = self.models[0].needed.total
         self.said: list[str] = []
         self.began: list[dict[str, str]] = []  # what each worker was told
+        self.argv = SLEEP
         self._folder = folder
         self.supervisor: Supervisor | None = None
 
@@ -53,7 +56,7 @@ class Pool:
     def start(self, budget: int) -> Supervisor:
         def worker(env: dict[str, str], _place: int) -> ChildSpec:
             self.began.append(env)
-            return ChildSpec("worker", SLEEP, self._folder / "worker.log", env, model_exit=True)
+            return ChildSpec("worker", self.argv, self._folder / "worker.log", env, model_exit=True)
 
         self._pool = pool_of(
             self.models, budget, self.settings, worker, self.said.append, self._folder / "note.json"
@@ -148,6 +151,41 @@ def test_jobs_without_a_model_start_one_that_can_run_them(pool: Pool, store: Job
     pool.saying("loading b")
 
 
+READY_AND_GONE = "import os; os.write(int(os.environ['MEDUSAQ_READY_FD']), b'1'); raise SystemExit(7)"
+
+
+def crashing(pool: Pool) -> None:
+    pool.argv = [sys.executable, "-I", "-S", "-c", READY_AND_GONE]
+
+
+def test_a_model_whose_worker_crashes_again_and_again_is_not_given_up(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "PAUSE_MAX_S", 0.05)
+    crashing(pool)
+    supervisor = pool.start(int(2.2 * pool.need))
+    pool.saying(f"after {2 * START_LIMIT} ends")
+    assert supervisor.failed() is None
+    assert not any("cannot be served" in line for line in pool.said)
+
+
+def test_while_a_crashed_model_rests_another_may_have_its_memory(
+    pool: Pool, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PAUSE_FIRST_S", "PAUSE_MAX_S"):
+        monkeypatch.setattr(restarts, name, 600.0)
+    crashing(pool)
+    for name in "ab":
+        store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, name), "{}")
+    supervisor = pool.start(pool.need)
+    pool.saying("worker of a ended (exit code 7), restarting it in 600 s")
+    pool.saying("loading b")
+    pool.saying("worker of b ended (exit code 7), restarting it in 600 s")
+    wait_until(lambda: not supervisor.has(child_name("b")))
+    assert sum(line.startswith("loading ") for line in pool.said) == 2, "a pause holds for a parked model too"
+    assert supervisor.failed() is None
+
+
 # What is seen of one, look by look
 
 
@@ -175,14 +213,3 @@ def test_a_crash_gives_no_second_turn(member: Member) -> None:
     member.see(True, 3, None, 0, 0, 41.0)
     member.see(True, 3, WORKER, 0, 0, 50.0)
     assert member.model.running_since == 50.0
-
-
-def test_loads_that_end_before_they_are_done_are_counted_however_long_they_take(member: Member) -> None:
-    for load in range(CRASH_LIMIT):
-        member.see(True, load + 1, None, 0, 0, 300.0 * load)
-        assert member.stuck(900.0, 300.0 * load) is None
-        member.see(True, None, None, 0, 0, 300.0 * load + 299)
-    member.see(True, CRASH_LIMIT + 1, None, 0, 0, 2000.0)
-    assert "ended 5 times in a row before the model was loaded; log: " in str(member.stuck(900.0, 2000.0))
-    member.see(True, CRASH_LIMIT + 1, WORKER, 0, 0, 2001.0)
-    assert (member.stuck(900.0, 2001.0), member.loads) == (None, 0)

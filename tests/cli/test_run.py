@@ -391,7 +391,7 @@ def test_a_part_that_cannot_be_run_says_why_and_is_tried_again(cli: Cli, gateway
         assert ended.stderr.splitlines()[-2:] == [
             f"0 of {MOST_LINES + 1} requests are done; repeat the same command to go on",
             "error: the gateway could not run part 1: "
-            f"the file holds {MOST_LINES + 1} lines, and {MOST_LINES} is the most",
+            f"the file holds more than {MOST_LINES} lines, blank ones counted too",
         ]
 
 

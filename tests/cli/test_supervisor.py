@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from cli import supervisor as module
+from cli import restarts as module
 from cli.errors import CliError, ModelNotLoadable
+from cli.restarts import START_LIMIT
 from cli.supervisor import ChildSpec, Supervisor
 from tests.workers import ROOT, wait_until
 
@@ -35,8 +36,8 @@ def said() -> Said:
 @pytest.fixture
 def start(said: Said, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a supervisor and stops it at the end."""
-    monkeypatch.setattr(module, "BACKOFF_FIRST_S", 0.05)
-    monkeypatch.setattr(module, "BACKOFF_MAX_S", 0.1)
+    monkeypatch.setattr(module, "PAUSE_FIRST_S", 0.05)
+    monkeypatch.setattr(module, "PAUSE_MAX_S", 0.1)
     started: list[Supervisor] = []
 
     def begin(*specs: ChildSpec) -> Supervisor:
@@ -64,6 +65,10 @@ def alive(pid: int) -> bool:
         return False
 
 
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_a_crashed_child_is_restarted_and_said_so(tmp_path: Path, start: Start, said: Said) -> None:
     supervisor = start(spec(tmp_path, "one", SLEEP), spec(tmp_path, "two", SLEEP))
     wait_until(lambda: len(supervisor.pids()) == 2)
@@ -75,16 +80,60 @@ def test_a_crashed_child_is_restarted_and_said_so(tmp_path: Path, start: Start, 
     assert supervisor.failed() is None
 
 
-def test_a_child_that_keeps_crashing_is_given_up_with_its_last_words(
+def test_a_child_that_never_gets_ready_is_given_up_with_its_last_words(
     tmp_path: Path, start: Start, said: Said
 ) -> None:
     other = spec(tmp_path, "other", SLEEP)
     supervisor = start(other, spec(tmp_path, "bad", "import sys; print('my reason'); sys.exit(7)"))
     wait_until(lambda: supervisor.failed() is not None and not supervisor.pids())
     message = str(supervisor.failed())
-    assert message.startswith("bad ended 5 times within 60 s (last: exit code 7); end of ")
+    assert message.startswith("bad ended 5 times before it was ready (last: exit code 7); end of ")
     assert message.endswith("  my reason")
     assert len(said) == 4
+    assert (
+        said[3].split("; log")[0].startswith("bad ended (exit code 7), restarting it in 0.1 s after 4 ends")
+    )
+
+
+READY = "import os; os.write(int(os.environ['MEDUSAQ_READY_FD']), b'1'); raise SystemExit(7)"
+
+
+def test_a_child_that_was_ready_is_restarted_however_often_it_ends(
+    tmp_path: Path, start: Start, said: Said
+) -> None:
+    supervisor = start(spec(tmp_path, "bad", READY), spec(tmp_path, "other", SLEEP))
+    wait_until(lambda: said.has(f"after {2 * START_LIMIT} ends"))
+    assert supervisor.failed() is None
+    assert "other" in supervisor.pids()
+
+
+def test_one_that_was_ready_once_may_fail_to_start_later(tmp_path: Path, start: Start, said: Said) -> None:
+    once = tmp_path / "once"
+    code = f"from pathlib import Path\nif Path({str(once)!r}).exists(): raise SystemExit(7)\n"
+    supervisor = start(spec(tmp_path, "bad", code + f"Path({str(once)!r}).touch()\n" + READY))
+    wait_until(lambda: said.has(f"after {2 * START_LIMIT} ends"))
+    assert supervisor.failed() is None
+
+
+def test_one_that_the_supervisor_saw_ready_counts_likewise(tmp_path: Path, start: Start, said: Said) -> None:
+    supervisor = start(spec(tmp_path, "bad", "raise SystemExit(7)", ready=lambda: True))
+    wait_until(lambda: said.has(f"after {2 * START_LIMIT} ends"))
+    assert supervisor.failed() is None
+
+
+def test_what_nothing_needs_is_never_given_up(tmp_path: Path, start: Start, said: Said) -> None:
+    supervisor = start(spec(tmp_path, "view", "raise SystemExit(7)", needed=False))
+    wait_until(lambda: said.has(f"after {2 * START_LIMIT} ends"))
+    assert supervisor.failed() is None
+
+
+def test_pauses_leave_no_descriptors_behind(tmp_path: Path, start: Start, said: Said) -> None:
+    supervisor = start(spec(tmp_path, "bad", READY))
+    wait_until(lambda: said.has("after 3 ends"))
+    before = open_files()
+    wait_until(lambda: said.has("after 12 ends"))
+    assert open_files() <= before + 3
+    supervisor.stop()
 
 
 @pytest.mark.parametrize(
@@ -244,8 +293,8 @@ def test_a_child_that_does_not_end_when_asked_is_killed(
 def test_a_child_that_waits_for_its_restart_can_be_ended(
     tmp_path: Path, tended: tuple[Supervisor, Tending], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BACKOFF_FIRST_S", 60)
-    monkeypatch.setattr(module, "BACKOFF_MAX_S", 60)
+    monkeypatch.setattr(module, "PAUSE_FIRST_S", 60)
+    monkeypatch.setattr(module, "PAUSE_MAX_S", 60)
     supervisor, tending = tended
     tending.todo.append(lambda its: its.begin(spec(tmp_path, "bad", "raise SystemExit(7)")))
     wait_until(lambda: said.has("restarting it in 60 s"))

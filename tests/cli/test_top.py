@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from rich.console import Console
 
 from cli.model_states import ModelState, model_states
+from cli.restarts import Restart
 from cli.top import Picture, Speeds
 from cli.top_view import view
 from tasks.settings import Settings
@@ -138,6 +140,20 @@ def test_the_first_line_says_what_is_wrong_with_a_model(model: ModelState, said:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(view(console, "http://127.0.0.1:7860", picture(1.0), Speeds(), None, [model]))
     assert console.export_text().startswith(said)
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_a_service_that_rests_is_shown_whatever_else_is_wrong(width: int) -> None:
+    resting = Restart("worker", 6, time.time() - 60, "killed by SIGKILL", 16.0, time.time() + 14)
+    started = Restart("io", 1, time.time() - 60, "exit code 1", 0.5, None)
+    console = Console(width=width, record=True, file=io.StringIO())
+    now = picture(1.0)
+    console.print(view(console, "http://127.0.0.1:7860", now, Speeds(), None, [], [started, resting]))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("worker ended 6 times since")
+    assert any(re.search(r"^worker +6 .*in 1[34](\.\d)? s$", line) for line in lines), lines
+    assert any(re.search(r"^io +1 .*started$", line) for line in lines), lines
 
 
 def test_speeds_come_of_two_looks() -> None:

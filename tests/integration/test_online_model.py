@@ -173,9 +173,12 @@ def test_what_this_model_cannot_do(client: OpenAI, model: str) -> None:
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": {"$ref": "https://else.where/schema.json"}},
     }
+    multiple = {"type": "integer", "multipleOf": 99_999_989}
+    costly = {"type": "json_schema", "json_schema": {"name": "n", "schema": multiple}}
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"tools": [tool]}, "no_tools", "tools"),
         ({"response_format": form}, "invalid_schema", "response_format"),
+        ({"response_format": costly}, "schema_too_complex", "response_format"),
         ({"messages": [{"role": "user", "content": "x " * 9000}]}, "context_length_exceeded", "messages"),
     ]
     for options, code, param in cases:

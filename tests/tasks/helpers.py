@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.batches import BatchStore
+from tasks.file_records import FileRecords, NewFile, Purpose
 from tasks.job import Job, NewJob, Priority, Status
 from tasks.publish import Publisher
 from tasks.queues import list_key
@@ -50,3 +52,12 @@ def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float =
 def put_message(store: JobStore, settings: Settings, priority: Priority = Priority.INTERACTIVE) -> None:
     """Something in the Celery list, so that it is not empty."""
     store.redis.lpush(list_key(settings, priority), "{}")
+
+
+def batch_store(store: JobStore) -> BatchStore:
+    """With records of input files, file_x and file_y, whose contents are never read."""
+    files = FileRecords(store)
+    for file_id in ("file_x", "file_y"):
+        files.begin(file_id)
+        files.create(NewFile(file_id, 1, "a.jsonl", Purpose.BATCH))
+    return BatchStore(store)

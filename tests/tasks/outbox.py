@@ -20,7 +20,8 @@ ALL = Webhook(URL, get_args(JobEvent))
 GOOD = Attempt(0.01, 200)
 BAD = Attempt(0.01, 500)
 MOST = 100
-EACH = 10
+EACH = 30  # to one host, of which one owner gets a third
+MINE = 10
 
 
 def end(store: JobStore, webhook: Webhook | None = ALL, owner: str = "me", **fields: Any) -> str:
@@ -30,8 +31,11 @@ def end(store: JobStore, webhook: Webhook | None = ALL, owner: str = "me", **fie
     return job_id
 
 
-def take(outbox: DeliveryStore, most: int = MOST, busy: dict[str, int] | None = None) -> list[Due]:
-    return outbox.take(most, EACH, busy or {})[0]
+def take(
+    outbox: DeliveryStore, most: int = MOST, held: dict[tuple[str, str], int] | None = None
+) -> list[Due]:
+    """held: what is under way, by owner and host."""
+    return outbox.take(most, 10 * MOST, EACH, held or {})[0]
 
 
 def only(outbox: DeliveryStore, owner: str = "me") -> Delivery:

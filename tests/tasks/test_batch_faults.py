@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -323,7 +324,7 @@ def is_held(system: System) -> bool:
 def test_a_missing_chunk_stops_no_other_work(system: System, io: IoWorker) -> None:
     batch = system.create(3)
     assert system.batches.lead("reader", 64) is not None
-    Ingest(io.files, system.batches, system.settings, "reader").run(batch.id)
+    deque(Ingest(io.files, system.batches, system.settings, "reader").run(batch.id), maxlen=0)
     system.batches.resign("reader")
     io.files.delete(chunk_name(batch.id, 0))
     hold_a_job(system)
@@ -391,7 +392,7 @@ def test_of_a_slow_file_store_one_chunk_is_read_in_a_round(
     batches = [system.create(1) for _ in range(2)]
     assert system.batches.lead("reader", 64) is not None
     for batch in batches:
-        Ingest(io.files, system.batches, system.settings, "reader").run(batch.id)
+        deque(Ingest(io.files, system.batches, system.settings, "reader").run(batch.id), maxlen=0)
     system.batches.resign("reader")
     for done in (1, 2):
         assert io.driver.round()

@@ -1,7 +1,8 @@
 """A batch of two lines in every interleaving: two io workers that may lead, crashes, and jobs that get lost.
 
 Whoever holds the first line's job may end it, hand it back or be lost, and come back late; the second one's
-may end it or be lost. As with one job, until there is no new state.
+may end it or be lost. One io worker still reads the file that the other has read long ago. When the batch has
+ended, its owner may delete it. As with one job, until there is no new state.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ LEADERS = ("x", "y")
 CAP = 9
 RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", "", PREFIX + LIST)
 CODE = "c"
+READ_LATE: dict[str, tuple[str | int, ...]] = {
+    "batch_chunks": (5, 9),
+    "batch_validated": (5, 9, 3, "[]", "", CODE, 3),
+}
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed", "batch.cancelled"]})
 
 
@@ -63,7 +68,8 @@ class State:
 
     @property
     def batch(self) -> dict[str, str]:
-        record: dict[str, str] = self.keys[f"hash batch:{BATCH}"]
+        """Empty once it was deleted."""
+        record: dict[str, str] = self.keys.get(f"hash batch:{BATCH}", {})
         return record
 
     def status(self, job: str) -> str | None:
@@ -87,8 +93,8 @@ class BatchLife(Model[State]):
     """From when its file is read: what comes before has no counters that jobs change."""
 
     def __init__(self, server: Server) -> None:
-        created = (BATCH, "+86400", "", "", 0, "file", OWNER, "metadata", "{}", "webhook", HOOK)
-        keys: Keys = {f"string {CLOCK}": "1000"}
+        created = (BATCH, "+86400", "", "", 0, "file", OWNER, 1, 1, 10**9, "metadata", "{}", "webhook", HOOK)
+        keys: Keys = {f"string {CLOCK}": "1000", "hash file:file": {"id": "file"}}
         for name, arguments in (
             ("batch_create", created),
             ("batch_lead", ("x", 64, 4, "id")),
@@ -104,7 +110,7 @@ class BatchLife(Model[State]):
         return state.keys
 
     def ended(self, state: State) -> bool:
-        return state.batch["status"] in ("completed", "cancelled")
+        return not state.batch or state.batch["status"] in ("completed", "cancelled")
 
     def steps(self, state: State) -> list[Step[State]]:
         end = (BATCH, "cancelled", "")
@@ -112,6 +118,13 @@ class BatchLife(Model[State]):
             Step("time passes", lambda *_: _later(state)),
             Step("cancel", lambda _, keys: replace(state, keys=keys), "batch_end", end, own=False),
         ]
+        if self.ended(state):
+            deleted = lambda _, keys: replace(state, keys=keys)  # noqa: E731
+            steps.append(Step("delete", deleted, "batch_delete", (BATCH, ""), own=False))
+            done = lambda _, keys: replace(state, keys=keys)  # noqa: E731
+            for script, late in READ_LATE.items():
+                name = f"{LEADERS[0]} is late with {script}"
+                steps.append(Step(name, done, script, (LEADERS[0], BATCH, *late), own=False))
         for number in range(len(JOBS)):
             steps += _of_job(state, number)
         for index in range(len(LEADERS)):
@@ -123,6 +136,9 @@ class BatchLife(Model[State]):
         """A job's end is like any other: all are counted, and all are collected."""
         keys, batch = state.keys, state.batch
         now = int(keys[f"string {CLOCK}"]) * MS
+
+        if not batch:
+            return "deleted", keys["string led_by"], "string leader" in keys, state.leaders
 
         def of_job(job: str) -> Hashable:
             record = keys.get(f"hash job:{job}")
@@ -151,6 +167,10 @@ class BatchLife(Model[State]):
 
     def check(self, before: State, step: Step[State], answer: Any, after: State) -> None:
         batch, keys = after.batch, after.keys
+        if not batch:
+            assert not [name for name in keys if f" batch:{BATCH}" in name], "a part of its record stays"
+            return
+        assert "id" in batch, "half a record of a batch that was deleted"
         assert len(set(after.parts)) == len(after.parts), "a result was counted twice"
         sent = int(batch["place"]) if batch["chunk"] == "0" else len(JOBS)
         there = [job for job in JOBS[:sent] if after.status(job) is not None]
@@ -168,6 +188,8 @@ class BatchLife(Model[State]):
         assert counted == len(ended) + len(after.parts) + unsent, "the counters disagree with the records"
         assert sorted(keys.get(f"set batch:{BATCH}:live", [])) == live, "the wrong jobs are live"
         assert sorted(keys.get(f"list batch:{BATCH}:ended", [])) == ended, "the wrong jobs have ended"
+        stored = sum(int(record["stored"]) for name, record in keys.items() if "stored" in record)
+        assert keys["hash stored_bytes"] == {OWNER: str(stored)}, "its owner's bytes are miscounted"
         assert keys.get("hash outstanding", {OWNER: "0"}) == {OWNER: str(len(live))}, (
             "the share is miscounted"
         )
@@ -230,7 +252,8 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
         after = replace(state, keys=keys)
         if not answer[0] or not answer[4]:
             return after.with_leader(index, Leader())
-        [[(chunk, place, ending), live, uncollected]] = answer[4]
+        [[fields, live, uncollected]] = answer[4]
+        chunk, place, ending = json.loads(fields)
         return after.with_leader(index, Leader.seeing(int(chunk), int(place), ending, live + uncollected))
 
     def read(answer: Any, keys: Keys) -> State:
@@ -308,6 +331,7 @@ def test_counters_are_right_in_every_interleaving(scratch: redis.Redis) -> None:
 
 
 MUTATIONS = [
+    ("batch_validated", "if is_over(ARGV[2]) then return 'lost' end", ""),
     ("batch_collected", "if redis.call('HGET', key, 'parts') ~= ARGV[3] then return 'moved' end", ""),
     ("batch_fill", "if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end", ""),
     ("batch_finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),

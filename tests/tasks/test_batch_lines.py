@@ -12,9 +12,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tasks.batch_files import dump
-from tasks.batch_lines import LineDecoder, Refused, kind_of, physical_lines, prefix
+from tasks.batch_lines import (
+    LineDecoder,
+    Refused,
+    kind_of,
+    physical_lines,
+    prefix,
+)
 from tasks.batches import Line
 from tasks.openai_format import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID
+from tasks.requests import MAX_VALUES, has_too_many_values
 
 MOST = 4096
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -61,7 +68,8 @@ def test_what_the_line_leaves_open_is_fixed_once() -> None:
         (b'"text"', "invalid_json_line", None),
         (b'{"a": NaN}', "invalid_json_line", None),
         (b'{"custom_id": "\xff"}', "invalid_json_line", None),
-        (b"[" * 100_000, "invalid_json_line", None),
+        (b"[" * 20_000, "invalid_json_line", None),
+        (b"[" + b"1," * MAX_VALUES + b"1]", "too_many_values", None),
         (line(None), "invalid_custom_id", "custom_id"),
         (line(""), "invalid_custom_id", "custom_id"),
         (line(5), "invalid_custom_id", "custom_id"),
@@ -101,6 +109,21 @@ def test_a_bad_line_is_refused_with_its_code(raw: bytes | None, code: str, field
     got = decoder().decode(3, raw)
     assert isinstance(got, Refused)
     assert (got.number, got.problem.code, got.problem.field) == (3, code, field)
+
+
+@pytest.mark.parametrize("text", ["1, ", '"[{,', "\\,"])
+def test_what_a_text_holds_are_no_values(text: str) -> None:
+    raw = line(body={"messages": [{"role": "user", "content": text * MAX_VALUES}]})
+    assert isinstance(LineDecoder(CHAT, len(raw), 64).decode(1, raw), Line)
+
+
+@pytest.mark.parametrize(
+    "raw", [b'"' * 1_000_000, b'\\"' * 1_000_000, b'"' + b'\\",' * 1_000_000, b'"\\' * 1_000_000 + b"\\"]
+)
+def test_values_are_counted_in_linear_time(raw: bytes) -> None:
+    """A quadratic count would take hours."""
+    has_too_many_values(raw + b",")
+    has_too_many_values(b"," * (MAX_VALUES + 1) + raw)
 
 
 @pytest.mark.parametrize("length", [1, MAX_CUSTOM_ID])
@@ -278,7 +301,7 @@ def test_lines_keep_their_numbers(parts: list[bytes], end: bytes) -> None:
 def test_a_mark_and_blank_lines_and_carriage_returns_are_no_trouble() -> None:
     text = b"\xef\xbb\xbf" + line("a") + b"\r\n\r\n  \n" + line("b")
     d = decoder()
-    got = [d.decode(number, raw) for number, raw in physical_lines(io.BytesIO(text), MOST)]
+    got = [d.decode(number, raw) for number, raw in physical_lines(io.BytesIO(text), MOST) if raw != b""]
     assert [(g.number, g.custom_id) for g in got] == [(1, "a"), (4, "b")]
 
 

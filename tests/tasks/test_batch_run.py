@@ -80,8 +80,7 @@ def test_the_first_line_does_not_wait_for_the_last(
     client.batches.end(batch.id, Ending.CANCELLED)
     done = client.end(batch)
     assert seen.status is BatchStatus.VALIDATING
-    assert done.total == 20_000
-    assert done.completed + done.failed == 20_000
+    assert 1 <= done.completed + done.failed == done.total <= 20_000
 
 
 def test_partial_results_can_be_read(client: Client, settings: Settings, workers: Workers) -> None:
@@ -146,7 +145,7 @@ def test_a_file_that_was_half_read_is_read_again(
 ) -> None:
     workers.model(settings)
     worker = workers.io(settings)
-    batch = client.create([line(n, "word " * 50) for n in range(10_000)])
+    batch = client.create([line(n, "word " * 50) for n in range(20_000)])
     wait_until(lambda: client.get(batch).total >= 1000, 30)
     assert not client.get(batch).validated
     worker.kill()
@@ -154,7 +153,7 @@ def test_a_file_that_was_half_read_is_read_again(
     wait_until(lambda: client.get(batch).validated, 30)
     client.batches.end(batch.id, Ending.CANCELLED)
     done = client.end(batch)
-    answered_once(client, done, 10_000)
+    answered_once(client, done, 20_000)
 
 
 def test_what_was_read_is_not_read_again(client: Client, settings: Settings) -> None:
@@ -162,10 +161,13 @@ def test_what_was_read_is_not_read_again(client: Client, settings: Settings) -> 
     batch = client.create([line(n) for n in range(3)])
     assert client.batches.lead("me", 64) is not None
     ingest = Ingest(client.files, client.batches, settings, "me")
-    ingest.run(batch.id)
+    for _ in ingest.run(batch.id):
+        pass
     assert client.get(batch).total == 3
-    remove_all(client.files, batch.id)
-    ingest.run(batch.id)
+    for _ in remove_all(client.files, batch.id):
+        pass
+    for _ in ingest.run(batch.id):
+        pass
     assert client.files.list(f"batches/{batch.id}") == []
 
 
@@ -277,7 +279,8 @@ def test_a_dry_run_validates_and_sends_nothing(client: Client, settings: Setting
         (b"\n \r\n\n", "empty_file", "holds no line"),
         (b"PK\x03\x04rest of it", "invalid_file", "zip archive"),
         ("{}".encode("utf-16"), "invalid_file", "UTF-16"),
-        (b"{}\n" * 201, "too_many_tasks", "201 lines, and 200 is the most"),
+        (b"{}\n" * 201, "too_many_tasks", "more than 200 lines, blank ones counted too"),
+        (b"{}\n" + b"\n" * 200, "too_many_tasks", "more than 200 lines, blank ones counted too"),
     ],
 )
 def test_a_file_that_is_no_batch_fails_at_once(

@@ -24,8 +24,10 @@ from tasks.batches import Active, BatchStore, Line, Work
 from tasks.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, JobNotFound, LeadLost
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import CHAT
+from tasks.registry import Registry
 from tasks.settings import Settings
 from tasks.store import Beat, Claim, JobStore, Unsent, new_token
+from tests.tasks.helpers import batch_store
 from tests.workers import wait_until
 
 ROOM = 64
@@ -33,7 +35,7 @@ ROOM = 64
 
 @pytest.fixture
 def batches(store: JobStore) -> BatchStore:
-    return BatchStore(store)
+    return batch_store(store)
 
 
 def lines(first: int, count: int) -> list[Line]:
@@ -225,7 +227,7 @@ class Counters(RuleBasedStateMachine):
     def __init__(self, store: JobStore, settings: Settings) -> None:
         super().__init__()
         self.store, self.settings = store, settings
-        self.batches = BatchStore(store)
+        self.batches = batch_store(store)
 
     @initialize()
     def begin(self) -> None:
@@ -360,7 +362,7 @@ def test_time_to_expire_is_the_batchs_own(batches: BatchStore) -> None:
 
 def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
     store = JobStore(settings.model_copy(update={"result_ttl_s": 1}))
-    batches = BatchStore(store)
+    batches = batch_store(store)
     short, long = made(batches), made(batches, output_expires_s=3600)
     lead(batches)
     for batch in (short, long):
@@ -426,3 +428,23 @@ def test_a_round_reads_no_lists_of_errors(batches: BatchStore) -> None:
     seen = one(batches, batch.id).batch
     assert (seen.errors, seen.metadata) == ([], {})
     assert batches.get(batch.id).errors == [{"code": "a"}]
+
+
+def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStore) -> None:
+    names = ["m", "m@n", "@m", "m:n", ":", "interactive", "ü *[a]\n"]
+    Registry(store, 60).announce_models(names, 60)
+    batches = BatchStore(store)
+    assert batches.lead("me", 1) is not None
+    store.create(NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="first"))
+    ids = {}
+    for name in names:
+        for _ in range(2):  # one takes the room of its lane, the next is held
+            new = NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="o", model=name)
+            ids[name] = store.create(new)[0].id
+    work = lead(batches)
+    assert work.held == {name: {"o": 1} for name in names}
+    assert work.outstanding == {"": {"first": 1}} | {name: {"o": 1} for name in names}
+    for name in names:
+        [unsent] = batches.release("me", {"o": 1}, name)
+        assert (unsent.job_id, unsent.lane) == (ids[name], name)
+    assert lead(batches).held == {}

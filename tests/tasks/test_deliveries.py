@@ -14,7 +14,7 @@ from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook, new_secret
 from tasks.webhook_sender import outcome
 from tests.servers import RedisServer, fast_settings
-from tests.tasks.outbox import ALL, BAD, EACH, GOOD, MOST, URL, end, keys, make_due, only, take
+from tests.tasks.outbox import ALL, BAD, EACH, GOOD, MINE, MOST, URL, end, keys, make_due, only, take
 
 
 def test_a_delivery_is_in_one_hand_at_a_time(store: JobStore, outbox: DeliveryStore) -> None:
@@ -77,7 +77,7 @@ def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore, se
     for _ in range(2):
         for lost in range(len(settings.webhook_retries_s) + 2):
             waits_s = outbox.lease_s * (lost + 1)
-            [due], wait_s = outbox.take(MOST, EACH, {})
+            [due], wait_s = outbox.take(MOST, 10 * MOST, EACH, {})
             assert wait_s == pytest.approx(waits_s, abs=1), "longer each time"
             make_due(store)
         [due] = take(outbox)
@@ -90,25 +90,27 @@ def test_the_lease_is_longer_than_an_attempt(
     store: JobStore, outbox: DeliveryStore, settings: Settings
 ) -> None:
     end(store)
-    due, wait_s = outbox.take(MOST, EACH, {})
+    due, wait_s = outbox.take(MOST, 10 * MOST, EACH, {})
     assert len(due) == 1
     assert wait_s is not None
     assert wait_s >= 1.9 * settings.webhook_timeout_s
 
 
-def test_one_receiver_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
-    for n in range(EACH + 5):
-        end(store, Webhook(f"http://slow.example/{n}", ALL.events))
+def test_one_host_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
+    for n in range(MINE + 5):
+        end(store, Webhook(f"http://slow.example:{8000 + n}/", ALL.events))
     for n in range(3):
         end(store, Webhook(f"http://fast{n}.example/", ALL.events))
     first = take(outbox)
-    assert len(first) == EACH + 3
-    assert take(outbox, busy={"slow.example:80": EACH}) == []
+    assert len(first) == MINE + 3
+    assert [due.host for due in first].count("slow.example") == MINE, "on whatever ports"
+    held = {("me", "slow.example"): MINE}
+    assert take(outbox, held=held) == []
     end(store, Webhook("http://slow.example/", ALL.events))
     end(store, Webhook("http://fast0.example/", ALL.events))
-    [due] = take(outbox, most=1, busy={"slow.example:80": EACH})
+    [due] = take(outbox, most=1, held=held)
     assert due.url == "http://fast0.example/"
-    assert len(take(outbox, busy={"slow.example:80": EACH - 2})) == 2
+    assert len(take(outbox, held={("me", "slow.example"): MINE - 3})) == 3
     assert len(take(outbox, most=1)) == 1
 
 
@@ -118,24 +120,29 @@ def test_one_owner_leaves_room_for_others(store: JobStore, outbox: DeliveryStore
         end(store, Webhook(f"http://h{n}.example/", ALL.events), owner="greedy")
     end(store)
     end(store, owner="other")
-    due, _ = outbox.take(5, EACH, {}, 3)
+    due, _ = outbox.take(MOST, 27, EACH, {})
     assert [one.owner for one in due] == ["greedy"] * 3 + ["me", "other"]
-    owners = {"greedy": 3, "me": 1, "other": 1}
-    assert outbox.take(5, EACH, {}, 3, owners)[0] == []
+    held = {(one.owner, one.host): 1 for one in due}
+    assert outbox.take(MOST, 22, EACH, held)[0] == [], (
+        "it holds three, and may hold an eighth of what is free"
+    )
     end(store)
-    due, _ = outbox.take(5, EACH, {"h0.example:80": 1}, 3, owners)
+    due, _ = outbox.take(MOST, 22, EACH, held)
     assert [one.owner for one in due] == ["me"]
-    due, _ = outbox.take(5, EACH, {}, 3, {"greedy": 1})
+    due, _ = outbox.take(MOST, 26, EACH, {("greedy", "h0.example"): 1})
     assert [one.owner for one in due] == ["greedy"] * 2
 
 
-def test_a_receiver_of_several_owners_gets_no_more_for_that(store: JobStore, outbox: DeliveryStore) -> None:
+def test_several_owners_share_a_host(store: JobStore, outbox: DeliveryStore) -> None:
     for owner in ("me", "other"):
-        for _ in range(3):
+        for _ in range(9):
             end(store, owner=owner)
-    assert len(outbox.take(MOST, 4, {})[0]) == 4
-    assert outbox.take(MOST, 4, {"example.com:443": 4})[0] == []
-    assert len(outbox.take(MOST, 4, {"example.com:443": 2})[0]) == 2
+    first = outbox.take(MOST, MOST, 12, {})[0]
+    assert [due.owner for due in first] == ["me"] * 4 + ["other"] * 3
+    held = {("me", "example.com"): 4, ("other", "example.com"): 3}
+    assert outbox.take(MOST, MOST, 12, held)[0] == []
+    end(store, owner="third")
+    assert [due.owner for due in outbox.take(MOST, MOST, 12, held)[0]] == ["third"]
 
 
 def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -12,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.figure_board import FigureBoard
-from tasks.figure_server import FigureServer
+from tasks.figure_server import CONNECTIONS, HEAD_BYTES, FigureServer
 from tasks.publish import Publisher
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -72,6 +74,66 @@ def test_a_port_that_is_in_use_costs_the_figures_alone(
         worker = workers.model(settings.model_copy(update={"metrics_port": port}))
         assert ended(store, submitted(store, publisher, "hi")).result
         assert f"no figures on 127.0.0.1:{port}, gateways have them: " in worker.text()
+
+
+@pytest.fixture
+def listening(settings: Settings) -> Iterator[Settings]:
+    settings = settings.model_copy(update={"metrics_port": free_port()})
+    server = FigureServer(settings, "worker", "w")
+    server.start()
+    yield settings
+    server.stop()
+
+
+def connected(settings: Settings) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", settings.metrics_port), 30)
+
+
+def test_headers_without_end(listening: Settings) -> None:
+    with connected(listening) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        with suppress(ConnectionError):
+            for _ in range(1000):
+                connection.sendall(b"a" * 65_536)
+            raise AssertionError("64 MB were taken")
+    assert shown(listening)
+
+
+def test_headers_that_are_too_long_are_told_so(listening: Settings) -> None:
+    with connected(listening) as connection:
+        connection.sendall((b"GET /metrics HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES)[:HEAD_BYTES])
+        assert connection.recv(100).startswith(b"HTTP/1.0 431 ")
+
+
+def test_headers_that_come_slowly(listening: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.figure_server.ANSWER_S", 0.5)
+    with connected(listening) as connection, suppress(ConnectionError):
+        for _ in range(200):
+            connection.sendall(b"G")
+            time.sleep(0.05)  # a limit on time is under test
+        raise AssertionError("they were waited for")
+    assert shown(listening)
+
+
+def test_connections_that_ask_nothing(listening: Settings) -> None:
+    """No more threads than connections may be open; the others are closed, and room comes back."""
+    before = threading.active_count()
+    with ExitStack() as stack:
+        held = [stack.enter_context(connected(listening)) for _ in range(CONNECTIONS + 50)]
+        for connection in held[CONNECTIONS:]:
+            assert connection.recv(1) == b""
+        assert threading.active_count() <= before + CONNECTIONS
+    wait_until(lambda: is_shown(listening))
+
+
+def test_clients_that_leave_are_no_traceback(
+    listening: Settings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    connected(listening).close()
+    wait_until(lambda: "figures were not shown to 127.0.0.1" in caplog.text)
+    assert "Traceback" not in caplog.text
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_nothing_listens_unless_it_is_told_to(settings: Settings) -> None:

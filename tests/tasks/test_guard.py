@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from tasks.errors import TargetRefused
-from tasks.guard import Guard
+from tasks.guard import Guard, is_own
+from tasks.settings import Settings
 from tasks.webhook import target_of
+from tests.workers import ROOT
 
 PRIVATE = [
     "127.0.0.1",
@@ -74,6 +78,8 @@ SPELT_OTHERWISE = [
     "LOCALHOST",
     "a.localhost",
 ]
+DENIED = [ip_network("2a00:1450:1::/48"), ip_network("8.0.0.0/8")]
+ALLOWED = [ip_network("2a00::/16"), ip_network("8.8.0.0/16"), ip_network("64:ff9b::/96")]
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700:4700::1111", "2a00:1450::1"]
 
 
@@ -124,6 +130,87 @@ def test_networks_that_are_allowed() -> None:
     for address in ("10.2.0.1", "127.0.0.1", "::1", "::ffff:10.1.2.3"):
         with pytest.raises(TargetRefused):
             guard.check_literal(address)
+
+
+def test_an_address_inside_that_of_an_allowed_nat64_is_judged_alone() -> None:
+    guard = Guard([ip_network("64:ff9b::/96"), ip_network("10.1.0.0/16")])
+    for address in ("64:ff9b::8.8.8.8", "64:ff9b::10.1.2.3"):
+        guard.check_literal(address)
+    for address in ("64:ff9b::10.2.0.1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254"):
+        with pytest.raises(TargetRefused):
+            guard.check_literal(address)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        Guard(denied=DENIED),
+        Guard(ALLOWED, DENIED),
+        Guard(denied=DENIED, allow_all=True),
+        Guard.of(
+            Settings(_env_file=None, webhook_deny=DENIED, webhook_allow=ALLOWED)  # type: ignore[call-arg]
+        ),
+    ],
+    ids=["alone", "beside what is allowed", "beside all", "by the settings"],
+)
+def test_networks_that_are_denied_whatever_allows_them(guard: Guard) -> None:
+    for address in (
+        "2a00:1450:1::1",
+        "8.8.8.8",
+        "134744072",  # 8.8.8.8
+        "::ffff:8.8.8.8",
+        "::8.8.8.8",
+        "::ffff:0:8.8.8.8",
+        "64:ff9b::8.8.8.8",
+        "2002:808:808::1",
+        "2001:0:4136:e378:8000:63bf:f7f7:f7f7",  # Teredo of 8.8.8.8
+    ):
+        with pytest.raises(TargetRefused):
+            guard.check_literal(address)
+    for address in ("2a00:1450:2::1", "1.1.1.1"):
+        guard.check_literal(address)
+    name = Guard(ALLOWED, DENIED, resolve=answers("1.1.1.1", "2a00:1450:1::1"))
+    with pytest.raises(TargetRefused):
+        name.addresses("example.com", 443)
+
+
+def test_an_address_of_this_machine_is_known_without_a_packet() -> None:
+    for address in ("127.0.0.1", "::1"):
+        if ":" not in address or socket.has_ipv6:
+            assert is_own(address), address
+    for address in ("8.8.8.8", "2606:4700:4700::1111", "192.0.2.1"):
+        assert not is_own(address), address
+
+
+@pytest.mark.parametrize("address", ["203.0.114.7", "2a00:1450::7"])
+def test_a_public_address_of_this_machine_is_refused(address: str) -> None:
+    """In a network namespace of its own, whose loopback interface gets it."""
+    code = f"""
+import socket
+import subprocess
+import sys
+from ipaddress import ip_network
+from tasks.errors import TargetRefused
+from tasks.guard import Guard, is_own
+from tasks.settings import Settings
+resolve = lambda host, port, **_: [(0, 0, 0, "", ({address!r}, port))]
+Guard([ip_network({address!r})]).check_literal({address!r})
+by_name = Guard(resolve=resolve)
+for check in (lambda: Guard().check_literal({address!r}), lambda: by_name.addresses("a.example", 80)):
+    try:
+        check()
+    except TargetRefused:
+        continue
+    raise SystemExit("it may be reached")
+"""
+    Guard().check_literal(address)
+    setup = f"ip link set lo up && ip addr add {address}/{128 if ':' in address else 32} dev lo"
+    namespace = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c"]
+    if subprocess.run([*namespace, setup], capture_output=True).returncode:
+        pytest.skip("no network namespaces here")
+    run = [*namespace, f'{setup} && exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_names_that_cannot_be_resolved() -> None:

@@ -17,6 +17,7 @@ import redis
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 
 JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
+RESERVED = 80  # bytes for its result
 SET_ASIDE, TOOK = 10, 7  # tokens of its owner: while it lives, and in the end if it ran
 LEASE = RESEND = 1  # ticks of the clock, a second each
 OLD = 2  # ticks; a time longer ago than this is like any other
@@ -132,6 +133,11 @@ class JobLife(Model[State]):
             SET_ASIDE,
             1000,
             HOOK,
+            "",
+            10**9,
+            RESERVED,
+            "",
+            0,
             "",
         )
         [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "create", create)])
@@ -282,7 +288,7 @@ class JobLife(Model[State]):
             return after.idle(index).with_messages(len(state.queue) + 1)
         if answer[0] != "claimed":
             return after.idle(index)
-        stage, fence = "waiting" if answer[-2] == "1" else "running", int(answer[1])
+        stage, fence = "waiting" if answer[14] == "1" else "running", int(answer[1])
         enters = stage == "running" and fence != state.workers[index].fence
         after = replace(after, entered=state.entered + enters)
         return after.with_worker(index, stage=stage, fence=fence)
@@ -375,6 +381,8 @@ class JobLife(Model[State]):
             assert keys["string hook_seq"] == "1", "its webhook was put into the outbox twice"
         spent = SET_ASIDE if live else TOOK if after.winner else 0
         assert keys[f"string owner:{OWNER}:tokens:0"] == str(spent), "its owner's tokens are miscounted"
+        stored = sum(int(record["stored"]) for name, record in keys.items() if "stored" in record)
+        assert keys["hash stored_bytes"] == {OWNER: str(stored)}, "its owner's bytes are miscounted"
 
     def _check_token(self, before: State, step: Step[State], answer: Any) -> None:
         worker, job = before.workers[WORKERS.index(step.name[0])], before.job
@@ -436,6 +444,8 @@ def test_a_fault_with_models_is_found_out(scratch: redis.Redis, script: str, old
 
 
 MUTATIONS = [
+    ("common", "  resize(P .. 'job:' .. job.id, job.owner, #result", "  count_bytes(job.owner, #result"),
+    ("outbox", "  count_bytes(owner, bytes)\n", ""),
     ("finish", " or job.fence ~= fence then", " then"),
     ("finish", "if job.status ~= 'running' then return 0 end", ""),
     ("finish", "if job.written_fence == fence then return 1 end", ""),

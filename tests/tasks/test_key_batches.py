@@ -26,8 +26,10 @@ def test_weights_are_shares_of_the_workers(
     workers.io(settings)
     wait_until(lambda: client.get(small).validated and client.get(large).validated, 30)
     workers.model(settings)
-    wait_until(lambda: client.get(large).completed >= 400, 60)
-    ratio = client.get(large).completed / client.get(small).completed
+    wait_until(lambda: client.get(large).completed >= 150, 60)  # by then what was sent first has ended
+    before = client.get(large).completed, client.get(small).completed
+    wait_until(lambda: client.get(large).completed >= 550, 60)
+    ratio = (client.get(large).completed - before[0]) / (client.get(small).completed - before[1])
     for batch in (small, large):
         client.batches.end(batch.id, Ending.CANCELLED)
     assert 2 < ratio < 4.5

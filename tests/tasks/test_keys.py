@@ -16,7 +16,7 @@ from tasks.keys import KeyStore, digest
 from tasks.openai_format import CHAT
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
-from tests.tasks.helpers import claimed, queued
+from tests.tasks.helpers import batch_store, claimed, queued
 
 DAY_S = 24 * 3600
 
@@ -28,7 +28,7 @@ def keys(store: JobStore) -> KeyStore:
 
 @pytest.fixture
 def batches(store: JobStore) -> BatchStore:
-    return BatchStore(store)
+    return batch_store(store)
 
 
 def spent(keys: KeyStore, key: ApiKey) -> int:
@@ -84,8 +84,9 @@ def test_the_life_of_a_key(keys: KeyStore) -> None:
     assert keys.admit(other_secret).standing is KeyStanding.OK
     keys.revoke(other.id)
     assert keys.standing() is KeyStanding.NONE
-    with pytest.raises(KeyNotFound):
-        keys.revoke("key_x")
+    for unknown in ("key_x", f"{key.id}:x", f"{key.id}\n", "*", "", "x" * 10_000):
+        with pytest.raises(KeyNotFound, match=r"no API key with id .{0,110}$"):
+            keys.revoke(unknown)
 
 
 def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore) -> None:

@@ -94,6 +94,23 @@ def test_after_a_gap_lease_holders_get_time_to_renew(redis_server: RedisServer) 
     store.close()
 
 
+def test_an_io_worker_that_is_killed_again_and_again_spares_no_lease_for_ever(
+    redis_server: RedisServer,
+) -> None:
+    """Each look comes after a gap: a lease that had run out by the one before is spared no longer."""
+    store = JobStore(fast_settings(redis_server, lease_ms=200, reconcile_s=0.1))
+    job_id = queued(store)
+    claimed(store, job_id)
+    store.reconcile()
+    looks = 0
+    while not store.reconcile().requeued and looks < 10:
+        looks += 1
+        time.sleep(0.45)  # over lease + 2 ticks: a gap
+    assert 1 <= looks <= 3
+    assert store.get(job_id).status is Status.QUEUED
+    store.close()
+
+
 def test_lost_message_with_an_empty_list_is_sent_again_once(
     store: JobStore, settings: Settings, publisher: Publisher
 ) -> None:
@@ -192,8 +209,8 @@ def test_a_clock_set_back_delays_nothing(store: JobStore) -> None:
     store.redis.hset(f"{prefix}job:{waiting}", "enqueued_at", ahead)
     for key in ("claimed:interactive", "reconciled_at"):
         store.redis.set(f"{prefix}{key}", ahead)
-    for key in ("grace_until", "leader"):
-        store.redis.set(f"{prefix}{key}", "x", px=hour_ms)
+    for key in ("grace_since", "leader"):
+        store.redis.set(f"{prefix}{key}", 0, px=hour_ms)
     sent: list[str] = []
 
     def all_sent() -> bool:

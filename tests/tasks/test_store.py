@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
+from tasks import store as store_module
 from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
 from tasks.job import TERMINAL, Priority, Status
 from tasks.settings import Settings
@@ -361,6 +363,72 @@ def test_page_over_many_that_do_not_fit(store: JobStore) -> None:
     assert [job.id for job in store.page(10, metadata={"b": "1", "c": "1"}).jobs] == [last, first]
     page = store.page(100, metadata={"b": "1"}, status=Status.QUEUED)
     assert (len(page.jobs), page.has_more) == (100, True)
+
+
+@pytest.mark.parametrize("filters", [{"metadata": {"a": "1"}}, {"status": Status.CANCELLED}])
+def test_what_others_have_changes_nothing_in_the_work_of_a_page(
+    store: JobStore, filters: dict[str, Any]
+) -> None:
+    """In what Redis does, which is what takes time."""
+    for _ in range(20):
+        queued(store, owner="key_me")
+
+    def calls() -> dict[str, int]:
+        store.redis.config_resetstat()
+        assert not store.page(10, owner="key_me", **filters).jobs
+        found = store.redis.info("commandstats")
+        return {name: stats["calls"] for name, stats in found.items() if "config" not in name}
+
+    calls()  # the script is loaded by now
+    before = calls()
+    for n in range(150):
+        job = queued(store, owner="key_other", metadata={"a": "1"})
+        if n % 2:
+            store.cancel(job)
+    assert calls() == before
+
+
+def test_one_call_looks_at_a_bounded_number_of_records(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that finds nothing in so many is empty, and the next goes on behind it."""
+    monkeypatch.setattr(store_module, "LOOK_RECORDS", 10)
+    monkeypatch.setattr(store_module, "MOST_LOOKS", 3)
+    first = queued(store, owner="key_me", metadata={"a": "1"})
+    others = [queued(store, owner="key_me") for _ in range(70)]
+    last = queued(store, owner="key_me", metadata={"a": "1"})
+    store.redis.config_resetstat()
+    found: list[tuple[list[str], str | None]] = []
+    more, after = True, None
+    while more:
+        page = store.page(10, after=after, metadata={"a": "1"}, owner="key_me")
+        found.append(([job.id for job in page.jobs], page.last_id))
+        more, after = page.has_more, page.last_id
+    assert found == [
+        ([last], others[61]),
+        ([], others[31]),
+        ([], others[1]),
+        ([first], first),
+    ]
+    stats = store.redis.info("commandstats")
+    assert stats["cmdstat_hmget"]["calls"] == 72
+
+
+def test_the_next_page_misses_none(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a look ends."""
+    ids = [queued(store, owner="key_me", metadata={"a": str(n % 3)}) for n in range(30)][::-1]
+    for looked in range(1, 32):
+        monkeypatch.setattr(store_module, "LOOK_RECORDS", looked)
+        for limit in (1, 4, 100):
+            for owner in ("key_me", None):
+                got: list[str] = []
+                more, after = True, None
+                while more:
+                    page = store.page(limit, after=after, metadata={"a": "0"}, owner=owner)
+                    assert len(page.jobs) <= limit
+                    got += [job.id for job in page.jobs]
+                    more, after = page.has_more, page.last_id
+                assert got == ids[2::3]
 
 
 def test_no_server_is_store_unavailable(settings: Settings) -> None:

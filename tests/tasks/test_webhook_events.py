@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 
 from tasks.batch import NewBatch
-from tasks.batches import BatchStore
 from tasks.deliveries import DeliveryStore
 from tasks.job import Status
 from tasks.openai_format import CHAT
@@ -17,7 +16,7 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import Webhook
 from tasks.webhook_request import BatchEvent, JobEvent
-from tests.tasks.helpers import WORKER, claimed, queued
+from tests.tasks.helpers import WORKER, batch_store, claimed, queued
 from tests.tasks.outbox import ALL, EACH, MOST, URL, end, keys, take
 
 
@@ -25,7 +24,7 @@ def test_work_without_a_webhook_leaves_nothing(store: JobStore, outbox: Delivery
     job_id = end(store, webhook=None)
     assert keys(store) == set()
     assert not store.redis.hexists(f"{store.prefix}job:{job_id}", "webhook")
-    assert outbox.take(MOST, EACH, {}) == ([], None)
+    assert outbox.take(MOST, 10 * MOST, EACH, {}) == ([], None)
 
 
 def ended_as(store: JobStore, status: Status, webhook: Webhook) -> str:
@@ -95,7 +94,7 @@ def test_metadata_may_be_too_long(store: JobStore, outbox: DeliveryStore) -> Non
 
 
 def test_a_batch_is_told_of_with_its_end(store: JobStore, outbox: DeliveryStore) -> None:
-    batches = BatchStore(store)
+    batches = batch_store(store)
     webhook = Webhook(URL, get_args(BatchEvent))
     made = batches.create(
         NewBatch(endpoint=CHAT, input_file_id="file_x", owner="me", metadata={"a": "ü"}, webhook=webhook)
@@ -123,7 +122,7 @@ def test_a_batch_is_told_of_with_its_end(store: JobStore, outbox: DeliveryStore)
 
 
 def test_a_batch_that_failed_is_told_of(store: JobStore, outbox: DeliveryStore) -> None:
-    batches = BatchStore(store)
+    batches = batch_store(store)
     wanted = Webhook(URL, ("batch.failed",))
     made = batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", webhook=wanted))
     assert batches.lead("token", 1) is not None

@@ -1,0 +1,35 @@
+"""/readyz asks for no key, so that what it costs Redis must not grow with who asks."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from api.gateway import READY_AGE_S
+from tasks.settings import Settings
+from tasks.store import JobStore
+from tests.workers import Workers, wait_until
+
+ASKED = 300
+CALLS = 150  # of Redis in READY_AGE_S: for one look, and for all that the workers do meanwhile
+
+pytestmark = pytest.mark.stack
+
+
+def test_however_many_ask_redis_is_asked_twice_a_second(
+    http: httpx.Client, model_worker: Workers, gateway_settings: Settings, store: JobStore
+) -> None:
+    model_worker.io(gateway_settings)
+    wait_until(lambda: http.get("/readyz").json()["io_worker"] is True)
+    before, began = commands(store), time.monotonic()
+    for _ in range(ASKED):
+        assert http.get("/readyz").status_code == 200
+    looks = 1 + (time.monotonic() - began) / READY_AGE_S
+    assert commands(store) - before < CALLS * looks
+
+
+def commands(store: JobStore) -> int:
+    """Commands that Redis has run, in scripts too."""
+    return int(store.redis.info("stats")["total_commands_processed"])

@@ -1,0 +1,106 @@
+"""What limits on compiling a schema cost, and how long ordinary requests wait beside costly schemas."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import psutil
+
+from engine import RequestRefused, response_grammar
+from engine.grammar import Grammars
+from engine.model import Model
+
+HOSTILE = 16  # requests at once, as many as an engine has slots
+HOSTILE_S = 20.0
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 130}},
+    "required": ["name", "age"],
+}
+
+
+def measure(model: Path) -> None:
+    """Print seconds from asking for a constraint until it is there, and the memory of all processes."""
+    grammars = Grammars(Model(str(model)))
+    number = count()
+    known = _grammar(PERSON)
+    forms: dict[str, Callable[[], str]] = {
+        "json_object": lambda: response_grammar({"type": "json_object"}) or "",
+        "a schema seen before": lambda: known,
+        "a new schema": lambda: _grammar({**PERSON, "title": str(next(number))}),
+    }
+    try:
+        grammars.begin(forms["json_object"]())  # tokenizes the vocabulary, once for each engine
+        print(f"first schema of an engine: {_seconds(grammars, known) * 1e3:.0f} ms")
+        for name, form in forms.items():
+            print(f"{name}: {_line([_seconds(grammars, form()) for _ in range(50)])}")
+        _beside_costly(grammars, forms, number)
+    finally:
+        grammars.close()
+
+
+def _beside_costly(grammars: Grammars, forms: dict[str, Callable[[], str]], number: count[int]) -> None:
+    over = threading.Event()
+    refused: list[float] = []
+
+    def ask() -> None:
+        while not over.is_set():
+            schema = {"type": "integer", "multipleOf": 99_999_989, "title": str(next(number))}
+            began = time.perf_counter()
+            try:
+                grammars.begin(_grammar(schema))
+            except RequestRefused:
+                refused.append(time.perf_counter() - began)
+
+    before = most = _memory()
+    hostile = [threading.Thread(target=ask) for _ in range(HOSTILE)]
+    for thread in hostile:
+        thread.start()
+    waits: dict[str, list[float]] = {name: [] for name in forms}
+    ends = time.monotonic() + HOSTILE_S
+    while time.monotonic() < ends:
+        for name, form in forms.items():
+            waits[name].append(_seconds(grammars, form()))
+            most = max(most, _memory())
+    over.set()
+    for thread in hostile:
+        thread.join()
+    print(f"beside {HOSTILE} requests for costly schemas, each new; {len(refused)} refused: {_line(refused)}")
+    for name, seconds in waits.items():
+        print(f"  {name}: {_line(seconds)}")
+    print(f"  memory of all processes {before >> 20} MiB before, at most {most >> 20} MiB")
+
+
+def _grammar(schema: dict[str, Any]) -> str:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    return response_grammar(form) or ""
+
+
+def _seconds(grammars: Grammars, grammar: str) -> float:
+    began = time.perf_counter()
+    grammars.begin(grammar)
+    return time.perf_counter() - began
+
+
+def _memory() -> int:
+    """Bytes of this process and its children, what they share counted once."""
+    own = psutil.Process()
+    total = 0
+    for process in (own, *own.children(recursive=True)):
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:  # it has just ended
+            continue
+    return total
+
+
+def _line(seconds: list[float]) -> str:
+    p95 = quantiles(seconds, n=20, method="inclusive")[-1]
+    middle, late, longest = (1e3 * value for value in (median(seconds), p95, max(seconds)))
+    return f"median {middle:.1f} ms, p95 {late:.0f} ms, longest {longest:.0f} ms"

@@ -1,0 +1,78 @@
+"""Measures an honest key's requests alone and beside each hostile behaviour; exit code 1 when one was wrong.
+
+    python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--write docs/security.md]
+
+Each behaviour has a stack of its own at default settings, with the scripted engine. Phases alone and beside
+take turns; of each phase's figures the median is shown. --write puts the table, its command, the processor
+and the commit between the lines `<!-- hostile -->` and `<!-- /hostile -->` of a file, once all behaviours
+were measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.hostile.behaviours import BEHAVIOURS
+from tests.chaos.hostile.beside import Bench
+from tests.chaos.hostile.table import BEGIN, END, HEAD, row
+from tests.chaos.stack import Stack
+from tests.chaos.table import commit, table, write
+from tests.receivers import receiving
+
+RECEIVER = "127.9.9.9"  # of the honest key's webhooks: none of the hosts of hostile ones
+SHOWN = 5  # troubles of each behaviour
+
+
+def processor() -> str:
+    """Its name, as Linux tells it."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=BEHAVIOURS, default=[*BEHAVIOURS], metavar="BEHAVIOUR")
+    parser.add_argument("--pairs", type=int, default=3, help="phases alone and beside, for each behaviour")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of a phase")
+    parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
+    options = parser.parse_args()
+    code, began, rows, wrong = commit(), time.monotonic(), [], False
+    for name in options.only:
+        with (
+            tempfile.TemporaryDirectory(prefix="medusaq-hostile-") as folder,
+            Stack(Path(folder)) as stack,
+            receiving(host=RECEIVER) as receiver,
+        ):
+            found = Bench(stack, receiver).pairs(name, options.pairs, options.seconds)
+        rows.append(row(BEHAVIOURS[name].title, found))
+        print(f"{name}: {', '.join(rows[-1][1:])}", flush=True)
+        for trouble in found.troubles[:SHOWN]:
+            print(f"  {trouble}", flush=True)
+        wrong |= bool(found.troubles)
+    given = f"python -m tests.chaos.hostile --pairs {options.pairs} --seconds {options.seconds:g}"
+    parts = [f"`{given}`", f"{(time.monotonic() - began) / 60:.0f} minutes"]
+    parts += [f"{os.cpu_count()} cores of {processor()}", *([f"commit {code}"] if code else [])]
+    made = f"{table(rows, HEAD)}\n\n{', '.join(parts)}."
+    print(f"\n{made}")
+    if len(rows) == len(BEHAVIOURS):
+        for path in options.write:
+            write(path, made, BEGIN, END)
+    elif options.write:
+        print("\nnot written: not all behaviours were measured")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Phases of an honest key, alone and beside a hostile one, on one stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from tasks.key import Limits
+from tasks.keys import KeyStore
+from tests.chaos.hostile.behaviours import BEHAVIOURS
+from tests.chaos.hostile.honest import Honest, Served
+from tests.chaos.stack import Stack
+from tests.receivers import Receiver
+from tests.workers import ROOT
+
+WARM_S = 3.0  # imports, connections and caches
+BEGIN_S = 2.0  # until a behaviour is in full swing
+SETTLE_S = 120.0
+END_S = 30.0
+HOSTILE_PER_MINUTE = 600  # requests, of the key that has such a limit
+MAIN = "job"  # the kind with columns of its own
+
+
+@dataclass
+class Beside:
+    """Pairs of phases, and the answers to the hostile key. unsettled: its work delayed others after it."""
+
+    alone: list[Served] = field(default_factory=list)
+    beside: list[Served] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+    unsettled: bool = False
+
+    @property
+    def troubles(self) -> list[str]:
+        return [trouble for served in (*self.alone, *self.beside) for trouble in served.troubles]
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(self.alone[0].took_s)
+
+    def ratio(self, kind: str) -> float:
+        """Of the p95 beside and alone: the median over the pairs."""
+        pairs = zip(self.alone, self.beside, strict=True)
+        return median(p95(beside.took_s[kind]) / p95(alone.took_s[kind]) for alone, beside in pairs)
+
+
+def p95(values: list[float]) -> float:
+    return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
+
+
+def p50_and_p95(phases: list[Served], kind: str) -> tuple[float, float]:
+    """Medians over the phases, in seconds."""
+    each = [served.took_s[kind] for served in phases]
+    return median(median(values) for values in each), median(p95(values) for values in each)
+
+
+class Bench:
+    """A stack with an honest key and hostile ones."""
+
+    def __init__(self, stack: Stack, receiver: Receiver) -> None:
+        self._keys = KeyStore(stack.store)
+        self._port = stack.settings.port
+        _, key = self._keys.create("honest", Limits())
+        self.honest = Honest(stack.url, key, receiver)
+
+    def pairs(self, name: str, count: int, seconds: float) -> Beside:
+        """Each of a phase alone and one beside this behaviour."""
+        found = Beside()
+        self.honest.phase(WARM_S)
+        for _ in range(count):
+            found.alone.append(self.honest.phase(seconds))
+            with self.attacked([name], found.answers, limited=BEHAVIOURS[name].limited):
+                time.sleep(BEGIN_S)
+                found.beside.append(self.honest.phase(seconds))
+            found.unsettled = not self.honest.settled(SETTLE_S)
+            if found.unsettled:
+                break
+        return found
+
+    @contextmanager
+    def attacked(self, names: list[str], answers: Counter[str], *, limited: bool = False) -> Iterator[None]:
+        """Meanwhile a process behaves so under a key of its own, which is revoked at the end."""
+        limits = Limits(requests_per_minute=HOSTILE_PER_MINUTE if limited else None)
+        key, secret = self._keys.create("hostile", limits)
+        command = [sys.executable, "-m", "tests.chaos.hostile.attacker", str(self._port), secret, *names]
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            yield
+            told, _ = process.communicate("", timeout=END_S)
+            assert process.returncode == 0, "the hostile client broke off"
+            answers.update(json.loads(told))
+        finally:
+            process.kill()
+            process.communicate()
+            self._keys.revoke(key.id)

@@ -1,0 +1,1 @@
+"""What the system asks of a network that it was not told of."""

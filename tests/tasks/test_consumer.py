@@ -1,0 +1,66 @@
+"""A worker whose broker connection fails at one request, or falls silent: it goes on taking messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.job import Status
+from tasks.publish import Publisher
+from tasks.store import JobStore
+from tests.chaos.proxy import Proxy
+from tests.servers import RedisServer, fast_settings
+from tests.tasks.helpers import ended, submitted, waiting_for
+from tests.workers import Workers, wait_until
+
+pytestmark = pytest.mark.stack
+ACKNOWLEDGES = b"\r\nZREM\r\n"  # the command with which kombu acknowledges a message
+ASKS = b"BRPOP"  # with which it waits for a message
+ALL_SLOTS = 2
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    proxy = Proxy(redis_server.port)
+    yield proxy
+    proxy.close()
+
+
+def test_an_acknowledgement_that_gets_no_answer_costs_no_place_in_the_prefetch_window(
+    redis_server: RedisServer, workers: Workers, proxy: Proxy
+) -> None:
+    settings = fast_settings(redis_server, slots=1, worker_lookahead=ALL_SLOTS - 1, redis_timeout_s=1.0)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0"})
+    worker = workers.model(through)
+    for _ in range(ALL_SLOTS):
+        job_id = submitted(store, publisher, "hello delay=0.5")
+        waiting_for(store, job_id, Status.RUNNING)
+        proxy.lose(ACKNOWLEDGES)
+        assert ended(store, job_id).status is Status.SUCCEEDED
+        wait_until(lambda: proxy.has_lost, report=worker.text)
+    together = [submitted(store, publisher, "hello delay=1") for _ in range(ALL_SLOTS)]
+    wait_until(lambda: len(store.page(10, status=Status.RUNNING).jobs) == ALL_SLOTS, report=worker.text)
+    for job_id in together:
+        assert ended(store, job_id).status is Status.SUCCEEDED
+    key = f"{settings.key_prefix}unacked"
+    wait_until(lambda: store.redis.hlen(key) == 0, report=worker.text)
+    publisher.close()
+    store.close()
+
+
+def test_a_connection_that_falls_silent_is_given_up(
+    redis_server: RedisServer, workers: Workers, proxy: Proxy
+) -> None:
+    """As of a host that is gone, whose kernel ends nothing. A frozen server looks the same."""
+    settings = fast_settings(redis_server, redis_timeout_s=1.0)
+    store, publisher = JobStore(settings), Publisher.connect(settings)
+    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0"})
+    worker = workers.model(through)
+    proxy.lose(ASKS)
+    wait_until(lambda: proxy.has_lost, report=worker.text)
+    job_id = submitted(store, publisher, "hello")
+    assert ended(store, job_id).status is Status.SUCCEEDED, worker.text()
+    publisher.close()
+    store.close()

@@ -1,0 +1,221 @@
+"""Every script that takes an id, on a record that was deleted just before: nothing of it comes back.
+
+A script that is not named here fails the first test, until somebody says what it may do.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from tasks.batch import NewBatch, new_batch_id
+from tasks.batches import BatchStore
+from tasks.endpoints import CHAT
+from tasks.errors import FileInUse, FileNotFound
+from tasks.file_records import FileRecords, NewFile, Purpose, new_file_id
+from tasks.store import JobStore
+from tests.tasks.explorer import CLOCK, LUA, SHARED, Keys, Server
+from tests.tasks.helpers import batch_store
+
+MS = 1000
+RECORDS = ("job", "batch", "file", "hook", "key")  # the kinds that have a record, a hash under their id
+LEADS: Keys = {f"string {CLOCK}": "1000", "string led_by": "x", "string leader": "x"}
+NO_ID = {  # scripts that take none, or make the record of a new one
+    "batch_create",
+    "batch_lead",
+    "batch_renew",
+    "batch_resign",
+    "create",
+    "earlier",
+    "file_create",
+    "file_due",
+    "file_page",
+    "hook_secret",
+    "hook_take",
+    "key_admit",
+    "key_create",
+    "key_list",
+    "list",
+    "reconcile",
+    "release",
+    "standing",
+}
+JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
+LINE = ("job_1-1", 1, "a", "", "{}", "", 0)
+GONE: dict[str, tuple[str | int, ...]] = {
+    "batch_chunks": ("x", BATCH, 1, 1),
+    "batch_collected": ("x", BATCH, 0, "part", 1, 1, 0, 1, "code", 1),
+    "batch_delete": (BATCH, ""),
+    "batch_end": (BATCH, "cancelled", ""),
+    "batch_ended": ("x", BATCH, 9),
+    "batch_fill": ("x", BATCH, 0, 0, 1, 0, "", *LINE),
+    "batch_finalizing": ("x", BATCH, 1, "code"),
+    "batch_finish": ("x", BATCH, MS, "completed"),
+    "batch_validated": ("x", BATCH, 1, 1, 1, "[]", "", "code", 1),
+    "begin": (JOB, 1),
+    "cancel": (JOB, MS, ""),
+    "claim": (JOB, "w", "token", MS, 3, MS, "", ""),
+    "delete": (JOB, ""),
+    "file_begin": (FILE, MS, "", 0, 9, 9),
+    "file_delete": (FILE, MS, ""),
+    "file_gone": (FILE,),
+    "file_renew": (FILE, MS),
+    "finish": (JOB, 1, "succeeded", "", "", "", MS, 1),
+    "hand_back": (JOB, 1, MS),
+    "heartbeat": (MS, JOB, 1),
+    "hook_done": (HOOK, 1, "delivered", 0, "{}", MS, 9),
+    "hook_replay": (HOOK, "o"),
+    "key_revoke": (KEY,),
+    "tokens": (MS, JOB, 1, 0, "text", "{}"),
+    "watch": (JOB, ""),
+}
+
+
+def records(keys: Keys) -> list[str]:
+    """Records, and the keys beside them that hold more of the same."""
+    return [name for name in keys if any(f" {kind}:" in name for kind in (*RECORDS, "text"))]
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    return {path.stem for path in LUA.glob("*.lua")} - set(SHARED)
+
+
+def test_all_scripts_are_here(names: set[str]) -> None:
+    assert names == NO_ID | set(GONE)
+    assert not NO_ID & set(GONE)
+
+
+@pytest.mark.parametrize("script", GONE)
+def test_a_script_makes_no_half_of_a_record(scratch: redis.Redis, script: str) -> None:
+    [(_, after)] = Server(scratch).run([(LEADS, script, GONE[script])])
+    assert records(after) == []
+
+
+RECONCILE = (3, 0, MS, MS, 10**9, 200, "bulk", "", "x:queue")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "index"),
+    [
+        ("reconcile", RECONCILE, "zset leases"),
+        ("reconcile", RECONCILE, "zset deadlines"),
+        ("reconcile", RECONCILE, "zset pending:bulk"),
+        ("reconcile", RECONCILE, "zset expiry"),
+        ("release", ("x", "o", 5), "zset held:o"),
+    ],
+)
+def test_an_index_without_the_record_holds_nothing_up(
+    scratch: redis.Redis, script: str, arguments: tuple[str | int, ...], index: str
+) -> None:
+    """As after a restore of a Redis that had lost a part."""
+    keys = {**LEADS, index: {JOB: "1"}, "hash held": {"o": "1"}}
+    [(_, after)] = Server(scratch).run([(keys, script, arguments)])
+    assert records(after) == []
+    assert index not in after
+
+
+def test_scores_beyond_the_clock_without_the_record(scratch: redis.Redis) -> None:
+    """The clock was set back: these are brought forward, but only where there is a record."""
+    keys = {**LEADS, "zset pending:bulk": {JOB: str(10**9)}, "zset leases": {JOB: str(10**9)}}
+    [(_, after)] = Server(scratch).run([(keys, "reconcile", RECONCILE)])
+    assert records(after) == []
+
+
+def test_a_batch_is_made_of_a_file_that_stands(scratch: redis.Redis) -> None:
+    """And leaves nothing behind where it does not: the file may have gone since somebody looked."""
+    server = Server(scratch)
+    create = (BATCH, "+86400", "k", "hash", MS, FILE, "o", 9, 9, 10**9, "metadata", "{}")
+    [(answer, after)] = server.run([(LEADS, "batch_create", create)])
+    assert (answer, after) == (["no_file", FILE], LEADS)
+    stands = {**LEADS, f"hash file:{FILE}": {"id": FILE, "purpose": "batch", "owner": "o"}}
+    [(answer, made)] = server.run([(stands, "batch_create", create)])
+    assert answer[0] == "created"
+    [(answer, after)] = server.run([(made, "file_delete", (FILE, MS, ""))])
+    assert (answer, after) == ("in_use", made)
+
+
+REFUSED: list[tuple[str, tuple[Any, ...], Keys]] = [
+    (
+        "create",
+        (JOB, "bulk", "", "{}", "{}", "", "", "k", "hash", MS, "", "", "o", 1, 0, "", "", "", 9, 9, 0, ""),
+        {},
+    ),
+    (
+        "batch_create",
+        (BATCH, "+86400", "k", "hash", MS, FILE, "key_o", 9, 9, 10**9, "metadata", "{}"),
+        {"hash key:key_o": {"max_batches": "0"}, f"hash file:{FILE}": {"id": FILE}},
+    ),
+    ("file_create", (FILE, 1, "a", "batch", "", "k", "hash", MS, "o"), {}),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "keys"), REFUSED, ids=[each[0] for each in REFUSED])
+def test_what_is_refused_leaves_no_note_of_its_idempotency_key(
+    scratch: redis.Redis, script: str, arguments: tuple[Any, ...], keys: Keys
+) -> None:
+    before = json.loads(json.dumps({**LEADS, **keys}))
+    [(answer, after)] = Server(scratch).run([(before, script, arguments)])
+    assert answer[0] in ("queue", "batches", "lost")
+    assert after == before
+
+
+def test_batches_made_of_files_that_are_deleted_at_the_same_time(store: JobStore) -> None:
+    files, batches = FileRecords(store), BatchStore(store)
+    made = refused = 0
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(100):
+            file_id = new_file_id()
+            files.begin(file_id)
+            files.create(NewFile(file_id, 1, "a", Purpose.BATCH))
+            deleting = pool.submit(files.drop, file_id)
+            creating = pool.submit(batches.create, NewBatch(CHAT, file_id))
+            outcomes = type(deleting.exception()), type(creating.exception())
+            assert outcomes in ((FileInUse, type(None)), (type(None), FileNotFound)), outcomes
+            uses = store.redis.smembers(f"{store.prefix}file_uses:{file_id}")
+            if outcomes[0] is FileInUse:
+                made += 1
+                assert uses == {creating.result().id}
+                assert files.get(file_id).id == file_id
+            else:
+                refused += 1
+                assert uses == set()
+    assert made + refused == 100
+    assert len(batches.page(100)[0]) == made
+
+
+def test_a_batch_repeated_while_it_is_deleted(store: JobStore) -> None:
+    """The same request gives it, or a new one: never that there is none."""
+    batches = batch_store(store)
+    new = NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h")
+    stop = threading.Event()
+
+    def repeat() -> set[str]:
+        seen = set()
+        while not stop.is_set():
+            seen.add(batches.create(replace(new, id=new_batch_id())).id)
+            if (earlier := batches.earlier("k", "h")) is not None:
+                seen.add(earlier.id)
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        repeating = [pool.submit(repeat) for _ in range(3)]
+        for _ in range(60):
+            work = batches.lead("me", 1)
+            assert work is not None
+            for active in work.active:
+                batches.finish("me", active.batch.id, "completed")
+                batches.delete(active.batch.id)
+        stop.set()
+        seen = set.union(*(each.result(30) for each in repeating))
+    assert len(seen) > 1
+    halves = [
+        key for key in store.redis.scan_iter(f"{store.prefix}batch:*") if not store.redis.hexists(key, "id")
+    ]
+    assert halves == []
