@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import time
 from collections.abc import Callable
 from functools import partial
@@ -125,14 +126,27 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
     def _check_answer(self) -> None:
         """Raises OSError, which makes the consumer connect again, when Redis owes an answer for too long."""
-        channel = self.task_consumer.channel
-        waiting_on = channel._in_poll
-        if not waiting_on:
-            return
-        silent_s = time.monotonic() - channel._queue_cycle.asked_at
-        if silent_s > channel.brpop_timeout + channel.socket_timeout and not waiting_on.can_read(timeout=0):
+        silent_s = overdue_s(self.task_consumer.channel)
+        if silent_s is not None:
             raise TimeoutError(f"the broker has said nothing for {silent_s:.0f} s")
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, PIPE_READ)
+
+
+def overdue_s(channel: Any) -> float | None:
+    """For how long a channel of kombu over Redis waits for an answer, once it is overdue.
+
+    Only looks: redis-py's can_read() would read what there is, and the event loop, which waits for the
+    socket, would never learn of it.
+    """
+    waiting_on = channel._in_poll
+    if not waiting_on:
+        return None
+    silent_s: float = time.monotonic() - channel._queue_cycle.asked_at
+    if silent_s <= channel.brpop_timeout + channel.socket_timeout:
+        return None
+    socket = select.poll()
+    socket.register(waiting_on._sock, select.POLLIN)
+    return None if socket.poll(0) else silent_s

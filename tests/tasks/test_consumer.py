@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tasks.job import Status
+from tasks.consumer import overdue_s
+from tasks.job import Priority, Status
 from tasks.publish import Publisher
+from tasks.queues import GENERATE, make_app, queue_of
+from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.chaos.proxy import Proxy
 from tests.servers import RedisServer, fast_settings
@@ -64,3 +68,19 @@ def test_a_connection_that_falls_silent_is_given_up(
     assert ended(store, job_id).status is Status.SUCCEEDED, worker.text()
     publisher.close()
     store.close()
+
+
+def test_the_look_for_an_overdue_answer_leaves_it_to_the_event_loop(settings: Settings) -> None:
+    app = make_app(settings.model_copy(update={"redis_timeout_s": 0.5}))
+    received: list[object] = []
+    with app.connection_for_read() as connection:
+        consumer = app.amqp.TaskConsumer(connection.default_channel, on_message=received.append)
+        consumer.consume()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)  # asks for a message, and does not wait for the answer
+        app.send_task(GENERATE, queue=queue_of(Priority.BULK))
+        time.sleep(1.0 + 0.5 + 0.1)  # the wait that Redis was asked for, and the time-out
+        assert overdue_s(consumer.channel) is None
+        connection.drain_events(timeout=5)
+    assert len(received) == 1
+    app.close()
