@@ -120,12 +120,15 @@ class Access:
         # Who sends a key is never taken for nobody, however new the key is.
         if secret.startswith(SECRET_PREFIX) or time.monotonic() >= self._open_until:
             try:
-                found = await run_in_threadpool(keys.admit, secret)
+                with self._threads.of_holder(secret):
+                    found = await run_in_threadpool(keys.admit, secret)
             except StoreUnavailable as error:
                 log.warning("%s", error)
                 raise
             if not self._is_open(found.standing):
                 answered |= rate_headers(found)
+                if found.key_id:
+                    self._threads.remember(secret, found.key_id)
                 return _admitted(found, secret)
             self._open_until = time.monotonic() + OPEN_AGE_S
         if not self._settings.allow_open:

@@ -1,12 +1,14 @@
 """Threads for calls that block, mostly on Redis; while several API keys send requests, each has a few.
 
 With one pool for all, a key with hundreds of requests open fills its queue, and every other key waits behind
-them, for the pool and for the event loop that each finished call keeps busy.
+them, for the pool and for the event loop that each finished call keeps busy. So would those who try keys that
+there are not.
 """
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -17,11 +19,16 @@ from weakref import WeakValueDictionary
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
+from tasks.keys import digest
+
 THREADS_ALONE = 40  # anyio's own limit
-THREADS_BESIDE = 4  # a call takes about 1 ms of the interpreter's lock, for which all threads wait in turn
+# Of a key, and of all strangers together: a call takes about 1 ms of the interpreter's lock, for which all
+# threads wait in turn.
+THREADS_BESIDE = 2
 FILE_THREADS = 8  # for the file store: where it is slow, it must not take the threads that serve jobs
 FILE_THREADS_BESIDE = 4
 BESIDE_S = 10.0  # after another key's request
+MOST_KNOWN = 4096  # secrets: 1 MB
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,6 +75,8 @@ class KeyThreads:
         self._limits: WeakValueDictionary[str, _Limits] = WeakValueDictionary()
         self._latest = ""  # key
         self._beside_until = 0.0  # on the monotonic clock
+        self._known: OrderedDict[str, str] = OrderedDict()  # key by secret, the latest at the end
+        self._strangers = _Limits()
 
     @contextmanager
     def of(self, key_id: str) -> Iterator[None]:
@@ -79,8 +88,35 @@ class KeyThreads:
         if limits is None:
             limits = self._limits[key_id] = _Limits()
         limits.set(beside=now < self._beside_until)
-        token = _of_request.set(limits)
-        try:
+        with _using(limits):
             yield
-        finally:
-            _of_request.reset(token)
+
+    @contextmanager
+    def of_holder(self, secret: str) -> Iterator[None]:
+        """The same until it is known whose request this is: for the key that had this secret before.
+
+        Whoever sends another secret shares a few threads with all who do, so that strangers hold up no key.
+        """
+        secret_id = digest(secret)
+        if secret_id in self._known:
+            self._known.move_to_end(secret_id)
+            with self.of(self._known[secret_id]):
+                yield
+        else:
+            with _using(self._strangers):
+                yield
+
+    def remember(self, secret: str, key_id: str) -> None:
+        """That this is the key's secret."""
+        self._known[digest(secret)] = key_id
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+
+@contextmanager
+def _using(limits: _Limits) -> Iterator[None]:
+    token = _of_request.set(limits)
+    try:
+        yield
+    finally:
+        _of_request.reset(token)

@@ -6,18 +6,25 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from api import threads
+from api.app import create_app
 from api.threads import (
     FILE_THREADS,
     FILE_THREADS_BESIDE,
+    MOST_KNOWN,
     THREADS_ALONE,
     THREADS_BESIDE,
     FileThreads,
     KeyThreads,
     run_in_threadpool,
 )
+from tasks.key import Admission, Limits
+from tasks.keys import KeyStore
+from tasks.settings import Settings
+from tasks.store import JobStore
 
 LIMIT_S = 20.0
 
@@ -72,6 +79,83 @@ def test_a_key_that_is_alone_has_all_threads(monkeypatch: pytest.MonkeyPatch) ->
         await until(lambda: held.running == THREADS_ALONE)
         held.let_go.set()
         await asyncio.gather(*only)
+
+    asyncio.run(run())
+
+
+def test_strangers_hold_up_no_key() -> None:
+    async def ask(keys: KeyThreads, secret: str, call: Callable[[], object]) -> None:
+        with keys.of_holder(secret):
+            await run_in_threadpool(call)
+
+    async def run() -> None:
+        keys, held = KeyThreads(), Held()
+        keys.remember("mq_secret", "honest")
+        guesses = [asyncio.create_task(ask(keys, f"mq_{n}", held)) for n in range(400)]
+        await until(lambda: held.running == THREADS_BESIDE)
+        for _ in range(20):
+            async with asyncio.timeout(LIMIT_S):
+                await ask(keys, "mq_secret", lambda: None)
+        assert held.running == THREADS_BESIDE
+        held.let_go.set()
+        await asyncio.gather(*guesses)
+
+    asyncio.run(run())
+
+
+@pytest.mark.stack
+def test_keys_that_there_are_not_leave_threads_to_those_that_there_are(
+    settings: Settings, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, secret = KeyStore(store).create("honest", Limits())
+    held, admit = Held(), KeyStore.admit
+
+    def slow(keys: KeyStore, asked: str) -> Admission:
+        if asked != secret:
+            held()
+        return admit(keys, asked)
+
+    monkeypatch.setattr(KeyStore, "admit", slow)
+
+    async def run() -> None:
+        app = create_app(settings)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http,
+        ):
+
+            async def status(key: str) -> int:
+                return (await http.get("/v1/jobs", headers={"Authorization": f"Bearer {key}"})).status_code
+
+            assert await status(secret) == httpx.codes.OK
+            guesses = [asyncio.create_task(status(f"mq_{n}")) for n in range(2 * THREADS_ALONE)]
+            await until(lambda: held.running == THREADS_BESIDE)
+            async with asyncio.timeout(LIMIT_S):
+                assert await status(secret) == httpx.codes.OK
+            assert held.running == THREADS_BESIDE
+            held.let_go.set()
+            assert set(await asyncio.gather(*guesses)) == {httpx.codes.UNAUTHORIZED}
+
+    asyncio.run(run())
+
+
+def test_the_secrets_that_are_remembered_are_bounded_and_the_latest() -> None:
+    async def run() -> None:
+        keys, held = KeyThreads(), Held()
+        for n in range(MOST_KNOWN):
+            keys.remember(f"mq_{n}", f"key_{n}")
+        with keys.of_holder("mq_0"):
+            pass
+        keys.remember("mq_new", "key_new")
+        with keys.of_holder("mq_1"):  # the oldest: a stranger again
+            waiting = [asyncio.create_task(run_in_threadpool(held)) for _ in range(2 * THREADS_BESIDE)]
+        await until(lambda: held.running == THREADS_BESIDE)
+        for secret in ("mq_0", "mq_2", "mq_new"):
+            with keys.of_holder(secret):
+                async with asyncio.timeout(LIMIT_S):
+                    await run_in_threadpool(lambda: None)
+        held.let_go.set()
+        await asyncio.gather(*waiting)
 
     asyncio.run(run())
 

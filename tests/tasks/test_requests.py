@@ -121,6 +121,9 @@ def test_too_many_values_are_counted_outside_of_texts() -> None:
         assert has_too_many_values(json.dumps(value).encode())
     for value in ([1] * (MAX_VALUES - 1), {f"{n}": "a" for n in range(MAX_VALUES - 1)}):
         assert not has_too_many_values(json.dumps(value).encode())
+    assert not has_too_many_values(json.dumps({f"{n},": "a," for n in range(MAX_VALUES - 1)}).encode())
+    commas = b'"' + b"," * (MAX_VALUES + 1) + b'"'
+    assert has_too_many_values(commas + b'""' * (2 * MAX_VALUES))  # no JSON, and slow to look through
 
 
 def test_long_conversations_and_large_schemas_are_taken() -> None:

@@ -11,8 +11,9 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tasks.keys import SECRET_PREFIX
 from tests.chaos.hostile.wire import ANSWER_S, Connection, Pace, Peer
 
 Act = Callable[[Peer], Awaitable[None]]
@@ -88,6 +89,12 @@ async def crowd(peer: Peer) -> None:
     await repeating(peer, peer.request("GET", f"/v1/jobs/{job_id}"), 400, UNBOUNDED)
 
 
+@behaviour("strangers", "the same with an API key that there is not")
+async def strangers(peer: Peer) -> None:
+    stranger = replace(peer, key=f"{SECRET_PREFIX}{'0' * 43}")
+    await repeating(stranger, stranger.request("GET", "/v1/jobs"), 400, UNBOUNDED)
+
+
 @behaviour("long-jobs", "jobs of 2 s each, 10 a second")
 async def long_jobs(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=2 long"}), 4, 10.0)
@@ -138,8 +145,9 @@ async def uploads(peer: Peer) -> None:
             await pace.turn()
             connection.writer.write(whole[start : start + step])
             await connection.writer.drain()
-        made = await connection.answer()
-        await connection.ask(peer.request("DELETE", f"/v1/files/{made['id']}"))
+        made = await connection.answer() or {}
+        if file_id := made.get("id"):  # else it was refused
+            await connection.ask(peer.request("DELETE", f"/v1/files/{file_id}"))
 
     await lasting(peer, use, 2)
 
