@@ -35,6 +35,7 @@ REFUSED = Expected(code="invalid_value")
 CONTAINED = "contained"
 AT_ONCE = 30  # jobs: more than one worker takes
 TRIES = 10  # to catch an io worker at what it does for moments only
+MOST_LINES = 48_000  # of a file, below the limit of a batch
 SEEN_LINES = 1000
 ENDS = (0,)  # exit codes
 ENDS_BY_SIGNAL = (0, -signal.SIGTERM)  # uvicorn closes everything, and then lets the signal end it
@@ -118,7 +119,7 @@ def kill_io_finalising(run: Run) -> None:
 def kill_gateway_upload(run: Run) -> None:
     with run.under_load():
         for _ in range(run.size.strikes):
-            content, wanted = _large(run)
+            content, wanted = _large(run.size.large)
             with _half_sent(run, content) as connection:
                 run.strike(lambda: run.stack.kill(GATEWAY))
                 if _heard(connection):
@@ -227,10 +228,10 @@ def _in_turns(run: Run, strikes: int) -> list[str]:
     return list(itertools.islice(itertools.cycle(run.stack.models), strikes))
 
 
-def _large(run: Run) -> tuple[bytes, dict[str, Expected]]:
-    """A file that takes a while to read, and what is expected of it."""
+def _large(lines: int) -> tuple[bytes, dict[str, Expected]]:
+    """A file of this many lines, and what is expected of it."""
     parts, wanted = [], {}
-    for n in range(run.size.large):
+    for n in range(lines):
         custom_id, valid = f"line-{n}", n % VALID_EVERY == 0
         parts.append(line(custom_id, {"prompt": custom_id if valid else n}))
         wanted[custom_id] = Expected(text=custom_id) if valid else REFUSED
@@ -238,17 +239,22 @@ def _large(run: Run) -> tuple[bytes, dict[str, Expected]]:
 
 
 def _kill_io_at(run: Run, at: Callable[[Order], bool]) -> None:
-    """Held up first, so that it is at it for certain when it is killed."""
+    """Held up first, so that it is at it for certain when it is killed. A machine that is through with a file
+    before anybody sees it gets one twice as long.
+    """
+    lines = run.size.large
     with run.under_load():
         caught = 0
         for _ in range(TRIES * run.size.strikes):
-            content, wanted = _large(run)
+            content, wanted = _large(lines)
             order = run.load.order(run.client, run.client.upload(content), wanted)
             run.wait(lambda order=order: at(order) or _is_over(run, order), "no batch came so far")
             with run.stack.paused(IO):
                 if at(order):
                     run.strike(lambda: run.stack.kill(IO))
                     caught += 1
+                else:
+                    lines = min(2 * lines, MOST_LINES)
             if caught == run.size.strikes:
                 return
     run.troubles.append("the io worker was never caught at it")
