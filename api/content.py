@@ -9,7 +9,7 @@ from functools import partial
 from typing import BinaryIO
 
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from api.errors import BadKey
 from api.gateway import Gateway
@@ -38,19 +38,18 @@ class Download(StreamingResponse):
         headers: Mapping[str, str] | None = None,
         media_type: str | None = None,
     ) -> None:
-        super().__init__(_while_it_stands(chunks, key), status, headers, media_type)
+        super().__init__(chunks, status, headers, media_type)
+        self._key = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_to_holder(message: Message) -> None:
+            """A client that reads slowly keeps this waiting: it ends with the key."""
+            await self._key.unless_revoked(send(message))
+
         try:
-            await super().__call__(scope, receive, send)
-        except BadKey:
+            await super().__call__(scope, receive, send_to_holder)
+        except* BadKey:  # of sending and of listening, which wait at the same time
             log.info("a download was broken off: its API key was revoked")
-
-
-async def _while_it_stands(chunks: AsyncIterator[bytes], key: OpenKey) -> AsyncIterator[bytes]:
-    async for chunk in chunks:
-        key.check()
-        yield chunk
 
 
 class ContentResponse(Download):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -30,10 +32,26 @@ from tasks.tracing import UNTRACED, Tracing
 
 log = logging.getLogger(__name__)
 
-READY_AGE_S = 0.5  # /readyz asks for no key: however many ask it, Redis is asked twice a second
+# /readyz asks for no key: however many ask it, Redis is asked as often as this.
+READY_AGE_S = 0.5
+UNREADY_AGE_S = 0.1  # while something is missing, or Redis: whoever waits for it learns of it soon
 WORKERS_AGE_S = 1.0  # a submission may be checked against workers seen this long ago
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Readiness:
+    """What was seen at a time of the monotonic clock. error: why nothing could be seen."""
+
+    at: float
+    view: View = field(default_factory=View)
+    led: bool = False
+    error: str = ""
+
+    @property
+    def valid_s(self) -> float:
+        return READY_AGE_S if self.view.served and self.led else UNREADY_AGE_S
 
 
 class Gateway:
@@ -57,7 +75,8 @@ class Gateway:
         self.awaited: set[str] = set()  # jobs whose only reason is a request under way
         self._cancelling: set[asyncio.Task[None]] = set()
         self._seen: tuple[float, View] = (float("-inf"), View())
-        self._ready: tuple[float, View, bool] = (float("-inf"), View(), False)
+        self._ready_lock = threading.Lock()
+        self._ready = _Readiness(float("-inf"))
 
     def view(self, max_age_s: float = 0.0) -> View:
         """The live workers and the models; raises StoreUnavailable."""
@@ -69,15 +88,24 @@ class Gateway:
         return seen
 
     def readiness(self) -> tuple[View, bool]:
-        """The same, and whether an io worker leads; once all is there, at most READY_AGE_S ago.
+        """The same, and whether an io worker leads, as seen a moment ago.
 
-        Raises StoreUnavailable.
+        Anybody may ask, without a key, so one thread looks at a time. Raises StoreUnavailable.
         """
-        at, view, led = self._ready
-        if time.monotonic() - at > READY_AGE_S or not (view.served and led):
+        with self._ready_lock:
+            ready = self._ready
+            if time.monotonic() - ready.at > ready.valid_s:
+                self._ready = ready = self._look()
+        if ready.error:
+            raise StoreUnavailable(ready.error)
+        return ready.view, ready.led
+
+    def _look(self) -> _Readiness:
+        try:
             view, led = self.view(), self.batches.led()
-            self._ready = (time.monotonic(), view, led)
-        return view, led
+        except StoreUnavailable as error:
+            return _Readiness(time.monotonic(), error=str(error))
+        return _Readiness(time.monotonic(), view, led)
 
     def workers(self, max_age_s: float = 0.0) -> Sequence[WorkerInfo]:
         """The live workers; raises StoreUnavailable."""

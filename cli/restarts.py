@@ -86,6 +86,10 @@ class Restarts:
         self._tell()
         return restart
 
+    def was_ready(self, service: str) -> bool:
+        """Whether it was ready since it was added."""
+        return service in self._ready
+
     def hopeless(self, service: str) -> bool:
         """Whether it ended START_LIMIT times and was never ready since it was added."""
         return self._unready.get(service, 0) >= START_LIMIT

@@ -29,7 +29,8 @@ TAIL_BYTES = 16_384
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final.
+    """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final, unless it was
+    ready before: then its model can be loaded, and what prevents it now may pass.
 
     ready is called until it says yes before the next child is started. Without it, a child is ready when it
     has written to the descriptor in READY_FD. One that is needed and ends START_LIMIT times without ever
@@ -211,7 +212,7 @@ class Supervisor:
 
     def _crashed(self, spec: ChildSpec, code: int) -> None:
         """Plan the restart, or raise when there is to be none."""
-        if spec.model_exit and code == EXIT_MODEL:
+        if spec.model_exit and code == EXIT_MODEL and not self._restarts.was_ready(spec.name):
             raise ModelNotLoadable(_last_error(spec.log))
         restart = self._restarts.ended(spec.name, _describe(code))
         if spec.needed and self._restarts.hopeless(spec.name):

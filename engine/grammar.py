@@ -16,7 +16,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
-from engine.errors import DecodeFailed, RequestRefused
+from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.grammar_process import (
     STACK_BYTES,
     TokenTexts,
@@ -152,10 +152,17 @@ class Grammars:
 
         if long:
             self._trials.begin_long(check)
-        thread = start_thread(run, STACK_BYTES)
+        try:
+            thread = start_thread(run, STACK_BYTES)
+        except BaseException:  # there is no thread for it, and so no run() that lets another begin
+            if long:
+                self._trials.end_long()
+            raise
         while thread.is_alive():
             thread.join(POLL_S)
             check()
+        if not made:
+            raise EngineError("a grammar that was tried before could not be compiled")
         [matcher] = made
         if matcher.is_error():
             raise _refusal(matcher.get_error())

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.types import Message
 
+from api.content import Download
 from api.errors import BadKey
 from api.open_requests import CHECK_S, OpenKey, OpenRequests
 from tasks.job import Status
@@ -227,6 +229,33 @@ def test_a_download_is_broken_off(holder: Holder, gateway: GatewayProcess) -> No
             list(lengths)
         assert 0 < answer.num_bytes_downloaded < size
     assert "Traceback" not in gateway.log.read_text()
+
+
+def test_a_download_that_nobody_reads_is_given_up() -> None:
+    asyncio.run(asyncio.wait_for(_give_up_a_download(), SOON_S))
+
+
+async def _give_up_a_download() -> None:
+    key = OpenKey()
+    sending = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            sending.set()
+            await asyncio.Event().wait()  # a client that does not read
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}}
+    download = asyncio.create_task(Download(chunks(), key)(scope, receive, send))
+    await sending.wait()
+    key.revoke()
+    await download
 
 
 def test_redis_is_asked_once_a_second_however_many_requests_are_open(settings: Settings) -> None:

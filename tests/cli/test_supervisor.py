@@ -17,6 +17,7 @@ from cli import restarts as module
 from cli.errors import CliError, ModelNotLoadable
 from cli.restarts import START_LIMIT
 from cli.supervisor import ChildSpec, Supervisor
+from tasks.readiness import READY_FD
 from tests.workers import ROOT, wait_until
 
 Start = Callable[..., Supervisor]
@@ -154,6 +155,30 @@ def test_exit_code_3_of_the_worker_is_final(
     assert isinstance(error, ModelNotLoadable)
     assert str(error).startswith(reason)
     assert said == []
+
+
+def test_exit_code_3_after_the_worker_was_ready_is_a_crash_like_any(
+    tmp_path: Path, start: Start, said: Said
+) -> None:
+    """Its model can be loaded: that memory is short, or the file away, may pass."""
+    mark = tmp_path / "ran"
+    code = f"""
+import os, pathlib, sys, time
+mark = pathlib.Path({str(mark)!r})
+runs = len(mark.read_text()) if mark.exists() else 0
+mark.write_text("x" * (runs + 1))
+if runs == 1:
+    sys.exit(3)
+os.write(int(os.environ[{READY_FD!r}]), b"1")
+if runs == 0:
+    sys.exit(1)
+time.sleep(600)
+"""
+    supervisor = start(spec(tmp_path, "worker", code, model_exit=True), spec(tmp_path, "other", SLEEP))
+    wait_until(lambda: mark.exists() and len(mark.read_text()) == 3)
+    assert supervisor.failed() is None
+    assert {"worker", "other"} <= set(supervisor.pids())
+    assert len(said) == 2
 
 
 def test_the_failure_is_reported_after_everything_has_stopped(tmp_path: Path, said: Said) -> None:

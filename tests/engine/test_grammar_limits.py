@@ -210,6 +210,21 @@ def test_a_program_that_does_not_start_fails_the_request_alone(
 
 
 @linux
+def test_where_no_thread_can_be_had_others_may_compile_later(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trials_module, "SHORT_CPU_S", 1e-9)  # every one takes long
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.grammar.start_thread", none)
+        for n in range(2 * trials_module.LONG_AT_ONCE):
+            with pytest.raises(RuntimeError, match="thread"):
+                writer.begin(optional(3 + n))
+    writer.begin(optional(3))
+
+
 def test_the_program_ends_with_the_process_that_started_it() -> None:
     script = """
 import time

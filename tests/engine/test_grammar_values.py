@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,45 @@ extreme = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+NESTED: dict[str, Any] = {"type": "string"}
+for _ in range(200):
+    NESTED = {"type": "object", "properties": {"x": NESTED}, "required": ["x"]}
+INSIDE = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}
+EXTREME: dict[str, dict[str, Any]] = {
+    "a minimum of 4,000 digits": {"type": "integer", "minimum": int("9" * 4000)},
+    "between two large numbers": {"type": "integer", "minimum": -(10**18), "maximum": 10**18 + 3},
+    "a string without end": {"type": "string", "maxLength": 10**9},
+    "a long string": {"type": "string", "minLength": 10**9},
+    "a list without end": {"type": "array", "items": {"type": "string"}, "minItems": 10**9},
+    "a repeated pattern": {"type": "string", "pattern": "^(a{1000}){1000}$"},
+    "patterns in each other": {"type": "string", "pattern": "^((a{0,100}b){0,100}c){0,100}$"},
+    "10,000 values": {"enum": [f"value {n}" for n in range(10_000)]},
+    "200 levels": NESTED,
+    "a cycle": {"type": "array", "items": {"$ref": "#"}},
+    "a cycle of two": {**INSIDE, "$defs": {"b": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
+    "a cycle without an end": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    **{
+        f"a product of {kind}": {
+            "allOf": [{kind: [{"type": "string", "maxLength": n + m} for n in range(20)]} for m in range(20)]
+        }
+        for kind in ("anyOf", "oneOf")
+    },
+}
+LONGEST_S = 20.0  # of a busy machine, for what may have LONG_CPU_S of a processor
+
+
+@linux
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("schema", EXTREME.values(), ids=EXTREME)
+def test_an_extreme_value_is_answered_in_time(writer: Writer, schema: dict[str, Any]) -> None:
+    began = time.monotonic()
+    error = failure(lambda: writer.begin(grammar_of(schema)))
+    assert time.monotonic() - began < LONGEST_S
+    if error is not None:
+        assert error.code in ("invalid_schema", "schema_too_complex")
+        assert "\n" not in error.message
 
 
 @linux

@@ -1,4 +1,6 @@
-"""Measures an honest key's requests alone and beside each hostile behaviour; exit code 1 when one was wrong.
+"""Measures an honest key's requests alone and beside each hostile behaviour.
+
+Exit code 1 when one was wrong, or when the p95 of jobs beside one behaviour was more than twice that alone.
 
     python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--write docs/security.md]
 
@@ -18,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.hostile.behaviours import BEHAVIOURS
-from tests.chaos.hostile.beside import Bench
+from tests.chaos.hostile.behaviours import ALL, BEHAVIOURS
+from tests.chaos.hostile.beside import LARGEST_RATIO, MAIN, Bench
 from tests.chaos.hostile.table import BEGIN, END, HEAD, row
 from tests.chaos.stack import Stack
 from tests.chaos.table import commit, table, write
@@ -61,6 +63,9 @@ def main() -> int:
         for trouble in found.troubles[:SHOWN]:
             print(f"  {trouble}", flush=True)
         wrong |= bool(found.troubles)
+        if name != ALL and found.ratio(MAIN) > LARGEST_RATIO:
+            print(f"  the p95 of jobs is {found.ratio(MAIN):.1f} times that alone", flush=True)
+            wrong = True
     given = f"python -m tests.chaos.hostile --pairs {options.pairs} --seconds {options.seconds:g}"
     parts = [f"`{given}`", f"{(time.monotonic() - began) / 60:.0f} minutes"]
     parts += [f"{os.cpu_count()} cores of {processor()}", *([f"commit {code}"] if code else [])]

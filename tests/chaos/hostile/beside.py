@@ -26,6 +26,7 @@ SETTLE_S = 120.0
 END_S = 30.0
 HOSTILE_PER_MINUTE = 600  # requests, of the key that has such a limit
 MAIN = "job"  # the kind with columns of its own
+LARGEST_RATIO = 2.0  # of the p95 of jobs beside one behaviour and alone
 
 
 @dataclass
@@ -76,7 +77,8 @@ class Bench:
         self.honest.phase(WARM_S)
         for _ in range(count):
             found.alone.append(self.honest.phase(seconds))
-            with self.attacked([name], found.answers, limited=BEHAVIOURS[name].limited):
+            per_minute = HOSTILE_PER_MINUTE if BEHAVIOURS[name].limited else None
+            with self.attacked([name], found.answers, per_minute):
                 time.sleep(BEGIN_S)
                 found.beside.append(self.honest.phase(seconds))
             found.unsettled = not self.honest.settled(SETTLE_S)
@@ -85,9 +87,14 @@ class Bench:
         return found
 
     @contextmanager
-    def attacked(self, names: list[str], answers: Counter[str], *, limited: bool = False) -> Iterator[None]:
-        """Meanwhile a process behaves so under a key of its own, which is revoked at the end."""
-        limits = Limits(requests_per_minute=HOSTILE_PER_MINUTE if limited else None)
+    def attacked(
+        self, names: list[str], answers: Counter[str], per_minute: int | None = None
+    ) -> Iterator[None]:
+        """Meanwhile a process behaves so under a key of its own, which is revoked at the end.
+
+        per_minute: requests that the key may send.
+        """
+        limits = Limits(requests_per_minute=per_minute)
         key, secret = self._keys.create("hostile", limits)
         command = [sys.executable, "-m", "tests.chaos.hostile.attacker", str(self._port), secret, *names]
         process = subprocess.Popen(
