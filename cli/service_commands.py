@@ -124,8 +124,6 @@ def _within_memory(
     model_budget.check_each_fits(models, budget, settings)
     if len(models) == 1:
         return (), 0
-    if settings.broker_url is not None:
-        raise BadInput("several models need their queues in Redis: unset MEDUSAQ_BROKER_URL")
     return tuple(models), budget
 
 

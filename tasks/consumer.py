@@ -27,8 +27,6 @@ from typing import Any
 from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
 
-from tasks.queues import over_redis
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between looks for an answer that is overdue
@@ -121,8 +119,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
         hub.add_reader(self._wake_read, self._drain)
-        if over_redis(self.app):
-            hub.call_repeatedly(LOOK_S, self._check_answer)
+        hub.call_repeatedly(LOOK_S, self._check_answer)
 
     def _check_answer(self) -> None:
         """Raises OSError, which makes the consumer connect again, when Redis owes an answer for too long."""

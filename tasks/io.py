@@ -120,10 +120,9 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
     All passes come before the first message: a list that is no longer empty would hide the other
     lost messages from the next pass.
     """
-    waiting = publisher.waiting(store.lanes())
-    passes = [store.reconcile(waiting)]
+    passes = [store.reconcile()]
     while passes[-1].full:
-        passes.append(store.reconcile(waiting))
+        passes.append(store.reconcile())
     counts = [
         sum(column)
         for column in zip(*((p.requeued, p.lost, p.expired, p.resent) for p in passes), strict=True)

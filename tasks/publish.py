@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from amqp.exceptions import AMQPError
 from celery import Celery
 from kombu import Producer
 from kombu.exceptions import KombuError
@@ -17,19 +16,18 @@ from redis import RedisError
 
 from tasks.errors import PublishFailed
 from tasks.job import Job, Priority
-from tasks.queues import GENERATE, add_queue, make_app, over_redis, queue_of
+from tasks.queues import GENERATE, add_queue, make_app, queue_of
 from tasks.settings import Settings
 from tasks.store import Unsent
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 64  # messages of one round trip
-FAILURES = (KombuError, RedisError, AMQPError, OSError)
+FAILURES = (KombuError, RedisError, OSError)
 CONNECTING = {
     "max_retries": 1,
     "interval_start": 0.0,
     "interval_step": 0.0,  # kombu: for six seconds
-    "confirm_publish": True,  # RabbitMQ says when it has a message
 }
 
 
@@ -76,33 +74,15 @@ class Publisher:
             return False
         return True
 
-    def waiting(self, lanes: Sequence[str] = ("",)) -> dict[tuple[Priority, str], int] | None:
-        """How many messages wait in each queue of a broker beside Redis; None where Redis is the broker.
-
-        By priority and lane. Of a broker that is away, that there are some: none are to be sent again.
-        """
-        if over_redis(self._app):
-            return None
-        with self._lock:
-            try:
-                return self._connected().waiting(lanes)
-            except FAILURES as error:
-                self._disconnect()
-                log.warning("no message is taken to be lost: the broker does not answer: %s", error)
-                return dict.fromkeys(((priority, lane) for lane in lanes for priority in Priority), 1)
-
     def close(self) -> None:
         with self._lock:
             self._disconnect()
         self._app.close()
 
     def _send(self, messages: Sequence[Unsent]) -> None:
-        self._connected().send(messages)
-
-    def _connected(self) -> _Connection:
         if self._connection is None:
-            self._connection = (_RedisConnection if over_redis(self._app) else _Connection)(self._app)
-        return self._connection
+            self._connection = _Connection(self._app)
+        self._connection.send(messages)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -149,13 +129,16 @@ class Outbox:
 
 
 class _Connection:
-    """Celery and kombu write each message, and wait until the broker has it."""
+    """Celery and kombu write each message; all of them go out together.
+
+    By themselves they make a Redis client and wait for an answer for every message, and again for the event
+    that Flower hears: three quarters of what publishing costs.
+    """
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._connection: Any = app.connection_for_write(transport_options=CONNECTING)
         self._channel = self._connection.default_channel
-        self._limit_waits()
         self._declared: set[str] = set()
         for name in list(app.amqp.queues):
             self._declare(name)
@@ -163,18 +146,15 @@ class _Connection:
 
     def send(self, messages: Sequence[Unsent]) -> None:
         self._declare_for(messages)
-        for message in messages:
-            self._write(message)
-
-    def waiting(self, lanes: Sequence[str]) -> dict[tuple[Priority, str], int]:
-        counts = {}
-        for lane in lanes:
-            for priority in Priority:
-                name = queue_of(priority, lane)
-                self._declare(name)
-                declared = self._channel.queue_declare(name, passive=True)
-                counts[priority, lane] = declared.message_count
-        return counts
+        with self._channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
+            acquire = self._channel.conn_or_acquire
+            self._channel.conn_or_acquire = lambda _client=None: nullcontext(pipeline)
+            try:
+                for message in messages:
+                    self._write(message)
+            finally:
+                self._channel.conn_or_acquire = acquire
+            pipeline.execute()
 
     def _declare_for(self, messages: Sequence[Unsent]) -> None:
         """A model's queues may be new: its worker is perhaps not there yet."""
@@ -185,10 +165,6 @@ class _Connection:
         if name not in self._declared:
             add_queue(self._app, name)(self._channel).declare()
             self._declared.add(name)
-
-    def _limit_waits(self) -> None:
-        """py-amqp waits for ever for a broker that hangs: its own read_timeout only makes it try again."""
-        self._connection.connection.transport.sock.settimeout(self._app.conf.broker_connection_timeout)
 
     def _write(self, message: Unsent) -> None:
         self._app.send_task(
@@ -205,26 +181,3 @@ class _Connection:
 
     def close(self) -> None:
         self._connection.close()
-
-
-class _RedisConnection(_Connection):
-    """What would be sent one by one goes out together.
-
-    By themselves they make a Redis client and wait for an answer for every message, and again for the event
-    that Flower hears: three quarters of what publishing costs.
-    """
-
-    def send(self, messages: Sequence[Unsent]) -> None:
-        self._declare_for(messages)
-        with self._channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
-            acquire = self._channel.conn_or_acquire
-            self._channel.conn_or_acquire = lambda _client=None: nullcontext(pipeline)
-            try:
-                for message in messages:
-                    self._write(message)
-            finally:
-                self._channel.conn_or_acquire = acquire
-            pipeline.execute()
-
-    def _limit_waits(self) -> None:
-        """The time-outs are in the settings of the transport."""

@@ -6,7 +6,6 @@ what any worker may run.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +25,6 @@ from tasks.settings import Settings
 GENERATE = "medusaq.generate"  # the task's name: part of the wire format between gateway and workers
 QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
 IO_QUEUE = "medusaq.io"
-LONGEST_NAME = 200  # characters of a queue's name: RabbitMQ takes 255 bytes
 
 # Far above any run: leases recover a lost worker's jobs, and the shortest value of any peer wins.
 VISIBILITY_TIMEOUT_S = 24 * 3600
@@ -63,12 +61,7 @@ def queue_of(priority: Priority, model: str = "") -> str:
     """
     if not model:
         return QUEUES[priority]
-    plain = quote(model, safe="")
-    name = f"{QUEUES[priority]}.{plain}"
-    if len(name) <= LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(model.encode()).hexdigest()[:32]
-    return f"{name[: LONGEST_NAME - len(digest) - 1]}!{digest}"  # no name that fits has a "!"
+    return f"{QUEUES[priority]}.{quote(model, safe='')}"
 
 
 def list_key(settings: Settings, priority: Priority, model: str = "") -> str:
@@ -114,17 +107,8 @@ def make_app(settings: Settings) -> Celery:
     return app
 
 
-def over_redis(app: Celery) -> bool:
-    """Whether the messages of this application wait in Redis."""
-    return not app.conf.broker_url.startswith("amqp")
-
-
 def _broker(settings: Settings) -> dict[str, Any]:
     """Where Celery's messages go, and how."""
-    if settings.broker_url is not None:
-        # The reduction ends on a task's thread, which then waits on the socket that the worker's loop reads:
-        # after a restart of the broker the worker took nothing more.
-        return {"broker_url": settings.broker_url, "worker_enable_prefetch_count_reduction": False}
     timeouts = {
         "socket_timeout": settings.redis_timeout_s,
         "socket_connect_timeout": settings.redis_timeout_s,

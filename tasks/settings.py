@@ -82,7 +82,6 @@ class Settings(BaseSettings):
     redis_cert: TlsFile = None  # ours, for a Redis that asks for one
     redis_cert_key: TlsFile = None
     redis_verify: bool = True  # that the certificate of Redis is good, and for its host
-    broker_url: str | None = Field(None, pattern=r"^amqps?://")  # of RabbitMQ; None is Redis
     key_prefix: str = Field("medusaq:", min_length=1)  # of all keys, Celery's too: stacks can share a server
     host: str = "127.0.0.1"
     port: int = Field(7860, ge=0, le=65535)

@@ -363,17 +363,11 @@ class JobStore:
         with answering():
             return ["", *sorted(self.redis.smembers(f"{self.prefix}lanes"))]
 
-    def reconcile(self, waiting: Mapping[tuple[Priority, str], int] | None = None) -> Reconciled:
-        """One pass over expired leases, passed deadlines, lost messages and records past their time.
-
-        waiting: messages in each queue of a broker that is not this Redis, by priority and lane.
-        """
+    def reconcile(self) -> Reconciled:
+        """One pass over expired leases, passed deadlines, lost messages and records past their time."""
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
-        if waiting is None:
-            queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
-        else:
-            queues = [(p.value, lane, str(count)) for (p, lane), count in waiting.items()]
+        queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
         answer = self._run(
             "reconcile",
             s.max_attempts,

@@ -379,7 +379,7 @@ def test_what_may_be_reached_elsewhere_stands_ready() -> None:
     policies = {each["metadata"]["name"]: each for each in yaml.safe_load_all(taken_out)}
     for each in policies.values():
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
-    assert _ports(policies["medusaq-to-redis"]) == {6379, DEFAULT_PORT, 5672, 4318}
+    assert _ports(policies["medusaq-to-redis"]) == {6379, DEFAULT_PORT, 4318}
     assert _ports(policies["medusaq-to-redis"]) - _ports(_kind("NetworkPolicy")["medusaq-to-redis"])
     assert _ports(policies["medusaq-to-world"]) > {80, 443}
 

