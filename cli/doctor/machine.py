@@ -10,9 +10,10 @@ from pathlib import Path
 
 import httpx
 
-from cli.doctor.findings import Finding, fail, ok, size, warn
+from cli.doctor.findings import Finding, fail, ok, warn
 from cli.errors import CliError
 from cli.net import check_port_free
+from cli.units import size
 from tasks.settings import Settings
 from tasks.tracing import configured
 
