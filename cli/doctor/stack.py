@@ -15,7 +15,7 @@ from cli.turns import Phase
 from cli.units import size
 from tasks.batches import BatchStore
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.registry import Registry
 from tasks.settings import Settings
 from tasks.standing import standing
