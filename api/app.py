@@ -20,7 +20,7 @@ from tasks.file_factory import make_store
 from tasks.keys import check_bind
 from tasks.readiness import tell_ready
 from tasks.settings import Settings, get_settings
-from tasks.tracing import begin
+from tasks.tracing_setup import begin
 
 TITLE = "medusaq"
 VERSION = "1"

@@ -41,7 +41,6 @@ from engine import (
 )
 from engine.named_models import Register
 from engine.refusing import FACTORY as REFUSING
-from tasks import tracing
 from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
@@ -59,6 +58,7 @@ from tasks.room import Room
 from tasks.settings import Settings
 from tasks.store import Claim, JobStore, Refusal, Unsent, new_token
 from tasks.token_stream import TokenStream
+from tasks.tracing_setup import begin
 from tasks.worker_figures import EngineCollector, observe_job
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class ModelWorker:
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
         REGISTRY.register(EngineCollector(model, self._figures))
-        self._tracing = tracing.begin("medusaq-worker")
+        self._tracing = begin("medusaq-worker")
         self.reporter = FigureReporter(settings, self._store, "worker", self.id)
 
     def close(self) -> None:
