@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import time
 import urllib.parse
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.caller import Caller
 from api.error_handlers import respond
 from api.errors import TABLE, BadKey, ForeignPage, NoKey, TooManyRequests
-from api.open_requests import OpenKey, OpenRequests
+from api.headers import JSON_TYPE, media_type
+from api.open_requests import OpenRequests
 from api.rates import rate_headers
 from api.security_headers import DOCS, SWAGGER_UI
 from api.threads import KeyThreads, run_in_threadpool
@@ -33,31 +34,7 @@ HEALTH = "/healthz"  # it waits for nothing, and must answer a load balancer how
 # What anybody may see: whether the service lives, and what is in its public source.
 PUBLIC = frozenset({HEALTH, "/readyz", DOCS, *SWAGGER_UI, "/openapi.json"})
 METRICS = "/metrics"  # of all keys together: for whoever is on this machine, and for keys
-JSON_TYPE = "application/json"
 OPEN_AGE_S = 1.0  # so soon the first key is asked for everywhere
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """owner: whose is what they make. sees: whose things they may see; None is everybody's.
-
-    key: what ends the request when the key is revoked; nobody's never is.
-    """
-
-    owner: str = NOBODY
-    sees: str | None = None
-    key: OpenKey = field(default_factory=OpenKey)
-
-
-def media_type(headers: Headers) -> str:
-    """Of a body, without parameters; "" where it is not declared."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def caller_of(request: Request) -> Caller:
-    """Whoever sent the request."""
-    caller: Caller = request.state.caller
-    return caller
 
 
 class Access:

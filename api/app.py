@@ -16,11 +16,11 @@ from api.http_traces import HttpTraces
 from api.limits import BodyLimit
 from api.security_headers import SecurityHeaders, add_docs
 from api.uploads import FORM_BYTES
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.keys import check_bind
 from tasks.readiness import tell_ready
 from tasks.settings import Settings, get_settings
-from tasks.tracing import begin
+from tasks.tracing_setup import begin
 
 TITLE = "medusaq"
 VERSION = "1"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from api.access import caller_of
+from api.caller import caller_of
 from api.content import READ_BYTES, ContentResponse, Download, open_content
 from api.errors import BadRequest, BatchNotEnded
 from api.gateway import WORKERS_AGE_S, Gateway, GatewayDep

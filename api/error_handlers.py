@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from api.errors import INVALID, SERVER, TABLE, ClientGone, Row, body
-from api.security_headers import API_HEADERS
+from api.headers import API_HEADERS
 from tasks.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing, StoreUnavailable
 from tasks.requests import INVALID_VALUE
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.access import caller_of
+from api.caller import caller_of
 from api.error_handlers import error_object
 from api.errors import BadKey
 from api.following import Text, follow

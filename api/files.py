@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from api.access import caller_of
+from api.caller import caller_of
 from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep

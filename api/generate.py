@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from api.access import caller_of
+from api.caller import caller_of
 from api.errors import BadRequest, NotInTime
 from api.gateway import Gateway, GatewayDep
 from api.inputs import json_body, owner_of, wait_s

@@ -26,7 +26,7 @@ from api.errors import (
     TargetTooLong,
     TooManyConnections,
 )
-from api.security_headers import API_HEADERS
+from api.headers import API_HEADERS
 
 log = logging.getLogger("uvicorn.error")
 

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from api.access import JSON_TYPE, caller_of, media_type
+from api.caller import caller_of
 from api.errors import BadRequest, ClientGone, UnsupportedMedia
+from api.headers import JSON_TYPE, media_type
 from tasks.requests import S, parse
 from tasks.settings import Settings
 

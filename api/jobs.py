@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from api.access import caller_of
+from api.caller import caller_of
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.ids import JobId

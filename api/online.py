@@ -14,8 +14,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from api.access import caller_of
 from api.asked import MAX_CHOICES, MOST_BODIES, read
+from api.caller import caller_of
 from api.chunks import ChatChoice, Choice, CompletionChoice
 from api.error_handlers import error_object
 from api.errors import ApiError

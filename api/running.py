@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from api.access import Caller
 from api.asked import Asked, renamed
+from api.caller import Caller
 from api.errors import BadRequest, NotInTime
 from api.following import Text, follow
 from api.gateway import Gateway

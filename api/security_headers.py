@@ -14,18 +14,12 @@ from fastapi.responses import FileResponse, HTMLResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.headers import API_HEADERS
+
 DOCS = "/docs"
 SWAGGER_UI = {  # keys are typed there: it comes from nowhere else
     f"{DOCS}/swagger-ui-bundle.js": "text/javascript",
     f"{DOCS}/swagger-ui.css": "text/css",
-}
-API_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from cli.doctor.findings import size
 from cli.errors import BadInput, CliError
+from cli.units import size
 from tasks.settings import Settings
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.doctor.findings import size
 from cli.model_states import FAILED, UNSERVED, ModelState
 from cli.progress import duration
 from cli.restarts import Restart, clock
 from cli.top import PRIORITIES, Picture, Speeds, done
+from cli.units import size
 
 NARROW = 80  # columns; below, tables leave out what is nice to know
 

@@ -7,16 +7,14 @@ streamed. All of it blocks, and may be used from any thread; a writer or a reade
 from __future__ import annotations
 
 import errno
-import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from tasks.errors import BadObjectName, FileStoreFull, FileStoreUnavailable, SettingsError
+from tasks.errors import BadObjectName, FileStoreFull, FileStoreUnavailable
 
 S3 = "s3://"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's quota, the largest file allowed
@@ -117,16 +115,3 @@ def checked(name: str) -> str:
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         raise BadObjectName(name)
     return name
-
-
-def make_store(url: str) -> FileStore:
-    """The store of a folder or of s3://bucket/prefix; raises SettingsError where S3 is not installed."""
-    if url.startswith(S3):
-        if importlib.util.find_spec("s3fs") is None:
-            raise SettingsError(f"MEDUSAQ_FILES: {url} needs s3fs: pip install 'medusaq[s3]'")
-        from tasks.s3_store import S3Store
-
-        return S3Store(url)
-    from tasks.folder_store import FolderStore
-
-    return FolderStore(Path(url.removeprefix("file://")))

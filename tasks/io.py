@@ -19,9 +19,9 @@ from tasks.batch_driver import BatchDriver
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
 from tasks.figure_board import FigureReporter
 from tasks.figures import REGISTRY
+from tasks.file_factory import make_store
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
-from tasks.files import make_store
 from tasks.periodic import Periodic
 from tasks.publish import Publisher
 from tasks.readiness import tell_ready

@@ -1,19 +1,13 @@
-"""Traces of a job's way, sent by OpenTelemetry when OTEL_* variables ask for it; else nothing is imported."""
+"""The interface through which requests and jobs are traced, and an implementation that does nothing."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tasks.job import Status
 from tasks.store import Claim
-
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-log = logging.getLogger(__name__)
 
 
 class Answered(Protocol):
@@ -66,29 +60,3 @@ def _unheard(route: str, status: int) -> None:
 
 
 UNTRACED = Untraced()
-
-
-def configured() -> bool:
-    """Whether somebody is named to send traces to, and nothing says not to."""
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    none = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
-    return any(os.environ.get(name) for name in ENDPOINTS) and not off and not none
-
-
-def begin(service: str) -> Tracing:
-    """For this process. What keeps traces from being sent is a line in the log, and keeps nothing else."""
-    if not configured():
-        return UNTRACED
-    protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), "http/protobuf")
-    if protocol != "http/protobuf":
-        log.warning("no traces are sent: %s is asked for, and only http/protobuf is spoken", protocol)
-        return UNTRACED
-    try:
-        from tasks.spans import Traced
-
-        return Traced(service)
-    except ImportError as error:
-        log.warning("no traces are sent: %s is missing: pip install 'medusaq[tracing]'", error.name)
-    except Exception as error:  # OpenTelemetry's own checks raise whatever they meet
-        log.warning("no traces are sent: OTEL_* is refused: %s", str(error).partition("\n")[0])
-    return UNTRACED

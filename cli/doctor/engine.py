@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from cli.doctor.findings import Finding, Grade, fail, ok, size, warn
+from cli.doctor.findings import Finding, Grade, fail, ok, warn
 from cli.model_budget import engine_config
+from cli.units import size
 from tasks.settings import Settings
 
 ASK_BUILD = "from engine.model import build; print(build())"

@@ -42,12 +42,3 @@ def guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Findi
     except Exception as error:
         what = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
         yield warn(check, what, "report this line, with the versions that `medusaq doctor --json` gives")
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -10,7 +10,8 @@ from typing import Any
 
 import redis
 
-from cli.doctor.findings import Finding, Grade, fail, ok, size, warn
+from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from cli.units import size
 from tasks.queues import VISIBILITY_TIMEOUT_S, make_app
 from tasks.settings import Settings, redacted
 from tasks.store import connect

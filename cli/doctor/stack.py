@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.doctor.findings import Finding, fail, ok, size, warn
+from cli.doctor.findings import Finding, fail, ok, warn
 from cli.doctor.machine import room
 from cli.stack_notes import running_models, running_restarts
 from cli.turns import Phase
+from cli.units import size
 from tasks.batches import BatchStore
 from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.registry import Registry
 from tasks.settings import Settings
 from tasks.standing import standing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.settings import Settings
 from tasks.store import JobStore
 

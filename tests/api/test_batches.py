@@ -19,7 +19,7 @@ from openai.types import Batch
 from api.batches import _results
 from api.gateway import Gateway
 from api.open_requests import OpenKey
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from api.gateway import WORKERS_AGE_S, Gateway
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.job import Priority
 from tasks.queues import list_key
 from tasks.settings import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import tracing
+from tasks import tracing_setup
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
 from tests.collector import Collector, Span
@@ -143,7 +143,7 @@ def test_a_collector_that_is_away_holds_nothing_up(
 def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        begun = tracing.begin("x")
+        begun = tracing_setup.begin("x")
         with begun.request("GET", "/x", {}) as answered:
             answered("/x", 200)
         closing = threading.Thread(target=begun.close, daemon=True)
@@ -154,7 +154,7 @@ def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytest.Monk
 
 def test_of_an_error_only_that_there_was_one_is_told(collector: Collector) -> None:
     """Its text may have what the caller sent."""
-    begun = tracing.begin("x")
+    begun = tracing_setup.begin("x")
     with pytest.raises(ValueError, match=SECRET), begun.request("GET", "/x", {}):
         raise ValueError(SECRET)
     begun.close()
@@ -164,7 +164,7 @@ def test_of_an_error_only_that_there_was_one_is_told(collector: Collector) -> No
 
 @pytest.mark.parametrize("code", ["import api.app; api.app.create_app()", "import tasks.generate"])
 def test_nothing_is_imported_unless_somebody_asks(code: str) -> None:
-    code = f"import sys, tasks.tracing; {code}; tasks.tracing.begin('x'); print(*sys.modules)"
+    code = f"import sys, tasks.tracing_setup; {code}; tasks.tracing_setup.begin('x'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     # FastAPI takes the bare interfaces where they are installed, for itself.
     ours = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "tasks.spans")
@@ -178,8 +178,8 @@ def test_what_turns_traces_off(monkeypatch: pytest.MonkeyPatch, variable: str, v
     monkeypatch.setenv(variable, value)
     if variable != "X":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    assert not tracing.configured()
-    assert not tracing.begin("x").on
+    assert not tracing_setup.configured()
+    assert not tracing_setup.begin("x").on
 
 
 def test_traces_that_cannot_be_sent_are_a_line_in_the_log(
@@ -188,12 +188,12 @@ def test_traces_that_cannot_be_sent_are_a_line_in_the_log(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     with caplog.at_level(logging.WARNING):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-        assert not tracing.begin("x").on
+        assert not tracing_setup.begin("x").on
         assert "only http/protobuf is spoken" in caplog.text
         monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
         monkeypatch.delitem(sys.modules, "tasks.spans", raising=False)
         monkeypatch.setitem(sys.modules, "opentelemetry", None)
-        assert not tracing.begin("x").on
+        assert not tracing_setup.begin("x").on
         assert "pip install 'medusaq[tracing]'" in caplog.text
 
 
@@ -203,7 +203,7 @@ def test_a_setting_of_traces_that_is_refused_keeps_nothing_else_from_starting(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
     with caplog.at_level(logging.WARNING):
-        assert not tracing.begin("x").on
-    [line] = [record.getMessage() for record in caplog.records if record.name == tracing.__name__]
+        assert not tracing_setup.begin("x").on
+    [line] = [record.getMessage() for record in caplog.records if record.name == tracing_setup.__name__]
     assert line.startswith("no traces are sent: OTEL_* is refused: ")
     assert "max_queue_size" in line

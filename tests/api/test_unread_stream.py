@@ -11,7 +11,7 @@ from api.following import Text, follow
 from api.gateway import Gateway
 from api.open_requests import OpenKey
 from api.waiting import MAX_PARTS
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.job import Job, Status
 from tasks.settings import Settings
 from tasks.store import JobStore, TokenPart

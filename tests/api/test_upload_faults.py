@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
 from tests.api.forms import FILE, FORM, PURPOSE, form, left_behind

@@ -10,9 +10,10 @@ import redis
 
 from tasks import file_records
 from tasks.deliveries import DeliveryStore
+from tasks.file_factory import make_store
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
-from tasks.files import FileStore, make_store
+from tasks.files import FileStore
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore

@@ -14,9 +14,9 @@ import pytest
 
 from tasks import file_keeper, file_records
 from tasks.errors import FileNotFound, FileStoreUnavailable, ObjectMissing, StoreUnavailable
+from tasks.file_factory import make_store
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecord, FileRecords, NewFile, Purpose, new_file_id
-from tasks.files import make_store
 from tasks.folder_store import FolderStore
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -64,7 +64,7 @@ CHILD = """
 import os, sys
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords, Purpose
-from tasks.files import make_store
+from tasks.file_factory import make_store
 from tasks.folder_store import FolderStore
 from tasks.settings import get_settings
 from tasks.store import JobStore

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import BadObjectName, ObjectMissing, SettingsError
-from tasks.files import MAX_NAME, FileStore, make_store
+from tasks.file_factory import make_store
+from tasks.files import MAX_NAME, FileStore
 from tasks.folder_store import PARTIAL
 from tests.files import get, put
 from tests.s3 import S3Server
@@ -42,7 +43,7 @@ def objects(url: str) -> Iterator[FileStore]:
 
 def in_child(url: str, code: str) -> subprocess.CompletedProcess[str]:
     """Run code with `store` in another process."""
-    head = f"from tasks.files import make_store; store = make_store({url!r})\n"
+    head = f"from tasks.file_factory import make_store; store = make_store({url!r})\n"
     command = [sys.executable, "-c", head + code]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 

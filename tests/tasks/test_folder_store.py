@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import FileStoreUnavailable
-from tasks.files import FileStore, make_store
+from tasks.file_factory import make_store
+from tasks.files import FileStore
 from tests.files import put
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +26,7 @@ FILL = """
 import sys
 from pathlib import Path
 from tasks.errors import FileStoreFull
-from tasks.files import make_store
+from tasks.file_factory import make_store
 store = make_store(sys.argv[1])
 with store.open_new("files/before") as new:
     new.write(b"kept")

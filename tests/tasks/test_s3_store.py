@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tasks.errors import FileStoreFull, FileStoreUnavailable
-from tasks.files import FileStore, make_store
+from tasks.file_factory import make_store
+from tasks.files import FileStore
 from tasks.s3_store import S3Store
 from tests.files import put
 from tests.s3 import S3Server

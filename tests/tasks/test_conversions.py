@@ -20,7 +20,7 @@ from engine import (
     response_grammar,
 )
 from engine.request import Drafted, Timing
-from tasks.generate import to_request, to_result
+from tasks.conversions import to_request, to_result
 from tasks.requests import JobRequest
 from tasks.settings import Settings
 from tasks.store import Claim
