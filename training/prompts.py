@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from common.atomic_write import atomic_write
 from training import materials as m
 from training.errors import PromptsError
 from training.foreign import sentence
@@ -236,11 +237,9 @@ def compose(count: int, seed: int = 0) -> Iterator[Prompt]:
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
     """A JSON lines file of them, whole or not at all; how many they are. Raises PromptsError."""
     lines = [json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts]
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(lines), encoding="utf-8")
-        part.replace(path)
+        atomic_write(path, "".join(lines), durable=False)
     except OSError as error:
         raise PromptsError(f"cannot write {path}: {error.strerror}") from error
     return len(lines)
