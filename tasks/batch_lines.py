@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.unicode import is_unicode
 from tasks.batches import Line
 from tasks.endpoints import JOBS
 from tasks.job import preview
@@ -19,7 +20,6 @@ from tasks.requests import (
     TOO_MANY_VALUES,
     Problem,
     has_too_many_values,
-    is_unicode,
     read_job,
 )
 
