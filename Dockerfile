@@ -30,6 +30,7 @@ WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY api api
 COPY cli cli
+COPY common common
 COPY engine engine
 COPY tasks tasks
 COPY training training
@@ -87,6 +88,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY pyproject.toml README.md LICENSE ./
 COPY api api
 COPY cli cli
+COPY common common
 COPY engine engine
 COPY tasks tasks
 COPY training training

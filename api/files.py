@@ -14,7 +14,7 @@ from api.content import ContentResponse, open_content
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.ids import FileId
-from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, page_query, seen_by
+from api.inputs import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, member, page_query, seen_by
 from api.ranges import byte_range
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
 from api.threads import run_in_threadpool
@@ -105,7 +105,7 @@ async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
     limit, after, filters = page_query(request, "purpose|order")
     for name, value in filters:
         if name == "purpose":
-            purpose = _purpose(value)
+            purpose = member(Purpose, "purpose", value)
         elif value not in ("asc", "desc"):
             raise BadRequest("order: must be one of asc, desc", param="order")
         else:
@@ -141,10 +141,3 @@ async def delete_file(file_id: FileId, request: Request, gateway: GatewayDep) ->
     """Drop a file; refused while a batch that has not ended reads it."""
     await gateway.in_file_thread(partial(gateway.files.delete, file_id, seen_by(request)))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
-
-
-def _purpose(value: str) -> Purpose:
-    try:
-        return Purpose(value)
-    except ValueError:
-        raise BadRequest(f"purpose: must be one of {', '.join(Purpose)}", param="purpose") from None

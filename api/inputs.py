@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
+from enum import StrEnum
 from typing import TypeVar
 
 from fastapi import Request
@@ -16,6 +17,7 @@ from tasks.requests import S, parse
 from tasks.settings import Settings
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
 DAY_S = 24 * 3600
@@ -34,6 +36,14 @@ async def json_bytes(request: Request) -> bytes:
     if media_type(request.headers) != JSON_TYPE:
         raise UnsupportedMedia(f"the body must be sent as Content-Type: {JSON_TYPE}")
     return await request.body()
+
+
+def member(kind: type[E], name: str, value: str) -> E:
+    """What a parameter of this name stands for; raises BadRequest, which lists what it may be."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise BadRequest(f"{name}: must be one of {', '.join(kind)}", param=name) from None
 
 
 async def unless_closed(request: Request, work: Awaitable[T]) -> T:

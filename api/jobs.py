@@ -11,7 +11,7 @@ from api.caller import caller_of
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.ids import JobId
-from api.inputs import idempotency_key, json_body, owner_of, page_query, seen_by, wait_s
+from api.inputs import idempotency_key, json_body, member, owner_of, page_query, seen_by, wait_s
 from api.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, PREFER, ErrorBody, JobList, JobRecord, page, query
 from api.submission import submit
 from api.threads import run_in_threadpool
@@ -83,7 +83,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     limit, after, filters = page_query(request, r"status|metadata\[(?s:.+)\]")
     for name, value in filters:
         if name == "status":
-            status = _status(value)
+            status = member(Status, "status", value)
         else:
             metadata[name.removeprefix("metadata[").removesuffix("]")] = value
     if len(metadata) > MAX_METADATA:
@@ -119,11 +119,3 @@ async def delete_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JS
     """Drop the record of a job that has ended."""
     await run_in_threadpool(gateway.store.delete, job_id, seen_by(request))
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})
-
-
-def _status(value: str) -> Status:
-    try:
-        return Status(value)
-    except ValueError:
-        known = ", ".join(Status)
-        raise BadRequest(f"status: must be one of {known}", param="status") from None

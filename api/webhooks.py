@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from api.errors import BadRequest
 from api.gateway import GatewayDep
 from api.ids import DeliveryId
-from api.inputs import owner_of, page_query
+from api.inputs import member, owner_of, page_query
 from api.schemas import PAGE_PARAMETERS, ErrorBody, page, query
 from api.threads import run_in_threadpool
 from tasks.deliveries import Secrets
@@ -40,7 +40,7 @@ async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse
     limit, after, filters = page_query(request, "status|job_id|batch_id")
     store, owner = gateway.deliveries, owner_of(request)
     statuses = [value for name, value in filters if name == "status"]
-    status = _status(statuses[-1]) if statuses else None
+    status = member(DeliveryStatus, "status", statuses[-1]) if statuses else None
     object_id = _object_id([pair for pair in filters if pair[0] != "status"])
     if object_id is not None:
         found = await run_in_threadpool(store.of_object, object_id, owner)
@@ -97,11 +97,3 @@ def _object_id(asked: Sequence[tuple[str, str]]) -> str | None:
             raise BadRequest(f"{name}: only one job or batch can be asked for", param=name)
         return value
     return None
-
-
-def _status(value: str) -> DeliveryStatus:
-    try:
-        return DeliveryStatus(value)
-    except ValueError:
-        known = ", ".join(DeliveryStatus)
-        raise BadRequest(f"status: must be one of {known}", param="status") from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cli.client import answer, check_url, transfer
 from cli.errors import BadInput, writing
+from common.atomic_write import atomic_file
 
 READ_BYTES = 1024 * 1024
 
@@ -40,19 +42,16 @@ def fetch_to_stdout(url: str, path: str) -> None:
 
 
 def _fetch(url: str, source: str, target: Path) -> None:
-    if target.exists() and not target.is_file():  # as /dev/null, which is written to and not replaced
-        _copy(url, source, target)
-        return
-    unfinished = target.with_name(f"{target.name}.part")
-    try:
-        with writing(target):
-            _copy(url, source, unfinished)
-            unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _copy(url: str, source: str, target: Path) -> None:
-    with transfer(check_url(url), "GET", source) as response, target.open("wb") as file:
+    with (
+        writing(target),
+        transfer(check_url(url), "GET", source) as response,
+        _opened(target) as file,
+    ):
         for block in response.iter_bytes(READ_BYTES):
             file.write(block)
+
+
+def _opened(target: Path) -> AbstractContextManager[IO[bytes]]:
+    if target.exists() and not target.is_file():  # as /dev/null, which is written to and not replaced
+        return target.open("wb")
+    return atomic_file(target, durable=False)

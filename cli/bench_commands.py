@@ -11,6 +11,7 @@ import typer
 
 from cli.errors import BadInput, CliError, ModelNotLoadable
 from cli.outputs import check_writable, write
+from common.unicode import is_unicode
 
 if TYPE_CHECKING:
     from engine.decode_benchmark import Pairs, Prompt
@@ -119,18 +120,9 @@ def _row(path: Path, number: int, line: str) -> _Line:
         text = turns[0] if isinstance(turns, list) else None
     except (ValueError, TypeError, KeyError, IndexError):
         raise BadInput(f"{path}, line {number}: not a JSON object with category and turns") from None
-    if not isinstance(category, str) or not isinstance(text, str) or not text or not _is_unicode(text):
+    if not isinstance(category, str) or not isinstance(text, str) or not text or not is_unicode(text):
         raise BadInput(f"{path}, line {number}: category and the first of turns must be text")
     return _Line(category, text)
-
-
-def _is_unicode(text: str) -> bool:
-    """Not half of a surrogate pair, which JSON can spell and no model can read."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _thin(rows: list[_Line], limit: int | None) -> list[_Line]:

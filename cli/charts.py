@@ -1,121 +1,122 @@
-"""The four charts of a comparison: tokens a second, time, tokens, and acceptance with speed-up."""
+"""Charts as data, and the drawing of them: bars by name, and series over a number."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cli.compare import WAYS, Answer, Compared, together
 from cli.errors import CliError
-from tasks.job import Decoding
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {Decoding.NORMAL: "#8c8c8c", Decoding.MEDUSA: "#d55e00", Decoding.AUTO: "#0072b2"}
-SIZE = (10.0, 7.5)  # inches
+GREY, BLUE, ORANGE = "#8c8c8c", "#0072b2", "#d55e00"
+SIZE = (10.0, 7.5)  # inches, of four charts
 DPI = 150
-SPREAD = 0.25  # of the dots of single prompts over a bar's width
+SPREAD = 0.25  # of the dots of single values over a bar's thickness
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar for each name, and form writes its value at it. dots: single values, as many for each bar.
+
+    limit: where a line is drawn.
+    """
+
+    title: str
+    values: Mapping[str, float]
+    form: str
+    colours: Sequence[str]
+    dots: Sequence[Sequence[float]] = ()
+    logarithmic: bool = False
+    limit: float | None = None
+
+    def draw(self, axes: Axes) -> None:
+        bars = axes.barh([*self.values], [*self.values.values()], color=self.colours, height=0.6)
+        for place, dots in enumerate(self.dots):
+            spread = [place + SPREAD * (2 * i / max(1, len(dots) - 1) - 1) for i in range(len(dots))]
+            axes.scatter(dots, spread, s=12, color="black", alpha=0.5, zorder=3)
+        labels = [self.form.format(value) for value in self.values.values()]
+        if self.dots:  # an end of a bar is hidden by them
+            axes.bar_label(bars, labels, label_type="center", color="white")
+        else:
+            axes.bar_label(bars, labels, padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.2)
+        if self.logarithmic:
+            axes.set_xscale("log")
+        if self.limit is not None:
+            axes.axvline(self.limit, color=ORANGE, linestyle="--")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """label: in the legend, where there is one. line: of matplotlib, "" for points alone; marker likewise."""
+
+    places: Sequence[float]
+    values: Sequence[float]
+    label: str = ""
+    colour: str | None = None
+    line: str = "-"
+    width: float = 1.0
+    marker: str = ""
+    size: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Series over a common axis, from 0 upwards."""
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+
+    def draw(self, axes: Axes) -> None:
+        for one in self.series:
+            axes.plot(
+                one.places,
+                one.values,
+                label=one.label or None,
+                color=one.colour,
+                linestyle=one.line,
+                linewidth=one.width,
+                marker=one.marker,
+                markersize=one.size,
+            )
+        axes.set_xlabel(self.x)
+        axes.set_ylabel(self.y)
+        axes.set_ymargin(0.3)  # room for the legend, where high values at low places would be
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, loc="upper left")
 
 
 def check_installed() -> None:
-    """Raise CliError where matplotlib is not installed: before the work, not after it."""
+    """Raise CliError where what draws charts and pages is not installed: before the work, not after it."""
     try:
+        import jinja2  # noqa: F401
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise CliError(f"charts need {error.name or 'matplotlib'}: pip install 'medusaq[charts]'") from None
 
 
-def draw(compared: Sequence[Compared], title: str) -> bytes:
-    """PNG of the prompts that did not fail."""
+def draw(title: str, charts: Sequence[Bars | Lines]) -> bytes:
+    """PNG of four charts."""
     out = io.BytesIO()
-    figure(compared, title).savefig(out, format="png")
+    figure(title, charts).savefig(out, format="png")
     return out.getvalue()
 
 
-def figure(compared: Sequence[Compared], title: str) -> Figure:
-    """Bars are of all together, dots of single ones."""
+def figure(title: str, charts: Sequence[Bars | Lines]) -> Figure:
     from matplotlib.figure import Figure
 
-    good = [one for one in compared if one.failure is None]
     drawn = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
     drawn.suptitle(title, parse_math=False)
-    speed, seconds, tokens, gain = drawn.subplots(2, 2).flat
-    whole = together(good).answers
-    each = "" if len(good) == 1 else ", mean of a prompt"
-    _bars(speed, "Tokens a second", [whole[way].tokens_per_s for way in WAYS], good, _speed, "{:.1f}")
-    _bars(seconds, f"Seconds{each}", _means(good, _seconds), good, _seconds, "{:.2f}")
-    _bars(tokens, f"Tokens{each}", _means(good, _tokens), good, _tokens, "{:.0f}")
-    _gain(gain, good)
+    for axes, chart in zip(drawn.subplots(2, 2).flat, charts, strict=True):
+        chart.draw(axes)
+        axes.set_title(chart.title)
+        axes.spines[["top", "right"]].set_visible(False)
     return drawn
-
-
-def _speed(answer: Answer) -> float:
-    return answer.tokens_per_s
-
-
-def _seconds(answer: Answer) -> float:
-    return answer.seconds
-
-
-def _tokens(answer: Answer) -> float:
-    return answer.tokens
-
-
-def _means(good: Sequence[Compared], value: Callable[[Answer], float]) -> list[float]:
-    return [fmean(value(one.answers[way]) for one in good) for way in WAYS]
-
-
-def _bars(
-    axes: Axes,
-    name: str,
-    heights: Sequence[float],
-    good: Sequence[Compared],
-    value: Callable[[Answer], float],
-    form: str,
-) -> None:
-    bars = axes.bar([way.value for way in WAYS], heights, color=[COLOURS[way] for way in WAYS], width=0.6)
-    many = len(good) > 1
-    for position, way in enumerate(WAYS) if many else ():
-        places = [position + SPREAD * (2 * i / (len(good) - 1) - 1) for i in range(len(good))]
-        dots = [value(one.answers[way]) for one in good]
-        axes.scatter(places, dots, s=12, color="black", alpha=0.5, zorder=3)
-    labels = [form.format(height) for height in heights]
-    axes.bar_label(bars, labels, label_type="center" if many else "edge", color="white" if many else "black")
-    axes.margins(y=0.12)
-    axes.set_title(name)
-    plain(axes)
-
-
-def _gain(axes: Axes, good: Sequence[Compared]) -> None:
-    """A dot for each prompt, and a diamond for all together."""
-    whole = together(good)
-    for way in (Decoding.MEDUSA, Decoding.AUTO):
-        style: dict[str, Any] = {"color": COLOURS[way]}
-        if len(good) > 1:
-            axes.scatter(*_points(good, way), s=16, alpha=0.6, **style)
-        places, ups = _points([whole], way)
-        label = f"{way.value}: {ups[0]:.2f}x" if ups else way.value
-        axes.scatter(places, ups, s=80, marker="D", edgecolor="black", label=label, **style)
-    axes.axhline(1.0, color=COLOURS[Decoding.NORMAL], linestyle="--", label="normal")
-    axes.set_xlim(-5, 105)
-    axes.set_xlabel("draft tokens accepted (%)")
-    axes.set_ylabel("speed-up")
-    axes.set_title("Acceptance and speed-up")
-    axes.set_ymargin(0.3)  # room for the legend, where high gains at low acceptance would be
-    axes.legend(frameon=False, loc="upper left")
-    plain(axes)
-
-
-def _points(compared: Sequence[Compared], way: Decoding) -> tuple[list[float], list[float]]:
-    """(acceptance in percent, speed-up). What drafted nothing stands at 0."""
-    ups = [(one, one.speed_up(way)) for one in compared]
-    found = [(100 * (one.answers[way].acceptance or 0.0), up) for one, up in ups if up is not None]
-    return [place for place, _ in found], [up for _, up in found]
-
-
-def plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)

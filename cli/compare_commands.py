@@ -71,14 +71,12 @@ def compare_command(
             say(console, f"prompt {number} could not be compared: {one.failure}")
     if all(one.failure is not None for one in compared):
         raise CliError("no prompt could be compared")
-    out = Console()
-    if not out.is_terminal:
-        out.width = 200  # a pipe has no width; cut nothing that a reader may look for
-    out.print(comparison_report.table(compared))
     title = "Plain decoding and drafts" + (f", {len(compared)} prompts" if len(compared) > 1 else "")
-    png = charts.draw(compared, title)
+    report = comparison_report.report(compared, title)
+    report.table.show()
+    png = charts.draw(title, comparison_report.charts(compared))
     write(output, png)
-    write(html, comparison_report.page(compared, title, png).encode(errors="replace"))
+    write(html, report.page(png).encode(errors="replace"))
     typer.echo(f"charts: {output}, {html}")
     if any(one.failure is not None for one in compared):
         raise typer.Exit(EXIT_FAILURE)

@@ -1,17 +1,14 @@
-"""A comparison as rows, as a table in the terminal, and as a page that needs nothing beside it."""
+"""A comparison as a table, as charts and as a page."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
-from html import escape
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 
-from cli.compare import WAYS, Compared, together
+from cli.charts import BLUE, GREY, ORANGE, Bars, Lines, Series
+from cli.compare import WAYS, Answer, Compared, together
+from cli.report import Report, Section, Table
 from tasks.job import Decoding
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COLUMNS = (
     "prompt",
@@ -25,23 +22,23 @@ COLUMNS = (
     "text",
 )
 TEXT_COLUMNS = ("prompt", "decoding", "text")
+ABOUT = (
+    'Seconds leave the queue out. Speed-up is in tokens a second, over decoding "normal"; text says whether '
+    'the answer is that of "normal": outside batch-invariant mode, rounding may tip a near-tie between two '
+    "tokens."
+)
+CHARTS = "Tokens a second, time, tokens, and acceptance with speed-up"
+COLOURS = {Decoding.NORMAL: GREY, Decoding.MEDUSA: ORANGE, Decoding.AUTO: BLUE}
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0 }
-th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child, td.text, th.text { text-align: left }
-img { max-width: 100% }
-.texts { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .8rem; margin: 0 }
-h3 { font-size: 1rem; margin: 0 0 .3rem }
-.failed { color: #a00 }
-"""
+
+def report(compared: Sequence[Compared], title: str) -> Report:
+    sections = [_section(number, one) for number, one in enumerate(compared, 1)]
+    return Report(title, ABOUT, CHARTS, Table(COLUMNS, rows(compared), TEXT_COLUMNS), sections=sections)
 
 
 def rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     """One of COLUMNS for each prompt and way; for several prompts, also of all together."""
-    good = [one for one in compared if one.failure is None]
+    good = _good(compared)
     found = [row for one in good for row in _rows(one)]
     if len(good) > 1:
         whole = together(good)
@@ -52,50 +49,61 @@ def rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     return found
 
 
-def table(compared: Sequence[Compared]) -> Table:
-    """For a terminal; a line is drawn under each prompt."""
-    from rich.table import Table
-    from rich.text import Text
+def charts(compared: Sequence[Compared]) -> list[Bars | Lines]:
+    """Of the prompts that did not fail: bars are of all together, dots of single ones."""
+    good = _good(compared)
+    whole = together(good).answers
+    each = "" if len(good) == 1 else ", mean of a prompt"
 
-    drawn = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        drawn.add_column(
-            name, justify="left" if name in TEXT_COLUMNS else "right", overflow="ellipsis", no_wrap=True
-        )
-    for row in rows(compared):
-        drawn.add_row(*map(Text, row))
-    return drawn
+    def bars(name: str, form: str, values: Sequence[float], value: Callable[[Answer], float]) -> Bars:
+        by_name = dict(zip((way.value for way in WAYS), values, strict=True))
+        dots = [[value(one.answers[way]) for one in good] for way in WAYS] if len(good) > 1 else []
+        return Bars(name, by_name, form, [COLOURS[way] for way in WAYS], dots)
+
+    def means(value: Callable[[Answer], float]) -> list[float]:
+        return [fmean(value(one.answers[way]) for one in good) for way in WAYS]
+
+    return [
+        bars("Tokens a second", "{:.1f}", [whole[way].tokens_per_s for way in WAYS], _speed),
+        bars(f"Seconds{each}", "{:.2f}", means(_seconds), _seconds),
+        bars(f"Tokens{each}", "{:.0f}", means(_tokens), _tokens),
+        Lines("Acceptance and speed-up", "draft tokens accepted (%)", "speed-up", [*_gains(good)]),
+    ]
 
 
-def page(compared: Sequence[Compared], title: str, png: bytes) -> str:
-    """HTML with the charts inside it."""
-    head = "".join(f"<th{_class(name)}>{escape(name)}</th>" for name in COLUMNS)
-    body = "\n".join(f"<tr>{_cells(row)}</tr>" for row in rows(compared))
-    charts = base64.b64encode(png).decode("ascii")
-    sections = "\n".join(_section(number, one) for number, one in enumerate(compared, 1))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-<p>Seconds leave the queue out. Speed-up is in tokens a second, over decoding <em>normal</em>; text says
-whether the answer is that of <em>normal</em>: outside batch-invariant mode, rounding may tip a near-tie
-between two tokens.</p>
-<img alt="Tokens a second, time, tokens, and acceptance with speed-up" src="data:image/png;base64,{charts}">
-<table>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{body}
-</tbody>
-</table>
-{sections}
-</body>
-</html>
-"""
+def _good(compared: Sequence[Compared]) -> list[Compared]:
+    return [one for one in compared if one.failure is None]
+
+
+def _speed(answer: Answer) -> float:
+    return answer.tokens_per_s
+
+
+def _seconds(answer: Answer) -> float:
+    return answer.seconds
+
+
+def _tokens(answer: Answer) -> float:
+    return answer.tokens
+
+
+def _gains(good: Sequence[Compared]) -> Iterator[Series]:
+    """A dot for each prompt, and a diamond for all together."""
+    whole = together(good)
+    for way in (Decoding.MEDUSA, Decoding.AUTO):
+        if len(good) > 1:
+            yield Series(*_points(good, way), colour=COLOURS[way], line="", marker="o", size=4.0)
+        places, ups = _points([whole], way)
+        label = f"{way.value}: {ups[0]:.2f}x" if ups else way.value
+        yield Series(places, ups, label, COLOURS[way], line="", marker="D", size=9.0)
+    yield Series((0.0, 100.0), (1.0, 1.0), "normal", COLOURS[Decoding.NORMAL], line="--", width=1.5)
+
+
+def _points(compared: Sequence[Compared], way: Decoding) -> tuple[list[float], list[float]]:
+    """(acceptance in percent, speed-up). What drafted nothing stands at 0."""
+    ups = [(one, one.speed_up(way)) for one in compared]
+    found = [(100 * (one.answers[way].acceptance or 0.0), up) for one, up in ups if up is not None]
+    return [place for place, _ in found], [up for _, up in found]
 
 
 def _rows(one: Compared) -> list[tuple[str, ...]]:
@@ -121,19 +129,8 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _class(name: str) -> str:
-    return ' class="text"' if name in TEXT_COLUMNS else ""
-
-
-def _cells(row: Sequence[str]) -> str:
-    return "".join(f"<td{_class(name)}>{escape(cell)}</td>" for name, cell in zip(COLUMNS, row, strict=True))
-
-
-def _section(number: int, one: Compared) -> str:
-    title = f"<h2>{number}. {escape(one.title)}</h2>"
+def _section(number: int, one: Compared) -> Section:
+    title = f"{number}. {one.title}"
     if one.failure is not None:
-        return f'{title}\n<p class="failed">Not compared: {escape(one.failure)}</p>'
-    texts = "\n".join(
-        f"<div><h3>{way.value}</h3><pre>{escape(one.answers[way].text)}</pre></div>" for way in WAYS
-    )
-    return f'{title}\n<div class="texts">\n{texts}\n</div>'
+        return Section(title, failure=f"Not compared: {one.failure}")
+    return Section(title, texts={way.value: one.answers[way].text for way in WAYS})

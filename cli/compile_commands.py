@@ -184,21 +184,14 @@ def _alone(options: Options, work: Callable[[Options, Progress], Compiled]) -> C
 
 
 def _show(compiled: Compiled, report: Path | None) -> None:
-    from rich.console import Console
+    from cli import charts, compile_report
 
-    from cli import compile_report
-
-    out = Console()
-    if not out.is_terminal:
-        out.width = 200  # a pipe has no width; cut nothing that a reader may look for
-    out.print(compile_report.table(compiled))
+    compile_report.table(compiled).show()
     typer.echo(compile_report.explained(compiled))
     if report is not None:
-        from cli import compile_charts
-
         title = f"{Path(compiled.source.path).stem}: number formats"
-        png = compile_charts.draw(compiled, title)
-        write(report, compile_report.page(compiled, title, png).encode(errors="replace"))
+        png = charts.draw(title, compile_report.charts(compiled))
+        write(report, compile_report.report(compiled, title).page(png).encode(errors="replace"))
         typer.echo(f"report: {report}")
     typer.echo(compile_report.verdict(compiled))
 

@@ -1,20 +1,13 @@
-"""A compilation as rows, as a table in the terminal, and as a page that needs nothing beside it."""
+"""A compilation as a table, as charts and as a page."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
-from html import escape
-from typing import TYPE_CHECKING
-
-from cli.comparison_report import STYLE
+from cli.charts import BLUE, GREY, Bars, Lines, Series
+from cli.report import Report, Section, Table
 from compiling.compiled import COUNTS, Compiled, Row
 from compiling.recommend import Load
 from compiling.room import size
 from compiling.speed import SLOTS
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COLUMNS = (
     "type",
@@ -38,24 +31,30 @@ EXPLAINED = (
 )
 
 
-def rows(compiled: Compiled) -> list[tuple[str, ...]]:
-    """One of COLUMNS for each measured file."""
-    value = COUNTS[compiled.options.load]
-    return [_row(row, f"{row.ratio(compiled.rows[0], value):.2f}x") for row in compiled.rows]
+CHARTS = "Speed, divergence, and time by rows"
+LEAST_KL = 1e-7  # where a logarithmic axis shows 0
+
+
+def report(compiled: Compiled, title: str) -> Report:
+    return Report(
+        title,
+        f"{compiled.machine}. llama.cpp: {compiled.build}",
+        CHARTS,
+        table(compiled),
+        verdict(compiled),
+        [explained(compiled), *compiled.left_out],
+        [
+            Section("T(n), in milliseconds", table=_times(compiled)),
+            Section("Files", items=[f"{row.type}: {row.path}" for row in compiled.rows]),
+        ],
+    )
 
 
 def table(compiled: Compiled) -> Table:
-    """For a terminal; the recommended one is set off."""
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        drawn.add_column(name, justify="left" if name == "type" else "right", no_wrap=True)
-    for row, cells in zip(compiled.rows, rows(compiled), strict=True):
-        best = row.type == compiled.recommendation.type
-        drawn.add_row(*map(Text, cells), style="bold" if best else None)
-    return drawn
+    """A row for each measured file; the recommended one is set off."""
+    value = COUNTS[compiled.options.load]
+    rows = [_row(row, f"{row.ratio(compiled.rows[0], value):.2f}x") for row in compiled.rows]
+    return Table(COLUMNS, rows, COLUMNS[:1], _best(compiled))
 
 
 def explained(compiled: Compiled) -> str:
@@ -70,33 +69,43 @@ def verdict(compiled: Compiled) -> str:
     return f"{'recommended' if said.fits else 'closest'}: {said.type}: {said.reason}"
 
 
-def page(compiled: Compiled, title: str, png: bytes) -> str:
-    """HTML with the charts inside it."""
-    charts = base64.b64encode(png).decode("ascii")
-    left_out = "".join(f"<p>{escape(line)}</p>\n" for line in compiled.left_out)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{escape(title)}</title>
-<style>{STYLE}tr.best {{ font-weight: bold }}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-<p>{escape(compiled.machine)}. llama.cpp: {escape(compiled.build)}</p>
-<p><strong>{escape(verdict(compiled))}</strong></p>
-{_table(COLUMNS, rows(compiled), compiled)}
-<p>{escape(explained(compiled))}</p>
-{left_out}<img alt="Speed, divergence, and time by rows" src="data:image/png;base64,{charts}">
-<h2>T(n), in milliseconds</h2>
-{_table(*_times(compiled), compiled)}
-<h2>Files</h2>
-<ul>
-{"".join(f"<li>{escape(row.type)}: {escape(row.path)}</li>" for row in compiled.rows)}
-</ul>
-</body>
-</html>
-"""
+def charts(compiled: Compiled) -> list[Bars | Lines]:
+    """Speed in bulk and alone, divergence, and T(n)."""
+    best = _best(compiled)
+    speeds = {row.type: row.speed for row in compiled.rows}
+    colours = [BLUE if index == best else GREY for index in range(len(compiled.rows))]
+    bulk = {type: speed.bulk_per_s for type, speed in speeds.items()}
+    alone = {type: speed.alone_per_s for type, speed in speeds.items()}
+    divergence = {row.type: max(LEAST_KL, row.quality.kl) for row in compiled.rows}
+    times = [
+        Series(
+            [*speed.row_s],
+            [seconds * 1e3 for seconds in speed.row_s.values()],
+            type,
+            width=2.5 if index == best else 1.0,
+            marker="o",
+        )
+        for index, (type, speed) in enumerate(speeds.items())
+    ]
+    return [
+        Bars(f"Tokens a second, {SLOTS} requests", bulk, "{:.0f}", colours),
+        Bars("Tokens a second, one request", alone, "{:.0f}", colours),
+        Bars(
+            "KL divergence from the source, nats a token",
+            divergence,
+            "{:.1e}",
+            colours,
+            logarithmic=True,
+            limit=compiled.options.max_kl,
+        ),
+        Lines("T(n): milliseconds of a call of n rows", "n", "", times),
+    ]
+
+
+def _best(compiled: Compiled) -> int | None:
+    types = [row.type for row in compiled.rows]
+    best = compiled.recommendation.type
+    return types.index(best) if best in types else None
 
 
 def _row(row: Row, ratio: str) -> tuple[str, ...]:
@@ -118,21 +127,10 @@ def _row(row: Row, ratio: str) -> tuple[str, ...]:
     )
 
 
-def _times(compiled: Compiled) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+def _times(compiled: Compiled) -> Table:
     sizes = sorted(compiled.rows[0].speed.row_s)
-    found = [
+    rows = [
         (row.type, *(f"{row.speed.row_s[n] * 1e3:.1f}" if n in row.speed.row_s else "-" for n in sizes))
         for row in compiled.rows
     ]
-    return ("type", *(f"n = {n}" for n in sizes)), found
-
-
-def _table(columns: Sequence[str], cells: Sequence[tuple[str, ...]], compiled: Compiled) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    best = compiled.recommendation.type
-    lines = []
-    for row in cells:
-        inside = "".join(f"<td>{escape(cell)}</td>" for cell in row)
-        lines.append(f'<tr class="best">{inside}</tr>' if row[0] == best else f"<tr>{inside}</tr>")
-    body = "\n".join(lines)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    return Table(("type", *(f"n = {n}" for n in sizes)), rows, ("type",), _best(compiled))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cli.errors import BadInput
 from cli.formats import Format
+from tasks.json_lines import TOO_LONG, decoded, json_object, physical_lines
 from tasks.requests import Problem
 
 MAX_LINE_BYTES = 16 * 1024 * 1024  # four times what the gateway takes by default; bounds our memory
 PEEK_BYTES = 4096
 DEFAULT_COLUMN = "prompt"
+NOT_UTF8 = "invalid_utf8"
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 OVERLONG = "\udc00"  # stands for an overlong line inside a CSV row; decoding never yields it
 
@@ -53,53 +54,25 @@ def records(stream: io.BufferedReader, form: Format, column: str | None) -> Iter
     if form is Format.CSV:
         yield from _csv_records(stream, column)
         return
-    for number, line in _physical_lines(stream):
+    for number, line in _lines(stream):
         if line is None:
             yield Record(number, _overlong())
         elif line.strip():
-            yield Record(number, _text(line) if form is Format.TEXT else _json(line))
+            yield Record(number, _value(line, form))
 
 
-def _physical_lines(stream: io.BufferedReader) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines with their endings; None for one that is too long to be held."""
-    number = 0
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if number == 1:
-            if line.startswith(UTF16_MARKS):
-                raise BadInput("the file is UTF-16; save it as UTF-8")
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if len(line) > MAX_LINE_BYTES:
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(MAX_LINE_BYTES)
-            yield number, None
-        else:
-            yield number, line
+def _lines(stream: io.BufferedReader) -> Iterator[tuple[int, bytes | None]]:
+    for number, line in physical_lines(stream, MAX_LINE_BYTES):
+        if number == 1 and line is not None and line.startswith(UTF16_MARKS):
+            raise BadInput("the file is UTF-16; save it as UTF-8")
+        yield number, line
 
 
-def _text(line: bytes) -> dict[str, Any] | Problem:
-    try:
-        return {"prompt": line.decode().rstrip("\r\n")}
-    except UnicodeDecodeError as error:
-        return _not_utf8(error)
-
-
-def _json(line: bytes) -> dict[str, Any] | Problem:
-    try:
-        value = json.loads(line.rstrip().decode(), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        return _not_utf8(error)
-    except json.JSONDecodeError as error:
-        return Problem(f"not valid JSON: {error.msg} (column {error.colno})", code="invalid_json_line")
-    except (ValueError, RecursionError) as error:
-        return Problem(f"not valid JSON: {error}", code="invalid_json_line")
-    if not isinstance(value, dict):
-        return Problem("must be a JSON object, one on each line", code="invalid_json_line")
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _value(line: bytes, form: Format) -> dict[str, Any] | Problem:
+    text = decoded(line.rstrip(b"\r\n" if form is Format.TEXT else None), NOT_UTF8)
+    if isinstance(text, Problem):
+        return text
+    return {"prompt": text} if form is Format.TEXT else json_object(text)
 
 
 def _csv_records(stream: io.BufferedReader, column: str | None) -> Iterator[Record]:
@@ -126,7 +99,7 @@ def _csv_records(stream: io.BufferedReader, column: str | None) -> Iterator[Reco
 
 
 def _csv_lines(stream: io.BufferedReader) -> Iterator[str]:
-    for _, line in _physical_lines(stream):
+    for _, line in _lines(stream):
         yield OVERLONG + "\n" if line is None else line.decode(errors="surrogateescape")
 
 
@@ -147,7 +120,7 @@ def _csv_row(header: list[str], row: list[str], column: str) -> dict[str, Any] |
     if OVERLONG in text:
         return _overlong()
     if any("\udc80" <= char <= "\udcff" for char in text):
-        return Problem("not valid UTF-8", code="invalid_utf8")
+        return Problem("not valid UTF-8", code=NOT_UTF8)
     if len(row) != len(header):
         return Problem(f"has {len(row)} cells, the header has {len(header)}", code="invalid_csv_row")
     cells = dict(zip(header, row, strict=True))
@@ -157,9 +130,5 @@ def _csv_row(header: list[str], row: list[str], column: str) -> dict[str, Any] |
     return value
 
 
-def _not_utf8(error: UnicodeDecodeError) -> Problem:
-    return Problem(f"not valid UTF-8 at byte {error.start + 1} of the line", code="invalid_utf8")
-
-
 def _overlong() -> Problem:
-    return Problem(f"longer than {MAX_LINE_BYTES // 2**20} MiB", code="line_too_long")
+    return Problem(f"longer than {MAX_LINE_BYTES // 2**20} MiB", code=TOO_LONG)

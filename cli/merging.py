@@ -15,7 +15,7 @@ from cli.results import dump, placed
 from cli.run_folder import RunFolder
 from cli.run_record import Part
 from cli.tally import Tally
-from tasks.durable import sync, sync_folder
+from common.atomic_write import atomic_file
 
 NOT_FOUND = 404
 UNREAD: Mapping[str, dict[str, Any]] = {
@@ -43,18 +43,14 @@ async def write_results(
     Raises PartLost, and CliError.
     """
     tally = Tally()
-    unfinished = folder.path / "results.part"
     with writing(folder.results):
         async with contextlib.aclosing(Answers(client, parts, batches)) as answers:
-            with unfinished.open("wb") as file:
+            with atomic_file(folder.results, durable=True) as file:
                 for index, line in enumerate(order(folder)):
                     if isinstance(line, Sent):
                         line = placed(await answers.next(line.custom_id), index, line.number, line.custom_id)
                     file.write(dump(line))
                     tally.add(line)
-                sync(file)
-        unfinished.replace(folder.results)
-        sync_folder(folder.results.parent)
     return tally
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 from cli.errors import BadInput, writing
+from common.atomic_write import atomic_path
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -25,19 +25,16 @@ def write(path: Path, content: bytes) -> None:
 
     Raises CliError.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with writing(path):
         if path.is_symlink() or (path.exists() and not path.is_file()):
             path.write_bytes(content)
             return
         try:
-            part.write_bytes(content)
-            if path.exists():
-                part.chmod(path.stat().st_mode)
-            part.replace(path)
+            with atomic_path(path, durable=False) as part:
+                part.write_bytes(content)
+                if path.exists():
+                    part.chmod(path.stat().st_mode)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY):
                 raise
             path.write_bytes(content)
-        finally:
-            part.unlink(missing_ok=True)

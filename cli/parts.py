@@ -18,7 +18,7 @@ from cli.prompts import PromptLine
 from cli.results import dump, invalid
 from cli.run_folder import RunFolder
 from cli.run_record import Part
-from tasks.durable import sync, sync_folder
+from common.atomic_write import sync_file, sync_path
 from tasks.endpoints import JOBS
 
 MAX_LINES = 50_000  # what a gateway takes by default, as OpenAI's does
@@ -55,9 +55,9 @@ class PartFiles:
         with writing(self._folder.order), self._order, self._file or contextlib.nullcontext():
             if kind is None:
                 self._close_part()
-                sync(self._order)
-                sync_folder(self._folder.part(1).parent)
-                sync_folder(self._folder.path)
+                sync_file(self._order)
+                sync_path(self._folder.part(1).parent)
+                sync_path(self._folder.path)
 
     def add(self, line: PromptLine) -> None:
         """Raises CliError where the disk is full."""
@@ -84,7 +84,7 @@ class PartFiles:
 
     def _close_part(self) -> None:
         if self._file is not None:
-            sync(self._file)
+            sync_file(self._file)
             self._file.close()
         self._file, self._bytes = None, 0
 

@@ -13,8 +13,9 @@ from cli.errors import BadInput
 from cli.formats import Format
 from cli.lines import Record, detect, records
 from cli.seen import Seen
+from common.unicode import is_unicode
 from tasks.openai_format import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
-from tasks.requests import HALF_PAIR, Problem, is_unicode, job_problems
+from tasks.requests import HALF_PAIR, Problem, job_problems
 
 
 @dataclass(frozen=True)

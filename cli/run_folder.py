@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from cli.lock import FolderLock
-from tasks.durable import sync_folder
+from common.atomic_write import sync_path
 
 
 class RunFolder:
@@ -56,4 +56,4 @@ class RunFolder:
         """The record goes, durably: from now on there is nothing to go on with."""
         with contextlib.suppress(FileNotFoundError):
             self.record.unlink()
-            sync_folder(self.path)
+            sync_path(self.path)

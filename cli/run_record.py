@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cli.durable import write_durably
-from cli.errors import BadInput
+from cli.errors import BadInput, writing
+from common.atomic_write import atomic_write
 
 VERSION = 2
 
@@ -57,7 +57,8 @@ class RunRecord:
     def save(self, path: Path) -> None:
         """Raises CliError."""
         content = {"medusaq_run": VERSION, **asdict(self)}
-        write_durably(path, json.dumps(content, ensure_ascii=False, indent=1).encode() + b"\n")
+        with writing(path):
+            atomic_write(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n", durable=True)
 
 
 def load(path: Path, identity: RunIdentity) -> RunRecord | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cli.lock import held
 from cli.restarts import Restart
+from common.atomic_write import atomic_write
 
 STACK_FILE = "stack.json"  # while the stack runs
 MODELS_FILE = "models.json"  # likewise, where it has several models
@@ -38,10 +39,8 @@ def write_restarts(state_dir: Path, restarts: Sequence[Restart]) -> None:
 
 def write_note(note: Path, content: dict[str, Any]) -> None:
     """As far as there is room: a full disk stops no service."""
-    part = note.with_suffix(".part")
     with suppress(OSError):
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(note)
+        atomic_write(note, json.dumps(content), durable=False)
 
 
 def _read(state_dir: Path, name: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ lines, the last of them with the result. Nothing but a few rows is ever in memor
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from common.atomic_write import atomic_file
 from compiling import child
 from compiling.errors import CompileError, RoomError
 from compiling.texts import read_text
@@ -130,18 +130,11 @@ def write_reference(path: str, text: str, target: Path, threads: int, note: chil
 
     Raises EngineError or CompileError.
     """
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            found = _measure(path, text, threads, note, file, write=True)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        with atomic_file(target, durable=True) as file:
+            return _measure(path, text, threads, note, file, write=True)
     except OSError as error:
         raise RoomError(f"{target}: cannot be written: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
-    return found
 
 
 def compare(path: str, text: str, reference: Path, threads: int, note: child.Note) -> Quality:

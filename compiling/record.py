@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from common.atomic_write import atomic_write
 from compiling.errors import CompileError, RoomError
 
 NAME = "compile.json"
@@ -39,17 +39,10 @@ class Record:
     def put(self, kind: str, value: object, *about: object) -> None:
         """Raises RoomError where it cannot be written."""
         self._content.setdefault(kind, {})[digest(*about)] = value
-        part = self.path.with_name(f"{NAME}.{os.getpid()}.part")
         try:
-            with part.open("w", encoding="utf-8") as file:
-                json.dump(self._content, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
+            atomic_write(self.path, json.dumps(self._content, indent=1), durable=True)
         except OSError as error:
             raise RoomError(f"{self.path}: cannot be written: {error.strerror}") from None
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def digest(*about: object) -> str:

@@ -7,7 +7,6 @@ end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.sour
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.atomic_write import sync_path
 from compiling import before_download, converter, hub, room
 from compiling.checkpoint import Checkpoint, read_checkpoint, wanted_files
 from compiling.errors import RoomError, SourceError
@@ -113,8 +113,7 @@ class _Conversion:
         whole = converter.Job(staging, name, made, outtype)
         converter.run(found, [vocabulary, whole], progress, expected)
         _check_gguf(made)
-        with made.open("rb+") as stream:
-            os.fsync(stream.fileno())
+        sync_path(made)
         return made
 
     def _identity(self, made: Path) -> dict[str, Any]:

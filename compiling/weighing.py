@@ -5,11 +5,11 @@ python -m compiling.weighing FILE --text TEXT --target NPZ [--threads N]
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
+from common.atomic_write import atomic_file
 from compiling import child
 from engine.importance import importance_of
 
@@ -27,12 +27,8 @@ def main() -> None:
             threads=options.threads,
             progress=lambda done, of: note(done / of),
         )
-        part = options.target.with_name(f"{options.target.name}.part")
-        with part.open("wb") as file:
+        with atomic_file(options.target, durable=True) as file:
             np.savez(file, allow_pickle=False, **found)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(options.target)
         return len(found)
 
     child.answer(work, options.follow)

@@ -10,6 +10,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from common.atomic_write import atomic_write
 from engine.errors import ModelLoadError
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,7 @@ def keep(kind: str, key: str, content: dict[str, Any]) -> None:
     path = kept_file(kind, key, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"key": key, **content}))
-        part.replace(path)
+        atomic_write(path, json.dumps({"key": key, **content}), durable=False)
     except OSError as error:
         log.warning("%s: cannot be kept: %s", path, error)
 

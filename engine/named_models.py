@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.atomic_write import atomic_write
 from engine.errors import RegisterError
 from engine.kept_files import KeptFile
 
@@ -151,13 +152,8 @@ class Register:
 
     def _write(self, models: dict[str, NamedModel]) -> None:
         content = {"version": VERSION, "models": [asdict(models[name]) for name in sorted(models)]}
-        part = self.file.with_suffix(".part")
         try:
-            with part.open("w", encoding="utf-8") as stream:
-                json.dump(content, stream, indent=2, ensure_ascii=False)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(self.file)
+            atomic_write(self.file, json.dumps(content, indent=2, ensure_ascii=False), durable=True)
         except OSError as error:
             raise RegisterError(f"{self.file}: cannot be written: {error.strerror}") from error
 

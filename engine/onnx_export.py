@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from common.atomic_write import atomic_write
 from engine.head_layouts import HeadsLoadError
 from engine.head_weights import HeadWeights, naming
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
@@ -26,10 +26,5 @@ def export(heads: str, out: Path, model: str, bits: int) -> str:
         weights.metadata.setdefault(FINGERPRINT, fingerprint(model))
         content = build(weights, bits)
         OnnxHeads(content, width=shape.width, vocab_size=shape.vocab_size)
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    atomic_write(out, content, durable=True)
     return f"{weights.heads} heads over {weights.rows} tokens in {bits} bits, {len(content) / 1e6:.1f} MB"

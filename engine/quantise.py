@@ -17,6 +17,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from common.atomic_write import atomic_path
 from engine.context import usable_cores
 from engine.errors import ModelLoadError
 from engine.formats import (
@@ -31,7 +32,6 @@ from engine.formats import (
     unfit,
 )
 from engine.model import _collect_log, check_file
-from engine.parts import part_of
 
 __all__ = ["FORMATS", "Importance", "quantised_size", "requantise", "tensor_shapes", "unfit_tensors"]
 
@@ -61,12 +61,12 @@ def requantise(
     """
     check_file(path)
     _check(path, format, importance)
-    with part_of(Path(target)) as part:
-        job = {"path": path, "target": str(part), "format": format, "threads": threads}
-        _run(path, job, importance, progress)
-        with part.open("rb+") as written:
-            os.fsync(written.fileno())  # or a power cut may leave the name and not the content
-        part.replace(target)
+    try:
+        with atomic_path(Path(target), durable=True) as part:
+            job = {"path": path, "target": str(part), "format": format, "threads": threads}
+            _run(path, job, importance, progress)
+    except OSError as error:
+        raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error
 
 
 def unfit_tensors(path: str, format: str) -> list[Tensor]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
+from common.unicode import is_unicode
 from tasks.batches import Line
 from tasks.endpoints import JOBS
 from tasks.job import preview
+from tasks.json_lines import BAD_JSON, TOO_LONG, decoded, json_object
 from tasks.openai_format import MAX_CUSTOM_ID, in_body, job_fields
 from tasks.requests import (
     HALF_PAIR,
@@ -18,14 +20,11 @@ from tasks.requests import (
     TOO_MANY_VALUES,
     Problem,
     has_too_many_values,
-    is_unicode,
     read_job,
 )
 
-BAD_JSON = "invalid_json_line"
 NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
 PREFIX_CHARS = 512  # lines that share so much of their beginning are sent near each other
-BOM = b"\xef\xbb\xbf"
 KINDS: Mapping[bytes, str] = {
     b"PK\x03\x04": "a zip archive",
     b"\x1f\x8b": "a gzip archive",
@@ -47,21 +46,6 @@ class Refused:
 def kind_of(start: bytes) -> str | None:
     """What a file is that is certainly no JSON lines, by its first bytes."""
     return next((kind for mark, kind in KINDS.items() if start.startswith(mark)), None)
-
-
-def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """All lines, numbered from 1 and stripped; None for one that is longer than may be held."""
-    number = 0
-    while line := stream.readline(most_bytes + 1):
-        number += 1
-        if number == 1:
-            line = line.removeprefix(BOM)
-        if len(line) > most_bytes:
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(most_bytes)
-            yield number, None
-        else:
-            yield number, line.strip()
 
 
 class LineDecoder:
@@ -89,7 +73,7 @@ class LineDecoder:
     def decode(self, number: int, raw: bytes | None) -> Line | Refused:
         """raw: a line, or None for one that is too long."""
         if raw is None:
-            too_long = Problem(f"longer than {self._max_bytes:,} bytes", code="line_too_long")
+            too_long = Problem(f"longer than {self._max_bytes:,} bytes", code=TOO_LONG)
             return Refused(number, None, too_long)
         value = _object(raw)
         if isinstance(value, Problem):
@@ -142,19 +126,8 @@ def digest(text: str) -> bytes:
 def _object(raw: bytes) -> dict[str, Any] | Problem:
     if has_too_many_values(raw):
         return Problem(TOO_MANY, code=TOO_MANY_VALUES)
-    try:
-        value = json.loads(raw.decode(), parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        return Problem(f"not valid UTF-8 at byte {error.start + 1} of the line", code=BAD_JSON)
-    except json.JSONDecodeError as error:
-        return Problem(f"not valid JSON: {error.msg} (column {error.colno})", code=BAD_JSON)
-    except (ValueError, RecursionError) as error:
-        return Problem(f"not valid JSON: {error}", code=BAD_JSON)
-    return value if isinstance(value, dict) else Problem("must be a JSON object", code=BAD_JSON)
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    text = decoded(raw, BAD_JSON)
+    return text if isinstance(text, Problem) else json_object(text)
 
 
 def prefix(line: Line) -> str | None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tasks.durable import sync, sync_folder
+from common.atomic_write import sync_file, sync_path
 from tasks.errors import FileStoreUnavailable, ObjectMissing
 from tasks.files import FileStore, NewObject, checked, translated
 
@@ -61,7 +61,7 @@ class FolderStore(FileStore):
                 raise
             return
         with _translated(self._root), suppress(FileNotFoundError):  # another delete took the emptied folder
-            sync_folder(path.parent)
+            sync_path(path.parent)
         for folder in path.parents:
             if folder == self._root:
                 return
@@ -149,10 +149,10 @@ class _NewFile(NewObject):
     def commit(self) -> None:
         try:
             with _translated(self._root):
-                sync(self._file)
+                sync_file(self._file)
                 self._file.close()
                 self._move()
-                sync_folder(self._target.parent)
+                sync_path(self._target.parent)
         except BaseException:
             self.abort()
             raise
@@ -187,7 +187,7 @@ def _make_folders(folder: Path) -> None:
     for new in reversed(missing):
         with suppress(FileExistsError):  # exist_ok would look again, and find it removed at times
             new.mkdir()
-        sync_folder(new.parent)
+        sync_path(new.parent)
 
 
 def _unless_gone(error: OSError) -> None:

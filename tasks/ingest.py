@@ -17,12 +17,13 @@ from typing import IO, Any, BinaryIO
 
 from tasks.batch import Batch, Ending
 from tasks.batch_files import INVALID, Result, dump_line, dump_result, part_name, write_chunk
-from tasks.batch_lines import LineDecoder, Refused, digest, kind_of, physical_lines, prefix
+from tasks.batch_lines import LineDecoder, Refused, digest, kind_of, prefix
 from tasks.batches import BatchStore, Line
 from tasks.errors import BatchNotFound, BatchRefused
 from tasks.file_records import object_name
 from tasks.files import FileStore, translated
 from tasks.finalise import CODES
+from tasks.json_lines import physical_lines
 from tasks.settings import Settings
 from tasks.turns import Steps
 
@@ -143,7 +144,9 @@ class Ingest:
         )
 
     def _lines(self, source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-        return physical_lines(source, self._settings.max_body_bytes)
+        """Stripped."""
+        for number, raw in physical_lines(source, self._settings.max_body_bytes):
+            yield number, raw if raw is None else raw.strip()
 
     def _failed_before(self, batch: Batch, report: _Report) -> Generator[None, None, set[bytes] | None]:
         """Digests of the custom ids that a retry runs again; None for a batch that is no retry."""

@@ -247,15 +247,6 @@ def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
         return [problem(item) for item in error.errors(include_url=False, include_input=False)]
 
 
-def is_unicode(value: object) -> bool:
-    """Whether UTF-8 can carry a value read from JSON, which can spell halves of surrogate pairs."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def job_problems(job: Mapping[str, Any]) -> list[Problem]:
     """The latter alone."""
     found = read_job(job)

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-OURS = ("api", "cli", "compiling", "engine", "tasks", "training")
+OURS = ("api", "cli", "common", "compiling", "engine", "tasks", "training")
 HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "jinja2", "torch")
 S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 
@@ -83,7 +83,12 @@ def test_a_command_starts_without_what_others_need() -> None:
     assert imported_by("cli.main").isdisjoint({*HEAVY, "celery", "fastapi", "httpx", "pydantic", "redis"})
 
 
-def test_the_engine_imports_nothing_of_ours() -> None:
+def test_common_imports_nothing_of_ours() -> None:
+    for folder in OURS:
+        assert files_importing(folder, "common") == []
+
+
+def test_the_engine_imports_common_alone_of_ours() -> None:
     assert imported_by("engine").isdisjoint({"api", "cli", "tasks", "celery", "redis", "fastapi"})
     for path in sources("engine"):
         assert imports_of(path).isdisjoint({"api", "cli", "compiling", "tasks", "training"}), path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from common import atomic_write
 from engine.head_layouts import TOKEN_MAP
 from training.errors import TrainingError
 from training.network import DraftHeads
@@ -33,26 +33,16 @@ def write_tensors(
     tensors = {key: tensor.to("cpu", torch.bfloat16).contiguous() for key, tensor in weights.items()}
     tensors[TOKEN_MAP] = torch.from_numpy(np.ascontiguousarray(vocabulary, dtype=np.int32))
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    part = _part(path)
     try:
-        save_file(tensors, part, metadata=texts)
-        with part.open("rb") as stream:
-            os.fsync(stream.fileno())
-        part.replace(path)
+        with atomic_write.atomic_path(path, durable=True) as part:
+            save_file(tensors, part, metadata=texts)
     except (OSError, SafetensorError) as error:
         raise TrainingError(f"cannot write {path}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
     """Raises TrainingError when write() could not even begin."""
     try:
-        _part(path).touch()
-        _part(path).unlink()
+        atomic_write.check_writable(path)
     except OSError as error:
         raise TrainingError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(path.name + ".part")

@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from common.atomic_write import atomic_write
+from common.unicode import is_unicode
 from training import materials as m
 from training.errors import PromptsError
 from training.foreign import sentence
@@ -236,11 +238,9 @@ def compose(count: int, seed: int = 0) -> Iterator[Prompt]:
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
     """A JSON lines file of them, whole or not at all; how many they are. Raises PromptsError."""
     lines = [json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts]
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(lines), encoding="utf-8")
-        part.replace(path)
+        atomic_write(path, "".join(lines), durable=False)
     except OSError as error:
         raise PromptsError(f"cannot write {path}: {error.strerror}") from error
     return len(lines)
@@ -274,22 +274,13 @@ def _read(path: Path) -> Iterator[Prompt]:
             text = row.get("prompt") or row.get("text") or _first_turn(row["turns"])
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise PromptsError(f"{path}, line {number}: no JSON object with prompt, text or turns") from None
-        if not isinstance(text, str) or not _is_unicode(text):
+        if not isinstance(text, str) or not is_unicode(text):
             raise PromptsError(f"{path}, line {number}: the prompt is not text")
         yield Prompt(text, str(row.get("category", "")))
 
 
 def _first_turn(turns: Any) -> Any:
     return turns[0] if isinstance(turns, list) else None
-
-
-def _is_unicode(text: str) -> bool:
-    """Not half of a surrogate pair, which JSON can spell and no model can read."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def main() -> None:

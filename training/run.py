@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
+from common.atomic_write import atomic_path
 from engine.head_layouts import first_line
 from training.dataset import Answer, Batch, Dataset, batch, groups
 from training.errors import TrainingError
@@ -145,7 +146,6 @@ class Run:
     # The checkpoint
 
     def _save(self) -> None:
-        part = self._checkpoint.with_suffix(".part")
         state = {
             "identity": self._identity,
             "network": self.network.state_dict(),
@@ -155,8 +155,8 @@ class Run:
         }
         try:
             self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(state, part)
-            part.replace(self._checkpoint)
+            with atomic_path(self._checkpoint, durable=False) as part:
+                torch.save(state, part)
         except (OSError, RuntimeError) as error:  # torch raises both for a full disk
             raise TrainingError(f"cannot write {self._checkpoint}: {error}") from error
 

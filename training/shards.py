@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.atomic_write import atomic_write, sync_path
 from training.errors import CollectionError
 
 Tokens = NDArray[np.int32]
@@ -135,11 +136,8 @@ class Collection:
         _check_same(self.folder, self.identity, identity)
 
     def _describe(self, identity: Identity) -> None:
-        part = self.folder / "collection.json.part"
-        part.write_text(json.dumps(asdict(identity), indent=1) + "\n", encoding="utf-8")
-        _fsync(part)
-        part.rename(self.folder / "collection.json")
-        _fsync(self.folder)
+        content = json.dumps(asdict(identity), indent=1) + "\n"
+        atomic_write(self.folder / "collection.json", content, durable=True)
 
     def write(self, answers: list[Recorded]) -> Path:
         """Add a shard; it is on the disk when this returns. Raises CollectionError when it cannot be.
@@ -160,10 +158,10 @@ class Collection:
                 part.mkdir(exist_ok=True)
                 for name, array in arrays.items():
                     np.save(part / f"{name}.npy", array)
-                    _fsync(part / f"{name}.npy")
-                _fsync(part)
+                    sync_path(part / f"{name}.npy")
+                sync_path(part)
                 part.rename(path)
-            _fsync(self.folder)
+            sync_path(self.folder)
         except OSError as error:
             raise CollectionError(f"cannot write {path}: {error.strerror}") from error
         return path
@@ -225,11 +223,3 @@ def _check_same(folder: Path, there: Identity, wanted: Identity) -> None:
             raise CollectionError(
                 f"{folder} was collected with {name} {found}, not {value}: name another folder"
             )
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

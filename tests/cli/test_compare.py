@@ -16,7 +16,8 @@ from PIL import Image
 
 from cli import charts
 from cli.compare import Answer, Compared, together
-from cli.comparison_report import page, rows
+from cli.comparison_report import charts as charts_of
+from cli.comparison_report import report, rows
 from tasks.job import Decoding
 from tests.cli.support import Cli, write_jsonl
 from tests.servers import free_port
@@ -272,14 +273,15 @@ def test_no_gateway_is_exit_code_4(cli: Cli) -> None:
     assert (ended.returncode, ended.stderr) == (4, f"error: no gateway at {url}: connection refused\n")
 
 
-def test_without_matplotlib_nothing_is_begun(cli: Cli) -> None:
-    missing = cli.folder / "missing" / "matplotlib"
+@pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
+def test_without_what_draws_nothing_is_begun(cli: Cli, library: str) -> None:
+    missing = cli.folder / "missing" / library
     missing.mkdir(parents=True)
-    (missing / "__init__.py").write_text('raise ModuleNotFoundError("gone", name="matplotlib")')
+    (missing / "__init__.py").write_text(f'raise ModuleNotFoundError("gone", name="{library}")')
     cli.env["PYTHONPATH"] = f"{missing.parent}:{cli.env['PYTHONPATH']}"
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "error: charts need matplotlib: pip install 'medusaq[charts]'\n"
+    assert ended.stderr == f"error: charts need {library}: pip install 'medusaq[charts]'\n"
 
 
 def test_rows_of_one_prompt_and_of_several() -> None:
@@ -301,30 +303,31 @@ def test_an_instant_answer_has_no_speed_up() -> None:
     nothing = Compared("p", dict.fromkeys(Decoding, answer(tokens=0, seconds=0.0)))
     assert nothing.speed_up(Decoding.MEDUSA) is None
     assert rows([nothing])[1] == ("", "medusa", "0", "0.00", "0.0", "-", "-", "-", "same")
-    assert size_of(charts.draw([nothing], "t")) == (1500, 1125)
+    assert size_of(charts.draw("t", charts_of([nothing]))) == (1500, 1125)
     assert together([nothing, nothing]).speed_up(Decoding.AUTO) is None
 
 
 def test_what_the_charts_show() -> None:
     """As the table has it: bars of all together, a dot for each prompt, gains over acceptance."""
-    drawn = charts.figure([compared(), Compared("bad", {}, "why"), compared(faster=4.0)], "two prompts")
+    several = [compared(), Compared("bad", {}, "why"), compared(faster=4.0)]
+    drawn = charts.figure("two prompts", charts_of(several))
     assert drawn.get_suptitle() == "two prompts"
     speed, seconds, tokens, gain = drawn.axes
-    heights = {
-        axes.get_title(): [bar.get_height() for bar in axes.patches] for axes in (speed, seconds, tokens)
+    lengths = {
+        axes.get_title(): [bar.get_width() for bar in axes.patches] for axes in (speed, seconds, tokens)
     }
-    assert heights == {
+    assert lengths == {
         "Tokens a second": pytest.approx([10.0, 20 / 0.75, 12.5]),
         "Seconds, mean of a prompt": pytest.approx([1.0, 0.375, 0.8]),
         "Tokens, mean of a prompt": pytest.approx([10, 10, 10]),
     }
-    assert [label.get_text() for label in speed.get_xticklabels()] == ["normal", "medusa", "auto"]
-    assert [[y for _, y in dots.get_offsets()] for dots in speed.collections] == [
+    assert [label.get_text() for label in speed.get_yticklabels()] == ["normal", "medusa", "auto"]
+    assert [[x for x, _ in dots.get_offsets()] for dots in speed.collections] == [
         pytest.approx([10.0, 10.0]),
         pytest.approx([20.0, 40.0]),
         pytest.approx([12.5, 12.5]),
     ]
-    medusa, whole = (sorted(map(tuple, dots.get_offsets())) for dots in gain.collections[:2])
+    medusa, whole = (sorted(map(tuple, dots.get_xydata())) for dots in gain.lines[:2])
     assert medusa == [pytest.approx((50.0, 2.0)), pytest.approx((50.0, 4.0))]
     assert whole == [pytest.approx((50.0, 2 / 0.75))]
     assert gain.get_legend().get_texts()[0].get_text() == "medusa: 2.67x"
@@ -333,12 +336,13 @@ def test_what_the_charts_show() -> None:
 @pytest.mark.parametrize("count", [1, 2, 100])
 def test_charts_of_any_number(count: int) -> None:
     many = [compared(f"p{n}", faster=0.5 + n / 50) for n in range(count)]
-    assert size_of(charts.draw([*many, Compared("bad", {}, "why")], "with $x$ and _ in it")) == (1500, 1125)
+    bad = Compared("bad", {}, "why")
+    assert size_of(charts.draw("with $x$ and _ in it", charts_of([*many, bad]))) == (1500, 1125)
 
 
 def test_the_page_escapes_everything() -> None:
     evil = "</pre><script>alert(1)</script>"
-    shown = Page(page([compared(evil, text=evil), Compared(evil, {}, evil)], evil, b"png"))
+    shown = Page(report([compared(evil, text=evil), Compared(evil, {}, evil)], evil).page(b"png"))
     assert "script" not in shown.tags
     assert shown.texts["h1"] == shown.texts["title"] == [evil]
     assert shown.texts["pre"] == ["x", evil, "x"]

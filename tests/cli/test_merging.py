@@ -134,6 +134,6 @@ def test_a_file_that_is_gone_names_its_part(folder: RunFolder) -> None:
 
 def test_results_that_cannot_be_written_are_said_so(folder: RunFolder) -> None:
     parts = cut(folder, "a", most_lines=1)
-    (folder.path / "results.part").mkdir()
+    folder.results.mkdir()
     with pytest.raises(CliError, match=r"cannot write .*/r\.jsonl: Is a directory"):
         merge(folder, parts, {"out1": [good("a")]}, [batch(1, errors=False)])

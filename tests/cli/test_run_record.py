@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.durable import write_durably
 from cli.errors import BadInput, CliError
 from cli.run_folder import RunFolder
 from cli.run_record import Part, RunIdentity, RunRecord, batches_of, load
@@ -100,10 +99,11 @@ def test_a_record_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert load(path, IDENTITY) == before
 
 
-def test_a_file_that_cannot_be_replaced_is_said_so(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_replaced_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(CliError, match=r"cannot write .*/taken: Is a directory"):
-        write_durably(tmp_path / "taken", b"x")
+        saved(tmp_path / "taken")
+    assert names(tmp_path) == ["taken"]
 
 
 def test_a_folder_in_which_nothing_was_begun_is_not_left_behind(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_clearing_keeps_the_lock_alone(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "r.jsonl") as folder:
         saved(folder.record)
         (folder.stack / "redis").mkdir(parents=True)
-        (folder.path / "results.part").touch()
+        folder.input.touch()
         folder.clear()
         assert names(folder.path) == ["lock"]
 

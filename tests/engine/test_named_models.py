@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import multiprocessing
@@ -182,11 +183,17 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
         Register(tmp_path / "file").all()
 
 
-def test_a_register_that_cannot_be_replaced_stays(register: Register, file: Path) -> None:
+def test_a_register_that_cannot_be_replaced_stays(
+    register: Register, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     register.add(named("one", file))
-    register.file.with_suffix(".part").mkdir()  # in the way of every write
-    with pytest.raises(RegisterError, match=r"models.json: cannot be written: Is a directory"):
-        register.add(named("two", file))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(RegisterError, match=r"models.json: cannot be written: No space left on device"):
+            register.add(named("two", file))
     assert set(register.all()) == {"one"}
 
 

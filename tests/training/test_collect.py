@@ -85,17 +85,17 @@ def test_an_interrupted_collection_goes_on(
 def test_an_interrupt_behind_the_rename_of_a_shard_writes_it_once(
     tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync, interrupts = shards._fsync, 0
+    sync_path, interrupts = shards.sync_path, 0
 
     def interrupted(path: Path) -> None:
         nonlocal interrupts
-        fsync(path)
+        sync_path(path)
         if list(path.glob("shard-?????")) and not interrupts:
             interrupts += 1
             raise KeyboardInterrupt
 
     monkeypatch.setattr("training.collect.SHARD_TOKENS", 100)
-    monkeypatch.setattr(shards, "_fsync", interrupted)
+    monkeypatch.setattr(shards, "sync_path", interrupted)
     with pytest.raises(KeyboardInterrupt):
         collect(options(tiny_gguf, prompts, tmp_path / "s"), quiet)
     numbers = [a.number for a in answers(tmp_path / "s")]

@@ -81,12 +81,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_at_the_first_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: Path) -> None:
+    def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     begun = Collection(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("training.shards._fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(CollectionError, match=r"cannot use .*No space left"):
             begun.begin(IDENTITY)
     begun.close()

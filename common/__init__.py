@@ -1,0 +1,1 @@
+"""Helpers that every other folder may use. They import nothing of ours."""
