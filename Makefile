@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench chaos clean install
+.PHONY: demo test check bench pictures chaos clean install
 
 demo: install ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh
@@ -18,11 +18,15 @@ check: install ## formatting, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: install ## the figures of the README
-	@$(BIN)/python -m tests.benchmarks $(BENCH)
+bench: install ## the figures of docs/reference/measurements.md, and those of the README's chart
+	@$(BIN)/python -m tests.benchmarks --json docs/pictures/throughput.json $(BENCH)
 
-chaos: install ## every fault under load, in about 25 minutes; the table of docs/chaos.md
-	@$(BIN)/python -m tests.chaos --write docs/chaos.md README.md $(CHAOS)
+pictures: install ## the pictures of the documents, from their sources
+	@$(BIN)/python -m docs.pictures.architecture
+	@test ! -e docs/pictures/throughput.json || $(BIN)/python -m docs.pictures.throughput
+
+chaos: install ## every fault under load, in about 25 minutes; the table of docs/explanation/chaos.md
+	@$(BIN)/python -m tests.chaos --write docs/explanation/chaos.md $(CHAOS)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -26,7 +26,8 @@ medusaq compile model.gguf -o compiled --types q4_k_m,q8_0 --max-kl 0.05 --load 
 medusaq compile model.gguf --for-this-machine
 
 Without SOURCE, the default model. Every finished file and measurement is noted in DIR/compile.json:
-broken off at any point, even by kill -9, the same command goes on where it stopped. See docs/compile.md.
+broken off at any point, even by kill -9, the same command goes on where it stopped.
+See docs/how-to/compile.md.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 REPORT = "report.html"

@@ -17,7 +17,7 @@ DEFAULT_URL = "http://127.0.0.1:7860"
 
 UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="The gateway.")]
 WebhookOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="Told of the end; see docs/webhooks.md.")
+    str | None, typer.Option(metavar="URL", help="Told of the end; see docs/how-to/webhooks.md.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 

@@ -13,7 +13,7 @@ from compiling.recommend import Load, Recommendation
 from compiling.speed import Speed
 
 ROUNDS = 3  # of speed: single ones differ by a tenth on a machine with neighbours
-MAX_KL = 0.02  # nats a token; see docs/compile.md
+MAX_KL = 0.02  # nats a token; see docs/how-to/compile.md
 
 
 def bulk(speed: Speed) -> float:

@@ -6,7 +6,7 @@ import os
 # default it spins on for milliseconds, and when another process takes a core, it burns the time that process
 # would need: two engines on the same cores become several times slower, and the whole system on two cores a
 # little. The price is paid by a lone request to a small model, whose calls end too soon for a sleep to be
-# cheap; see docs/speculation.md. Who has set it already knows better.
+# cheap; see docs/explanation/speculation.md. Who has set it already knows better.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Before ONNX Runtime or the hub's client loads, here and in child processes: the first uploads figures to its

@@ -36,7 +36,8 @@ class EngineConfig:
     On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
     kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
     threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
-    shares the batch; see the README for its price. busy_cells: with 8 requests running, others wait
+    shares the batch; see docs/reference/measurements.md for its price. busy_cells: with 8 requests
+    running, others wait
     rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
     against that of all. speculation: draft tokens where that is measured to
     pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones

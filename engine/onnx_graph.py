@@ -19,7 +19,7 @@ from engine.head_layouts import HeadsLoadError, first_line
 from engine.head_weights import Floats, HeadWeights
 from engine.onnx_heads import ABOUT, BITS, HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP
 
-BLOCK = 32  # weights that share a scale; with more, fewer guesses are those of full weights (docs/heads.md)
+BLOCK = 32  # weights that share a scale; more lose guesses of full weights (docs/explanation/heads.md)
 LAYER_BITS = 8  # always: in 4, one guess in seven more is lost, and layers are a fraction of what is read
 INTEGER_SUMS = 4  # MatMulNBits' accuracy_level
 OPSET, IR_VERSION = 17, 8  # of 2022, so that older runtimes read the file too

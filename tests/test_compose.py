@@ -204,7 +204,7 @@ def test_who_takes_work_and_who_sends_it_on_agree_what_it_may_be_and_where_webho
 
 
 def test_the_fast_profile_reaches_everybody() -> None:
-    text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "chaos.md").read_text(encoding="utf-8")
     (profile,) = re.findall(r"^MEDUSAQ_LEASE_MS=.*$", text, re.MULTILINE)
     names = {pair.partition("=")[0] for pair in profile.split()}
     for name, service in OURS.items():

@@ -24,7 +24,7 @@ ALERTS: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+RUNBOOK = (ROOT / "docs" / "how-to" / "runbook.md").read_text(encoding="utf-8")
 SELECTED = re.compile(r"\b(medusaq_\w+)(?:\{([^}]*)\})?")
 ONCE = re.compile(r"\bmax(?: by \(([^)]*)\))?\s*\((?:(?:rate|increase)\()?(medusaq_\w+)")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
@@ -79,9 +79,9 @@ def test_every_metric_and_label_value_is_one_that_a_running_stack_shows(cli: Cli
             labels = {label for each in names[name] for label in each}
             assert set(kept.split(", ") if kept else ()) == labels, f"{name} loses labels: {expr}"
     documented = {name for name in names if not name.endswith(("_bucket", "_sum", "_count"))}
-    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     unnamed = {name for name in documented if f"`{name}`" not in text}
-    assert not unnamed, "each metric is in docs/observability.md"
+    assert not unnamed, "each metric is in docs/reference/metrics.md"
 
 
 def _selects(selector: str, labels: dict[str, str]) -> bool:
@@ -179,14 +179,14 @@ def test_an_alert_says_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) 
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     assert (ROOT / page).is_file()
     assert anchor == rule["alert"].lower()
-    section = re.search(rf"^### {rule['alert']}\n(.*?)(?=^### |\Z)", OPERATIONS, re.DOTALL | re.MULTILINE)
+    section = re.search(rf"^## {rule['alert']}\n(.*?)(?=^## |\Z)", RUNBOOK, re.DOTALL | re.MULTILINE)
     assert section is not None
     for part in ("**Means.**", "**See.**", "**Mend.**"):
         assert part in section[1]
 
 
 def test_every_runbook_section_is_of_an_alert() -> None:
-    assert re.findall(r"^### (Medusaq\w+)$", OPERATIONS, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
+    assert re.findall(r"^## (Medusaq\w+)$", RUNBOOK, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
 
 
 def test_the_dashboard_loads_anywhere() -> None:

@@ -24,7 +24,7 @@ def settings_or_findings() -> tuple[Settings, list[Finding]]:
         get_settings.cache_clear()
         return get_settings(), [ok("settings", "all of them can be taken")]
     except SettingsError as error:
-        mend = "correct it in the environment or in .env; README.md has the table of settings"
+        mend = "correct it in the environment or in .env; docs/reference/settings.md has all settings"
         found = [fail("settings", line, mend) for line in str(error).split("; MEDUSAQ_")]
         found = [found[0], *(fail("settings", f"MEDUSAQ_{each.what}", mend) for each in found[1:])]
     defaults = {name: field.default for name, field in Settings.model_fields.items()}

@@ -1,21 +1,25 @@
-"""All figures of the README, side by side in one run.
+"""The figures of docs/reference/measurements.md, side by side in one run.
 
 python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--imatrix PATH/llama-imatrix]
-                           [--only NAME ...]
+                           [--only NAME ...] [--json FILE]
+
+--json writes what `throughput` measures for the chart of the README, which
+`python -m docs.pictures.throughput` draws.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+from docs.pictures.throughput import Figures, System
 from engine import EngineConfig, SamplingParams
 from engine.config import AS_SHIPPED, BF16
 from engine.importance import importance_of
@@ -43,6 +47,7 @@ from tests.benchmarks.common import (
     program,
 )
 from tests.fidelity import agreement, divergence, log_probabilities
+from tests.machine import commit, processor
 from tests.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
@@ -53,7 +58,7 @@ EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 def main() -> None:
     options = _options()
-    print(f"{_processor()}, {cores()} cores; {options.model.name}\n")
+    print(f"{processor()}, {cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
         if name in options.only:
             print(f"== {name}", flush=True)
@@ -81,17 +86,42 @@ def throughput(options: argparse.Namespace) -> None:
             theirs = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
             server.append(_show("(c) llama-server", theirs))
     _show("(b) weights as shipped", engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens))
-    _show("run, weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))
+    shipped = _show("run, weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))
+    systems = [
+        System("llama-cpp-python, one by one", False, [serial]),
+        System("medusaq run", True, whole),
+        System("medusaq run, weights as shipped", True, [shipped]),
+    ]
     if options.server:
         bf16 = Path(unpacked(str(model)))
-        _show("(c) given BF16", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS))
+        given = _show("(c) given BF16", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS))
         shared = ["--kv-unified"]  # one cache for all requests, as ours is
         _show(
             "the same, one cache", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS, shared)
         )
+        systems += [
+            System(f"llama-server -np {SLOTS}", False, server),
+            System("llama-server, given BF16 weights", False, [given]),
+        ]
     ours = fmean(whole)
     print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
     print(f", / (c) {ours / fmean(server):.2f}" if server else "")
+    if options.json:
+        _measured(options, len(prompts), systems).write(options.json)
+
+
+def _measured(options: argparse.Namespace, requests: int, systems: list[System]) -> Figures:
+    rounded = [replace(each, tokens_per_s=[round(run, 1) for run in each.tokens_per_s]) for each in systems]
+    return Figures(
+        processor=processor(),
+        cores=cores(),
+        date=datetime.now(UTC).date().isoformat(),
+        commit=commit(),
+        model=options.model.name,
+        requests=requests,
+        output_tokens=options.max_tokens,
+        systems=rounded,
+    )
 
 
 def ceiling(options: argparse.Namespace) -> None:
@@ -138,7 +168,7 @@ def importance(options: argparse.Namespace) -> None:
     """What an importance matrix does for formats of four bits, of examples and of a text of another kind."""
     model = str(options.model)
     lines = EXAMPLES.read_text(encoding="utf-8").splitlines()
-    documents = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+    documents = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
     with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as name:
         folder = Path(name)
         exact_path, made, text = str(folder / "exact.gguf"), str(folder / "made.gguf"), folder / "text.txt"
@@ -244,13 +274,6 @@ def _long_instruction() -> str:
     return str(max((m["content"] for m in messages), key=len))
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -261,6 +284,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
     parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
     parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
+    parser.add_argument("--json", type=Path, help="a file for what `throughput` measures")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     return parser.parse_args()
 

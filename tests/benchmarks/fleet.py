@@ -1,6 +1,6 @@
 """What 1, 10 and 100 workers would do: a simulation of measured service times.
 
-    python -m tests.benchmarks.fleet [--write]       the table; --write puts it into docs/operations.md
+    python -m tests.benchmarks.fleet [--write]       the table; --write puts it into docs/reference/sizing.md
     python -m tests.benchmarks.fleet --measure       measures again what it stands on, into fleet.json
 
 Measured are: how long requests take alone in the real engine, how much slower they become with others beside
@@ -30,10 +30,11 @@ from tests.benchmarks.batches import submit_all
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, cores, default_model
 from tests.benchmarks.fleet_model import Load, simulate
 from tests.benchmarks.queue_overhead import CONNECTIONS, WARM_UP_JOBS, drive, whole_stack
+from tests.machine import processor
 from tests.workers import ROOT
 
 MEASURED = Path(__file__).with_suffix(".json")
-DOCUMENT = ROOT / "docs" / "operations.md"
+DOCUMENT = ROOT / "docs" / "reference" / "sizing.md"
 BEGIN, END = "<!-- by python -m tests.benchmarks.fleet --write -->\n", "<!-- end -->\n"
 PROMPTS, QUESTIONS = (ROOT / "examples" / name for name in ("prompts.txt", "questions.csv"))
 
@@ -162,7 +163,7 @@ def measure() -> Measured:
         asyncio.run(drive(running.url, WARM_UP_JOBS, JOBS_MEASURED, CONNECTIONS))
         jobs = 2 * WARM_UP_JOBS + JOBS_MEASURED
         seconds, size = ((now - then) / jobs for now, then in zip(_used(server), before, strict=True))
-    machine = f"{cores()} cores, {default_model().stem}"
+    machine = f"{cores()} cores of {processor()}, {default_model().stem}"
     return Measured(
         machine, alone, slowdown, round(JOBS_MEASURED / took, 1), round(seconds, 6), int(round(size, -1))
     )

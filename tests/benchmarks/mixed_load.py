@@ -1,6 +1,6 @@
 """A picture of a mixed load: interactive bursts and idle phases over three batches of different deadlines.
 
-    python -m tests.benchmarks.mixed_load [-o docs/mixed-load.png]
+    python -m tests.benchmarks.mixed_load [-o docs/pictures/mixed-load.png]
 
 The scripted engine takes 0.1 s a line and 16 at once, so 160 a second are the most. The bursts run twice,
 with the batches and without. Every part but the engine is real.
@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/mixed-load.png"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/pictures/mixed-load.png"))
     options = parser.parse_args()
     with whole_stack() as running:
         quiet = watch(running, with_batches=False)

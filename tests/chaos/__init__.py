@@ -1,1 +1,1 @@
-"""Faults put into a stack of real processes under load, and what becomes of the work: docs/chaos.md."""
+"""Faults put into a stack of real processes under load: docs/explanation/chaos.md."""

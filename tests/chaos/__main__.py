@@ -1,6 +1,6 @@
 """Runs the cases and prints one table; exit code 1 when anything was lost, doubled, wrong or too slow.
 
-    python -m tests.chaos [--only kill-worker ...] [--strikes N] [--minutes M] [--write docs/chaos.md ...]
+    python -m tests.chaos [--only kill-worker ...] [--strikes N] [--minutes M] [--write FILE ...]
 
 Each case has a stack of its own, at default settings unless it says otherwise. --write puts the table and
 what made it between the lines `<!-- chaos -->` and `<!-- /chaos -->` of a file, once all cases have been run
@@ -24,7 +24,8 @@ from tests.chaos import processes, soak, surroundings  # noqa: F401  each fills 
 from tests.chaos.case import CASES, Case
 from tests.chaos.run import Outcome, Size, Skipped, running
 from tests.chaos.stack import Stack
-from tests.chaos.table import commit, footer, row, table, write
+from tests.chaos.table import footer, row, table, write
+from tests.machine import commit, processor
 
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
 OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases
@@ -121,7 +122,8 @@ def main() -> int:
     report = carry_out_all(options.only, size, options.seed)
     minutes = (time.monotonic() - began) / 60
     given = f"--strikes {options.strikes} --minutes {options.minutes:g} --seed {options.seed}"
-    made = f"{table(report.rows)}\n\n{footer(minutes, os.cpu_count(), given, code, report.skipped)}"
+    machine = f"{os.cpu_count()} cores of {processor()}"
+    made = f"{table(report.rows)}\n\n{footer(minutes, machine, given, code, report.skipped)}"
     print(f"\n{made}")
     unfit = report.unfit(options.only)
     if options.write and unfit:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from statistics import median
 
 from tests.chaos.case import Case
 from tests.chaos.run import Outcome
-from tests.workers import ROOT
 
 BEGIN, END = "<!-- chaos -->", "<!-- /chaos -->"
 HEAD = ("case", "strikes", "submitted", "webhooks", "lost", "doubled", "recovery p50", "max")
@@ -27,18 +25,9 @@ def table(rows: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows))
 
 
-def commit(root: Path = ROOT) -> str:
-    """The short id of what is checked out, `-dirty` when files differ from it; empty where git knows none."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        return subprocess.run(asked, cwd=root, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        return ""
-
-
-def footer(minutes: float, cores: int | None, options: str, code: str, skipped: dict[str, str]) -> str:
+def footer(minutes: float, machine: str, options: str, code: str, skipped: dict[str, str]) -> str:
     """What made the table. skipped: case -> why it was left out."""
-    parts = [f"{minutes:.0f} minutes on {cores} cores", f"`{options}`"]
+    parts = [f"{minutes:.0f} minutes on {machine}", f"`{options}`"]
     parts += [f"commit {code}"] if code else []
     left_out = [f"Left out: {', '.join(f'`{name}` ({why})' for name, why in skipped.items())}."]
     return " ".join([f"{', '.join(parts)}.", *(left_out if skipped else [])])

@@ -10,8 +10,9 @@ import pytest
 from tests.chaos.__main__ import ORDER, Report, too_slow
 from tests.chaos.case import CASES
 from tests.chaos.run import Outcome
-from tests.chaos.table import BEGIN, END, commit, footer, row, table, write
+from tests.chaos.table import BEGIN, END, footer, row, table, write
 from tests.chaos.verdict import Tally
+from tests.machine import commit
 from tests.workers import ROOT
 
 
@@ -37,8 +38,11 @@ def test_only_a_whole_table_without_a_failure_is_written() -> None:
 
 
 def test_what_made_it() -> None:
-    assert footer(21.4, 2, "--strikes 1", "", {}) == "21 minutes on 2 cores, `--strikes 1`."
-    told = footer(21.4, 2, "--strikes 1", "abc1234", {"clock-redis": "no C compiler"})
+    assert (
+        footer(21.4, "2 cores of a CPU", "--strikes 1", "", {})
+        == "21 minutes on 2 cores of a CPU, `--strikes 1`."
+    )
+    told = footer(21.4, "2 cores of a CPU", "--strikes 1", "abc1234", {"clock-redis": "no C compiler"})
     assert told.endswith("commit abc1234. Left out: `clock-redis` (no C compiler).")
 
 
@@ -71,4 +75,4 @@ def test_a_recovery_that_took_too_long_is_seen(name: str, recovered_s: list[floa
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_is_described(name: str) -> None:
-    assert f"`{name}`" in (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in (ROOT / "docs" / "explanation" / "chaos.md").read_text(encoding="utf-8")

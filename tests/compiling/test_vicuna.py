@@ -1,4 +1,4 @@
-"""docs/vicuna.md: all its commands in order, on a small model under the same names and in the same files."""
+"""docs/tutorials/vicuna.md: all its commands in order, on a small model in the same files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.servers import free_port
 from tests.workers import ROOT
 
 pytestmark = pytest.mark.stack
-PAGE = ROOT / "docs" / "vicuna.md"
+PAGE = ROOT / "docs" / "tutorials" / "vicuna.md"
 KEPT = 352  # half of the vocabulary's tokens, there and here
 PORT = free_port()
 RENAMED = {"(?<=--tokens )8192": str(KEPT), r"(?<=-)f16(?=\.gguf)": "f32", "(?<=127.0.0.1:)7860": str(PORT)}

@@ -1,4 +1,4 @@
-"""A snapshot of Redis, restored as docs/operations.md says."""
+"""A snapshot of Redis, restored as docs/how-to/operations.md says."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Exit code 1 when one was wrong, or when the p95 of jobs beside one behaviour was more than twice that alone.
 
-    python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--write docs/security.md]
+    python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--write FILE ...]
 
 Each behaviour has a stack of its own at default settings, with the scripted engine. Phases alone and beside
 take turns; of each phase's figures the median is shown. --write puts the table, its command, the processor
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -24,21 +23,12 @@ from tests.chaos.hostile.behaviours import ALL, BEHAVIOURS
 from tests.chaos.hostile.beside import LARGEST_RATIO, MAIN, Bench
 from tests.chaos.hostile.table import BEGIN, END, HEAD, row
 from tests.chaos.stack import Stack
-from tests.chaos.table import commit, table, write
+from tests.chaos.table import table, write
+from tests.machine import commit, processor
 from tests.receivers import receiving
 
 RECEIVER = "127.9.9.9"  # of the honest key's webhooks: none of the hosts of hostile ones
 SHOWN = 5  # troubles of each behaviour
-
-
-def processor() -> str:
-    """Its name, as Linux tells it."""
-    try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def main() -> int:

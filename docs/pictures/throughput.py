@@ -1,0 +1,107 @@
+"""The chart of bulk throughput: `python -m docs.pictures.throughput` draws it from throughput.json.
+
+The benchmark `throughput` (`make bench`) writes that file. The README gets the chart and what made it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from docs.pictures.svg import box, card, text
+
+FIGURES = Path(__file__).with_suffix(".json")
+PICTURE = Path(__file__).with_suffix(".svg")
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- throughput -->\n", "<!-- /throughput -->"
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 860, 300, 770, 76, 38, 24
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """tokens_per_s: of each run. ours: medusaq, not what it is compared with."""
+
+    name: str
+    ours: bool
+    tokens_per_s: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run of the benchmark. output_tokens: of each request, at most."""
+
+    processor: str
+    cores: int
+    date: str
+    commit: str
+    model: str
+    requests: int
+    output_tokens: int
+    systems: list[System]
+
+    @classmethod
+    def read(cls, path: Path) -> Figures:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**(found | {"systems": [System(**each) for each in found["systems"]]}))
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def about(self) -> str:
+        """What was measured, where and when."""
+        code = f", commit {self.commit}" if self.commit else ""
+        return (
+            f"{self.requests} prompts, at most {self.output_tokens} tokens each, {self.model}, "
+            f"{self.cores} cores of {self.processor}, {self.date}{code}"
+        )
+
+
+def draw(figures: Figures) -> str:
+    """Medians as bars, the runs beside them; the slowest above."""
+    systems = sorted(figures.systems, key=lambda each: median(each.tokens_per_s))
+    longest = median(systems[-1].tokens_per_s)
+    title = "Generated tokens a second, the same prompts"
+    body = [text(24, 38, title, 18, bold=True), text(24, 60, "longer is faster", 12, "muted")]
+    for n, system in enumerate(systems):
+        y, middle = TOP + n * ROW, median(system.tokens_per_s)
+        length = (RIGHT - LEFT) * middle / longest
+        kind = "model-solid" if system.ours else "outside-solid"
+        body += [text(LEFT - 12, y + 17, system.name, 13, anchor="end", bold=system.ours)]
+        body += [box(kind, LEFT, y, round(length, 1), BAR, 4)]
+        body += [text(LEFT + length + 10, y + 17, f"{middle:.1f}", 13, bold=system.ours)]
+    foot = TOP + len(systems) * ROW
+    body += [text(24, foot + 22, figures.about(), 12, "muted")]
+    told = "; ".join(f"{each.name} {median(each.tokens_per_s):.1f}" for each in systems)
+    return card(WIDTH, foot + 42, f"{title}: {told}", body)
+
+
+def block(figures: Figures) -> str:
+    """What the README says."""
+    about = "Generated tokens a second of medusaq and what it is compared with"
+    return f"![{about}](docs/pictures/{PICTURE.name})\n\n{_words(figures)}\n"
+
+
+def _words(figures: Figures) -> str:
+    return (
+        f"{figures.about()};\nmedians of the runs in [{FIGURES.name}](docs/pictures/{FIGURES.name}), "
+        "written by `make bench`. [Measurements](docs/reference/measurements.md) says where it loses."
+    )
+
+
+def between(page: str) -> str:
+    """What the README has between the marks; raises ValueError without them."""
+    return page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
+
+
+def main() -> None:
+    figures = Figures.read(FIGURES)
+    PICTURE.write_text(draw(figures), encoding="utf-8")
+    page = README.read_text(encoding="utf-8")
+    README.write_text(page.replace(BEGIN + between(page), BEGIN + block(figures)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
