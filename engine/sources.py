@@ -18,6 +18,7 @@ from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.lookup import LookupSource
 from engine.measured import machine
 from engine.model import build
+from engine.row_timer import largest_timed, row_timer
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 
@@ -41,8 +42,8 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
         sources.append(source := HeadSource(heads))
         log.info("%d Medusa heads are run by ONNX Runtime (%s)", heads.heads, heads.provider)
         forced = StaticTrees(source)
-    rows = [n for n in latency.ROWS if n <= engine.largest_timed]
-    profile = latency.measure_once(_key(engine, config), engine.row_timer(), rows)
+    rows = [n for n in latency.ROWS if n <= largest_timed(engine)]
+    profile = latency.measure_once(_key(engine, config), row_timer(engine), rows)
     speculation = Speculation(profile, sources, forced)
     engine.draft_with(speculation, speculation.names)
     log.info(

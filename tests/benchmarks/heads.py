@@ -23,13 +23,13 @@ from safetensors.torch import save_file
 from engine import EngineConfig
 from engine.context import usable_cores
 from engine.draft import Tree
-from engine.engine import Engine
 from engine.head_loader import load_heads
 from engine.head_source import Heads, HeadSource
 from engine.model import default_model_path
 from engine.onnx_format import BITS
 from engine.request import Request, SamplingParams
 from engine.sequence import Sequence
+from tests.engine.drive import opened
 
 REPEATS = 40
 WARM_UP = 5  # calls that are not counted
@@ -70,7 +70,7 @@ def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> dict[
 
 def plain_steps(model: str) -> Callable[[], float]:
     """A function that runs one more step of a single request, and returns its milliseconds."""
-    engine = Engine(EngineConfig(model=model, slots=1, prefix_sharing=False))
+    engine = opened(EngineConfig(model=model, slots=1, prefix_sharing=False))
     sampling = SamplingParams(max_tokens=256, ignore_eos=True)
 
     def step() -> float:
