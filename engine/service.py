@@ -13,7 +13,7 @@ from engine import chat_templates
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.errors import EngineClosed, EngineError
-from engine.metrics import Metrics
+from engine.metrics import EngineMetrics, Metrics
 from engine.request import Completion, FinishReason, OnText, Request
 from engine.sequence import Sequence
 from engine.sources import speculate
@@ -148,15 +148,13 @@ class EngineService:
             self._inbox.put(_Cancelled(request_id))
         return known
 
-    def metrics(self) -> dict[str, float]:
-        """Counters since the start, gauges of now; names carry their unit."""
+    def metrics(self) -> EngineMetrics:
         scheduler = self._engine.scheduler
-        return {
-            "running": len(scheduler.running),
-            "waiting": scheduler.waiting,
-            "kv_cells_used": self._engine.cache.used,
-            **self._metrics.snapshot(),
-        }
+        return self._metrics.snapshot(
+            running=len(scheduler.running),
+            waiting=scheduler.waiting,
+            kv_cells_used=self._engine.cache.used,
+        )
 
     def close(self) -> None:
         """Stop after the current step; requests still inside get EngineClosed."""

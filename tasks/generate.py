@@ -1,6 +1,6 @@
 """The model worker: claims a job, runs it through the engine, writes its end.
 
-The only file of this folder that imports the engine. Loaded by the model worker alone:
+Beside worker_figures the only file of this folder that imports the engine. Loaded by the model worker alone:
 `celery -A tasks.app worker -P threads -I tasks.generate -Q medusaq.interactive,medusaq.bulk`.
 Once the model is loaded, the queues of its name are added to these.
 """
@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -106,7 +107,7 @@ class ModelWorker:
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
-        REGISTRY.register(EngineCollector(model, self._figures))
+        REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
         self._tracing = tracing.begin("medusaq-worker")
         self.reporter = FigureReporter(settings, self._store, "worker", self.id)
 
@@ -227,10 +228,6 @@ class ModelWorker:
             self.heartbeat.drain()
             worker_state.should_stop = EXIT_ENGINE_LOST
 
-    def _figures(self) -> dict[str, float]:
-        info = self._engine.info
-        return {"slots": info.slots, "kv_cells": info.kv_cells, **self._engine.metrics()}
-
     def _describe(self) -> WorkerInfo:
         info = self._engine.info
         return WorkerInfo(
@@ -247,7 +244,7 @@ class ModelWorker:
                 "quantization": info.quantization,
                 "draft_sources": list(info.draft_sources),
             },
-            metrics=self._engine.metrics(),
+            metrics=asdict(self._engine.metrics()),
         )
 
 
