@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -267,6 +268,10 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
     with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
         check(mamba, output, "cpu")
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
+            check(tiny_gguf, output, "cpu")
     monkeypatch.setattr("engine.lm_head.FINAL_NORM", "none.weight")
     with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
         check(tiny_gguf, output, "cpu")
