@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.head_layouts import HeadsLoadError
-from engine.head_weights import HeadWeights, LmHead, naming
 from engine.onnx_format import SUFFIX
 
 if TYPE_CHECKING:
+    from engine.head_weights import LmHead
     from engine.onnx_heads import OnnxHeads
 
 
@@ -23,8 +23,11 @@ def load_heads(
     its own bits. Raises HeadsLoadError. Nothing that the file says is executed.
     """
     check_runtime()
-    try:
+    try:  # not above: the engine runs without the packages of heads
+        from engine.head_weights import naming
         from engine.onnx_heads import OnnxHeads
+    except ModuleNotFoundError as error:
+        raise HeadsLoadError(f"Medusa heads need {error.name}: pip install 'medusaq[medusa]'") from error
     except ImportError as error:
         raise HeadsLoadError(f"onnxruntime is installed and cannot be imported: {error}") from error
     with naming(path):
@@ -45,6 +48,8 @@ def _content(path: str, width: int, vocab_size: int, lm_head: LmHead, bits: int)
             return Path(path).read_bytes()
         except OSError as error:
             raise HeadsLoadError(f"cannot be read: {error.strerror}") from error
+    from engine.head_weights import HeadWeights
+
     weights = HeadWeights(path, width, vocab_size, lm_head)
     try:
         from engine.onnx_graph import build

@@ -415,6 +415,20 @@ def test_missing_packages_are_named(tmp_path: Path, missing: list[str], name: st
     assert said in without(missing, LOAD, str(path))
 
 
+PLAIN = """
+from engine import EngineConfig, EngineService, Request, SamplingParams
+service = EngineService(EngineConfig(slots=2, kv_cells=512, weights="as_shipped"))
+done = service.submit(Request(id="a", prompt="Count to ten.", sampling=SamplingParams(max_tokens=4))).result()
+print(*service.info.draft_sources, len(done.tokens))
+service.close()
+"""
+
+
+def test_an_engine_without_the_packages_of_heads_drafts_without_heads() -> None:
+    assert without(["gguf", "ml_dtypes", "onnx", "onnxruntime", "safetensors"], PLAIN) == "lookup 4"
+    assert without(["ml_dtypes"], PLAIN) == "lookup 4"
+
+
 def test_a_runtime_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "heads.safetensors", medusa(1, True).state_dict())
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('libgomp.so.1: cannot open')")
