@@ -30,7 +30,6 @@ prefill are timed. ratio is drafted speed by plain speed; ratio_low its lower 95
 runs."""
 
 
-HEADS_BACKENDS = ("auto", "torch", "onnx")
 CELLS_A_REQUEST = 1280  # tokens of the longest prompts of Spec-Bench, and their answers
 
 
@@ -59,9 +58,6 @@ def decode(
     heads: Annotated[
         Path | None, typer.Option(help="Medusa heads. (default: those that come with the package)")
     ] = None,
-    heads_backend: Annotated[
-        str, typer.Option(help="What runs them: auto (the faster), torch or onnx.")
-    ] = "auto",
     json_path: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Write the rows here.")
     ] = None,
@@ -69,8 +65,6 @@ def decode(
     """Speculation against plain decoding, by number of requests and by category."""
     numbers = _numbers(requests)
     rows = _thin(_read(prompts), limit)
-    if heads_backend not in HEADS_BACKENDS:
-        raise BadInput(f"--heads-backend: must be one of {', '.join(HEADS_BACKENDS)}, not {heads_backend}")
     if json_path is not None:
         check_writable("--json", json_path)
     try:
@@ -79,7 +73,7 @@ def decode(
     except ImportError as error:
         raise CliError(f"measuring needs {error.name}: pip install 'medusaq[worker]'") from None
     try:
-        benchmark = DecodeBenchmark(_config(numbers, model, heads, heads_backend), max_tokens)
+        benchmark = DecodeBenchmark(_config(numbers, model, heads), max_tokens)
         pairs = _measure(benchmark, [Prompt(row.category, row.text) for row in rows], numbers)
     except ModelLoadError as error:
         raise ModelNotLoadable(error.message) from None
@@ -130,7 +124,7 @@ def _thin(rows: list[_Line], limit: int | None) -> list[_Line]:
     return [rows[i * len(rows) // count] for i in range(count)]
 
 
-def _config(numbers: list[int], model: Path | None, heads: Path | None, heads_backend: str) -> Any:
+def _config(numbers: list[int], model: Path | None, heads: Path | None) -> Any:
     """Prefixes are not shared, since the second run of each pair would take its prompts from the first."""
     from engine import EngineConfig
     from engine.config import DEFAULT_KV_CELLS
@@ -139,7 +133,6 @@ def _config(numbers: list[int], model: Path | None, heads: Path | None, heads_ba
     return EngineConfig(
         model=None if model is None else str(model),
         heads=None if heads is None else str(heads),
-        heads_backend=heads_backend,
         slots=slots,
         kv_cells=(cells := max(DEFAULT_KV_CELLS, CELLS_A_REQUEST * slots)),
         prefix_sharing=False,

@@ -22,7 +22,7 @@ MEDUSAQ_HEADS=heads.onnx serves it. Pickles (.pt, .bin) are read by torch: pip i
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model."""
 
 
-BITS = (8, 4)  # those of engine.onnx_heads, which cannot be imported where the engine is not installed
+BITS = (8, 4)  # those of engine.onnx_format, which cannot be imported where the engine is not installed
 
 
 def export_heads(

@@ -56,7 +56,7 @@ def find_template(given: str) -> str:
 
 def check_heads(heads: Path, model: Path) -> None:
     """Raises HeadsLoadError for heads that are none, or that are for a model of another shape."""
-    from engine.head_backends import load_heads
+    from engine.head_loader import load_heads
     from engine.lm_head import lm_head_rows
     from engine.model import read_shape
 

@@ -24,6 +24,7 @@ from engine import Completion, EngineConfig, Request, SamplingParams
 from engine.config import AS_SHIPPED
 from engine.engine import Engine
 from engine.model import Model
+from engine.row_timer import largest_timed, row_timer
 
 SLOTS = 16  # requests decoded together
 ROWS = (1, 2, 3, 4, 6, 8, 16)  # n of T(n)
@@ -78,7 +79,7 @@ def measure(path: str, threads: int, note: child.Note) -> Speed:
         speculation=False,  # which would compare drafts, not formats
     )
     began = time.perf_counter()
-    engine = Engine(config, model=model)
+    engine = Engine(config, model)
     loaded += time.perf_counter() - began
     run(engine, ["Say hello."], 8)
     note(0.1)
@@ -115,8 +116,8 @@ def run(
 
 def row_seconds(engine: Engine, rows: Sequence[int] = ROWS) -> dict[int, float]:
     """T(n): the median of several rounds over all n. Each twice: the first call pays for the switch."""
-    times: dict[int, list[float]] = {n: [] for n in rows if n <= engine.largest_timed}
-    with engine.row_timer() as timer:
+    times: dict[int, list[float]] = {n: [] for n in rows if n <= largest_timed(engine)}
+    with row_timer(engine) as timer:
         began, rounds = time.perf_counter(), 0
         while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - began < ROUNDS_S):
             for n, found in times.items():

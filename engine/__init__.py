@@ -16,9 +16,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
 from engine.config import EngineConfig
+from engine.engine import ModelInfo
 from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
 from engine.grammar import response_grammar
 from engine.head_layouts import HeadsLoadError
+from engine.metrics import EngineMetrics
 from engine.request import (
     Acceptance,
     Completion,
@@ -43,9 +45,11 @@ __all__ = [
     "EngineClosed",
     "EngineConfig",
     "EngineError",
+    "EngineMetrics",
     "EngineService",
     "FinishReason",
     "HeadsLoadError",
+    "ModelInfo",
     "ModelLoadError",
     "OnText",
     "Request",

@@ -13,7 +13,6 @@ DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: tw
 AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which weights are computed
 FOR_THIS_MACHINE = "for_this_machine"  # likewise: in what engine/choice.py keeps
 WEIGHTS = (AUTO, AS_SHIPPED, BF16, FOR_THIS_MACHINE)
-TORCH, ONNX = "torch", "onnx"  # what runs heads
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
@@ -41,9 +40,8 @@ class EngineConfig:
     rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
     against that of all. speculation: draft tokens where that is measured to
     pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
-    that come with the package, if they are for this model. heads_backend: torch, onnx, or auto: the
-    faster. chat_template: a known one's name, or a file (see engine/chat_templates.py); None is the
-    model's own.
+    that come with the package, if they are for this model. chat_template: a known one's name, or a file
+    (see engine/chat_templates.py); None is the model's own.
     """
 
     model: str | None = None
@@ -62,7 +60,6 @@ class EngineConfig:
     speculation: bool = True
     heads: str | None = None
     chat_template: str | None = None
-    heads_backend: str = AUTO
 
     def __post_init__(self) -> None:
         checks = (
@@ -85,7 +82,6 @@ class EngineConfig:
             ),
             ("busy_cells", self.busy_cells >= 0, "must be 0 (automatic) or more"),
             ("threads", self.threads >= 0, "must be 0 (all cores) or more"),
-            ("heads_backend", self.heads_backend in (AUTO, TORCH, ONNX), "must be auto, torch or onnx"),
         )
         for name, holds, rule in checks:
             if not holds:

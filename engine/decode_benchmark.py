@@ -18,6 +18,7 @@ from engine.engine import Engine, StepReport
 from engine.errors import EngineError
 from engine.request import Request, SamplingParams
 from engine.sources import speculate
+from engine.weights import open_model
 
 ALL = "all"
 LEAST_PAIRS = 8  # of one row: fewer say little of the spread
@@ -156,12 +157,12 @@ class DecodeBenchmark:
 
     def __init__(self, config: EngineConfig, max_tokens: int) -> None:
         """Raises ModelLoadError or HeadsLoadError, and EngineError for a model that cannot take drafts."""
-        first = Engine(config)
+        first = Engine(config, open_model(config))
         if not first.model.can_share_prefixes:
             raise EngineError("a recurrent model cannot forget refused drafts: nothing to compare")
         speculate(first, config)
         self.sources, self._speculation = first.info.draft_sources, first.draft_source
-        self.engines = first, Engine(config, model=first.model)
+        self.engines = first, Engine(config, first.model)
         self._max_tokens = max_tokens
 
     def measure(

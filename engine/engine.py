@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +18,6 @@ from engine.draft import DraftSource, NoDraft
 from engine.errors import DecodeFailed, EngineError, RequestRefused
 from engine.grammar import Grammars
 from engine.kv import KVCache
-from engine.latency import RowTimer
 from engine.model import Model, Tokens, on_gpu
 from engine.prefill import PrefillContext
 from engine.request import Decoding, FinishReason, Request
@@ -28,10 +26,8 @@ from engine.sampling import Choice
 from engine.scheduler import Plan, Scheduler, Span
 from engine.sequence import Ended, Sequence
 from engine.tree import NO_DRAFT, Draft, fit, paths
-from engine.weights import open_model
 
 MAX_FAILURES = 3  # failed decodes, with none in company that went well, until a request runs alone to its end
-TIMED_AFTER = 32  # tokens that lie before the rows that row_timer times, where there is room
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
 log = logging.getLogger(__name__)
@@ -90,16 +86,17 @@ class _Unwanted(Exception):
 
 
 class Engine:
-    """Continuous batching over one model. Not thread-safe: one thread calls add() and step()."""
+    """Continuous batching over one model. Not thread-safe: one thread calls add() and step().
 
-    def __init__(
-        self, config: EngineConfig, draft_source: DraftSource | None = None, model: Model | None = None
-    ) -> None:
-        """model: one that another engine has loaded already. Raises ModelLoadError."""
+    max_rows: of a decode call. leaf_ids: sequence ids for the leaves of token trees.
+    """
+
+    def __init__(self, config: EngineConfig, model: Model, draft_source: DraftSource | None = None) -> None:
+        """model: the weights of config.model; engines may share them. Raises ModelLoadError."""
         gpu = on_gpu(config.gpu_layers)
         max_rows, chunk_rows = config.rows(gpu)
         template = chat_templates.read(config.chat_template) if config.chat_template else None
-        self.model = model or open_model(config)
+        self.model = model
         self.context = Context(
             self.model,
             cells=config.kv_cells,
@@ -131,8 +128,8 @@ class Engine:
             kept_ids=KEPT_IDS,
             kept_cells=config.prefix_cache_cells,
         )
-        self._max_rows = max_rows
-        self._leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
+        self.max_rows = max_rows
+        self.leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
         self._encoder = PromptEncoder(self.model, template, self.info.context_length)
         self._grammars = Grammars(self.model)
         self._draft_source = draft_source or NoDraft()
@@ -151,15 +148,6 @@ class Engine:
         return PrefillContext(context, self.context, self.cache)
 
     @property
-    def largest_timed(self) -> int:
-        """Rows of the largest call that row_timer can time, and that may verify drafts."""
-        return min(self._max_rows, self.info.kv_cells - self._timed_after)
-
-    @property
-    def _timed_after(self) -> int:
-        return min(TIMED_AFTER, self._max_rows, self.info.kv_cells // 2)
-
-    @property
     def draft_source(self) -> DraftSource:
         return self._draft_source
 
@@ -168,37 +156,6 @@ class Engine:
         assert self.idle, "trees under way belong to the source that drafted them"
         self._draft_source = source
         self.info = replace(self.info, draft_sources=names)
-
-    @contextmanager
-    def row_timer(self) -> Iterator[RowTimer]:
-        """Times calls after a short prompt, which can be made longer. Nothing else may run meanwhile."""
-        assert self.idle, "the rows need cells that nobody else has"
-        seq_id, length = self._leaf_ids[0], 0
-
-        def extend(count: int) -> float:
-            nonlocal length
-            rows = RowsBuilder()
-            for position in range(length, length + count):
-                rows.add(seq_id, [0], position, NO_DRAFT)
-            began = time.perf_counter()
-            self.context.decode(rows.build())
-            length += count
-            return time.perf_counter() - began
-
-        def decode(count: int) -> float:
-            nonlocal length
-            seconds = extend(count)
-            length -= count
-            self.context.truncate(seq_id, length)
-            return seconds
-
-        try:
-            extend(self._timed_after)
-            yield RowTimer(
-                decode, extend, room=max(0, self.info.context_length - length - self.largest_timed)
-            )
-        finally:
-            self.context.truncate(seq_id, 0)
 
     @property
     def idle(self) -> bool:
@@ -297,10 +254,10 @@ class Engine:
 
     def _draft(self, plan: Plan) -> list[Draft]:
         """Trees of the ready sequences, cut to what may be emitted and to the room left for them."""
-        room = self._max_rows - sum(span.count for span in plan.spans)
+        room = self.max_rows - sum(span.count for span in plan.spans)
         if self.cache.ordered:  # a refused draft's cell stays occupied, which no admission has counted
             room = min(room, self.scheduler.spare_cells)
-        leaf_ids = list(self._leaf_ids)
+        leaf_ids = list(self.leaf_ids)
         drafts = []
         for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, room), strict=True):
             if not tree:

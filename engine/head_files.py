@@ -18,6 +18,7 @@ from engine.head_layouts import (
     Layout,
     files_of,
     first_line,
+    is_pickle,
     keys_of_heads,
     read_config,
     recognise,
@@ -39,10 +40,7 @@ class HeadsFile:
         self.metadata: dict[str, str] = {}
         files = files_of(path)
         try:
-            if files[0].suffix == ".safetensors":
-                self._arrays = self._of_safetensors(files)
-            else:
-                self._arrays = _of_pickles(files)
+            self._arrays = _of_pickles(files) if is_pickle(files[0]) else self._of_safetensors(files)
         except HeadsLoadError:
             raise
         except pickle.UnpicklingError as error:

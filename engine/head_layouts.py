@@ -56,6 +56,11 @@ def files_of(path: Path) -> list[Path]:
     raise HeadsLoadError(f"a folder without heads: none of {', '.join(FILES)} in it")
 
 
+def is_pickle(file: Path) -> bool:
+    """Whether torch has to read it."""
+    return file.suffix not in (".safetensors", ".onnx")
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json; empty when there is none. Raises HeadsLoadError."""
     try:

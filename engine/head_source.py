@@ -18,7 +18,11 @@ MIN_SURVIVAL = 0.02  # below it a row does not pay even on a GPU, where rows cos
 
 
 class Heads(Protocol):
-    """What MedusaHeads offers, in words that need no torch."""
+    """Heads ready to run: as served (engine/onnx_heads.py), or while they are trained.
+
+    propose: token ids and probabilities of the `top` likeliest tokens of heads first..heads-1 for states
+    [R, width], best first; both [R, heads - first, top].
+    """
 
     @property
     def heads(self) -> int: ...

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """counts: of values up to each bound, and last of all values; sum: of the values."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
 
 
 class Histogram:
@@ -18,8 +28,5 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def snapshot(self, name: str) -> dict[str, float]:
-        """`name_bucket_BOUND` for each bound and inf, cumulative, and `name_sum`."""
-        labels = [*(f"{bound:g}" for bound in self._bounds), "inf"]
-        buckets = zip(labels, accumulate(self._counts), strict=True)
-        return {**{f"{name}_bucket_{label}": float(n) for label, n in buckets}, f"{name}_sum": self._sum}
+    def distribution(self) -> Distribution:
+        return Distribution(self._bounds, tuple(accumulate(self._counts)), self._sum)

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import CPU_PREFILL_CELLS, EngineConfig
-from engine.context import padded, usable_cores
+from engine.context import padded
 from engine.engine import KEPT_IDS, LEAF_IDS
 from engine.errors import ModelLoadError
-from engine.head_backends import modules_for
-from engine.head_layouts import HeadsLoadError, files_of
+from engine.head_layouts import HeadsLoadError, files_of, is_pickle
+from engine.head_loader import check_runtime
 from engine.model import Shape, default_model_path, on_gpu, read_shape
 from engine.sources import shipped_for_width
 from engine.weights import computed_bytes
 
 MB = 1_000_000
 PROCESS_BYTES = 150 * MB  # a worker with Celery and llama.cpp, without a model, that has run some requests
-# By which the process grows when it runs heads, these themselves left out.
-HEADS_BYTES = {"torch": 250 * MB, "onnxruntime": 130 * MB}
+RUNTIME_BYTES = 130 * MB  # by which the process grows when it runs heads, these themselves left out
+TORCH_BYTES = 250 * MB  # by which it grows when it reads them from pickles
 FLOAT_BYTES = 4
 KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
 CONTEXT_IDS = 2  # that a context has beside those it is asked for
@@ -91,26 +91,17 @@ def _heads(config: EngineConfig, shape: Shape) -> int:
     if not config.speculation:
         return 0
     try:
-        files = [Path(config.heads)] if config.heads else shipped_for_width(shape.width)
-        if not files:
+        paths = [Path(config.heads)] if config.heads else shipped_for_width(shape.width)
+        if not paths:
             return 0
-        size = sum(file.stat().st_size for path in files for file in files_of(path))
-        modules = set().union(*(_modules(path, config, shape) for path in files))
+        check_runtime()
+        files = [file for path in paths for file in files_of(path)]
+        size = sum(file.stat().st_size for file in files)
     except (HeadsLoadError, OSError) as error:
         if config.heads is None:
             return 0
         raise ModelLoadError(f"{config.heads}: {error}") from error
+    code = RUNTIME_BYTES + (TORCH_BYTES if any(map(is_pickle, files)) else 0)
     # A matrix is read as 32-bit numbers before it is packed; where that is small, the file's vocabulary takes
     # as much.
-    return sum(HEADS_BYTES[name] for name in modules) + size + shape.vocab_size * shape.width * FLOAT_BYTES
-
-
-def _modules(heads: Path, config: EngineConfig, shape: Shape) -> set[str]:
-    """That run these heads, or are timed to find out which one does: then both are in memory."""
-    return modules_for(
-        str(heads),
-        width=shape.width,
-        vocab_size=shape.vocab_size,
-        backend=config.heads_backend,
-        threads=config.threads or usable_cores(),
-    )
+    return code + size + shape.vocab_size * shape.width * FLOAT_BYTES

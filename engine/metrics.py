@@ -5,15 +5,54 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from engine.engine import StepReport
-from engine.histogram import Histogram
+from engine.histogram import Distribution, Histogram
 from engine.request import Completion, Drafted
 
 SPEED_WINDOW_S = 10.0  # tokens_per_s looks back this far: steady to the eye, fresh enough to act on
 LENGTH_BOUNDS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # tokens a step: a request without drafts makes 1
 ACCEPTANCE_BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _STEP_SMOOTHING = 0.05  # weight of the newest step in step_ms
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMetrics:
+    """Draft tokens of one source. acceptance: the accepted share, of each request."""
+
+    verified_tokens_total: int
+    accepted_tokens_total: int
+    acceptance: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """What an engine tells of itself: gauges of now, and what is counted, or a mean, since the start.
+
+    tokens_per_s: of the last seconds. step_ms: smoothed. step_requests_total and step_outputs_total:
+    requests in the batch, and those that got tokens, summed over all steps. prompt_tokens_total and
+    prefix_hit_tokens_total: of ended requests. drafts: by the name of their source.
+    """
+
+    running: int
+    waiting: int
+    kv_cells_used: int
+    steps_total: int
+    step_requests_total: int
+    step_outputs_total: int
+    batch_occupancy: float
+    generated_tokens_total: int
+    prefill_tokens_total: int
+    prefix_hit_tokens_total: int
+    prompt_tokens_total: int
+    prefix_hit_rate: float
+    tokens_per_s: float
+    step_ms: float
+    failed_decodes_total: int
+    tokens_per_step: float
+    request_tokens_per_step: Distribution
+    drafts: dict[str, DraftMetrics]
 
 
 class Metrics:
@@ -65,27 +104,28 @@ class Metrics:
                 self._recent.popleft()
             return sum(n for _, n in tuple(self._recent)) / SPEED_WINDOW_S
 
-    def snapshot(self) -> dict[str, float]:
-        return {
-            "steps_total": self._steps,
-            "step_requests_total": self._running_sum,
-            "step_outputs_total": self._ready_sum,
-            "batch_occupancy": self._running_sum / (self._steps * self._slots) if self._steps else 0.0,
-            "generated_tokens_total": self._generated,
-            "prefill_tokens_total": self._prefilled,
-            "prefix_hit_tokens_total": self._hits,
-            "prompt_tokens_total": self._prompt,
-            "prefix_hit_rate": self._hits / self._prompt if self._prompt else 0.0,
-            "tokens_per_s": self._speed(),
-            "step_ms": self._step_ms,
-            "failed_decodes_total": self._failed,
-            "tokens_per_step": self._generated / self._ready_sum if self._ready_sum else 0.0,
-            **self._lengths.snapshot("request_tokens_per_step"),
-            **{f"verified_{name}_tokens_total": d.verified for name, d in tuple(self._drafted.items())},
-            **{f"accepted_{name}_tokens_total": d.accepted for name, d in tuple(self._drafted.items())},
-            **{
-                key: value
-                for name, histogram in tuple(self._acceptance.items())
-                for key, value in histogram.snapshot(f"acceptance_{name}").items()
+    def snapshot(self, *, running: int = 0, waiting: int = 0, kv_cells_used: int = 0) -> EngineMetrics:
+        """With gauges that only the engine knows."""
+        return EngineMetrics(
+            running=running,
+            waiting=waiting,
+            kv_cells_used=kv_cells_used,
+            steps_total=self._steps,
+            step_requests_total=self._running_sum,
+            step_outputs_total=self._ready_sum,
+            batch_occupancy=self._running_sum / (self._steps * self._slots) if self._steps else 0.0,
+            generated_tokens_total=self._generated,
+            prefill_tokens_total=self._prefilled,
+            prefix_hit_tokens_total=self._hits,
+            prompt_tokens_total=self._prompt,
+            prefix_hit_rate=self._hits / self._prompt if self._prompt else 0.0,
+            tokens_per_s=self._speed(),
+            step_ms=self._step_ms,
+            failed_decodes_total=self._failed,
+            tokens_per_step=self._generated / self._ready_sum if self._ready_sum else 0.0,
+            request_tokens_per_step=self._lengths.distribution(),
+            drafts={
+                name: DraftMetrics(drafted.verified, drafted.accepted, self._acceptance[name].distribution())
+                for name, drafted in tuple(self._drafted.items())
             },
-        }
+        )

@@ -9,8 +9,9 @@ from engine.head_layouts import HeadsLoadError
 from engine.head_weights import HeadWeights, naming
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.model import read_shape
+from engine.onnx_format import SUFFIX
 from engine.onnx_graph import build
-from engine.onnx_heads import SUFFIX, OnnxHeads
+from engine.onnx_heads import OnnxHeads
 
 
 def export(heads: str, out: Path, model: str, bits: int) -> str:

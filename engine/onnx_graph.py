@@ -7,7 +7,6 @@ block (MatMulNBits of com.microsoft); their products are summed in integers wher
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine.head_layouts import HeadsLoadError, first_line
 from engine.head_weights import Floats, HeadWeights
-from engine.onnx_heads import ABOUT, BITS, HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP
+from engine.onnx_format import ABOUT, BITS, HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP, Sizes
 
 BLOCK = 32  # weights that share a scale; more lose guesses of full weights (docs/explanation/heads.md)
 LAYER_BITS = 8  # always: in 4, one guess in seven more is lost, and layers are a fraction of what is read
@@ -152,7 +151,8 @@ def _check_size(weights: HeadWeights, bits: int) -> None:
 def _check_bytes(size: int) -> None:
     if size > LARGEST_BYTES:
         raise HeadsLoadError(
-            f"takes {size / 1e9:.1f} GB as ONNX, and 2 are the most: cut it to a draft vocabulary"
+            f"takes {size / 1e9:.1f} GB as ONNX, and 2 are the most: medusaq slice-heads cuts heads to a "
+            "draft vocabulary"
         )
 
 
@@ -176,14 +176,14 @@ def _file(graph: _Part, weights: HeadWeights, bits: int) -> bytes:
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)],
         ir_version=IR_VERSION,
     )
-    about = {
-        "heads": weights.heads,
-        "layers": weights.layers,
-        "width": weights.width,
-        "vocab_size": weights.vocab_size,
-        "rows": weights.rows,
-        "bits": bits,
-    }
-    helper.set_model_props(model, {**weights.metadata, ABOUT: json.dumps(about)})
+    sizes = Sizes(
+        heads=weights.heads,
+        layers=weights.layers,
+        width=weights.width,
+        vocab_size=weights.vocab_size,
+        rows=weights.rows,
+        bits=bits,
+    )
+    helper.set_model_props(model, {**weights.metadata, ABOUT: sizes.to_json()})
     content: bytes = model.SerializeToString()
     return content

@@ -1,9 +1,11 @@
-"""Medusa heads, run by ONNX Runtime: from a file that export-heads wrote, or from any other, converted."""
+"""Medusa heads, run by ONNX Runtime.
+
+Tianle Cai et al. 2024, https://arxiv.org/abs/2401.10774. From the state that gave token t, head i (from 0)
+guesses token t + 1 + i: layers x + SiLU(W x + b), then an lm_head. Names in files: engine/head_layouts.py.
+"""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,32 +13,15 @@ import onnxruntime
 
 from engine.calibration import RANKS
 from engine.head_layouts import HeadsLoadError, first_line
-from engine.head_weights import Floats, HeadWeights, Ids, LmHead, check_made_for, naming
+from engine.head_weights import Floats, Ids, check_made_for
+from engine.onnx_format import HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP, Sizes
 
-HIDDEN, WHICH_HEAD, WHICH_TOP = "hidden", "head", "top"  # inputs of the graph
-TOKENS, PROBABILITIES = "tokens", "probabilities"  # its outputs
-ABOUT = "medusaq_heads"  # key in the file's metadata: its sizes, as JSON
-SIZES = ("heads", "layers", "width", "vocab_size", "rows", "bits")
-BITS = (8, 4)  # of the lm_heads' weights
-SUFFIX = ".onnx"
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 QUIET = 3  # ONNX Runtime's log level: errors alone
 
 
 class OnnxHeads:
     """Heads ready to run. metadata: what the file's writer said. rows: tokens that they can guess."""
-
-    @classmethod
-    def load(
-        cls, path: str, *, width: int, vocab_size: int, lm_head: LmHead, threads: int = 1, bits: int = 8
-    ) -> OnnxHeads:
-        """Heads from a file, or from a folder with one, for a model of this width and vocabulary.
-
-        lm_head and bits are not asked for by an ONNX file, which has its own. Raises HeadsLoadError.
-        """
-        with naming(path):
-            content = content_of(path, width, vocab_size, lm_head, bits)
-            return cls(content, width=width, vocab_size=vocab_size, threads=threads)
 
     def __init__(self, content: bytes, *, width: int, vocab_size: int, threads: int = 1) -> None:
         """content: of an ONNX file. Raises HeadsLoadError."""
@@ -45,10 +30,10 @@ class OnnxHeads:
         except Exception as error:  # a class of its own for each kind of damage
             raise HeadsLoadError(f"cannot be read as ONNX: {first_line(error)}") from error
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
-        about = _about(self.metadata)
-        check_made_for(width, vocab_size, hidden_size=about["width"], vocabulary=about["vocab_size"])
-        self.heads, self.layers, self.rows = about["heads"], about["layers"], about["rows"]
-        self.width, self.bits = width, about["bits"]
+        sizes = Sizes.from_metadata(self.metadata)
+        check_made_for(width, vocab_size, hidden_size=sizes.width, vocabulary=sizes.vocab_size)
+        self.heads, self.layers, self.rows = sizes.heads, sizes.layers, sizes.rows
+        self.width, self.bits = width, sizes.bits
         self._numbers = [np.array(head, dtype=np.int64) for head in range(self.heads)]
         self._tops = [np.array([top], dtype=np.int64) for top in range(RANKS + 1)]
         self._check(vocab_size)
@@ -89,34 +74,6 @@ class OnnxHeads:
             raise HeadsLoadError(f"its heads guess tokens that the model's {vocab_size} have not")
         if not np.isfinite(probabilities).all():
             raise HeadsLoadError("holds values that are not finite")
-
-
-def content_of(path: str, width: int, vocab_size: int, lm_head: LmHead, bits: int) -> bytes:
-    """An ONNX file's content: the file's own, or built from the weights in it. Raises HeadsLoadError."""
-    if Path(path).suffix == SUFFIX:
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise HeadsLoadError(f"cannot be read: {error.strerror}") from error
-    weights = HeadWeights(path, width, vocab_size, lm_head)
-    try:
-        from engine.onnx_graph import build
-    except ImportError as error:
-        raise HeadsLoadError(f"needs {error.name}: pip install 'medusaq[medusa]'") from error
-    return build(weights, bits)
-
-
-def _about(metadata: dict[str, str]) -> dict[str, int]:
-    try:
-        about = json.loads(metadata[ABOUT])
-        sizes = {
-            name: int(about[name]) for name in ("heads", "layers", "width", "vocab_size", "rows", "bits")
-        }
-    except (KeyError, ValueError, TypeError) as error:
-        raise HeadsLoadError("no Medusa heads in it: medusaq export-heads writes files that have") from error
-    if sizes["heads"] < 1:
-        raise HeadsLoadError("no Medusa heads in it")
-    return sizes
 
 
 def _options(threads: int) -> Any:

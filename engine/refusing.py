@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.engine import ModelInfo
 from engine.errors import ModelLoadError
-from engine.metrics import Metrics
+from engine.metrics import EngineMetrics, Metrics
 from engine.request import Completion, OnText, Request
 
 FACTORY = "engine.refusing:load"
@@ -44,8 +44,8 @@ class RefusingService:
     def cancel(self, request_id: str) -> bool:  # noqa: ARG002
         return False
 
-    def metrics(self) -> dict[str, float]:
-        return {"running": 0, "waiting": 0, "kv_cells_used": 0, **self._metrics.snapshot()}
+    def metrics(self) -> EngineMetrics:
+        return self._metrics.snapshot()
 
     def close(self) -> None:
         """Nothing is held."""

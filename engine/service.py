@@ -9,14 +9,16 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from engine import chat_templates
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.errors import EngineClosed, EngineError
-from engine.metrics import Metrics
+from engine.metrics import EngineMetrics, Metrics
 from engine.request import Completion, FinishReason, OnText, Request
 from engine.sequence import Sequence
 from engine.sources import speculate
 from engine.stream import Listener
+from engine.weights import open_model
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,9 @@ class EngineService:
 
         Raises ModelLoadError, or HeadsLoadError for heads that were asked for.
         """
-        self._engine = Engine(config)
+        if config.chat_template:
+            chat_templates.read(config.chat_template)  # refused before the model is loaded, which takes long
+        self._engine = Engine(config, open_model(config))
         if config.speculation and self._engine.model.can_share_prefixes:
             speculate(self._engine, config)
         self._window_s = config.batch_window_ms / 1e3
@@ -144,15 +148,13 @@ class EngineService:
             self._inbox.put(_Cancelled(request_id))
         return known
 
-    def metrics(self) -> dict[str, float]:
-        """Counters since the start, gauges of now; names carry their unit."""
+    def metrics(self) -> EngineMetrics:
         scheduler = self._engine.scheduler
-        return {
-            "running": len(scheduler.running),
-            "waiting": scheduler.waiting,
-            "kv_cells_used": self._engine.cache.used,
-            **self._metrics.snapshot(),
-        }
+        return self._metrics.snapshot(
+            running=len(scheduler.running),
+            waiting=scheduler.waiting,
+            kv_cells_used=self._engine.cache.used,
+        )
 
     def close(self) -> None:
         """Stop after the current step; requests still inside get EngineClosed."""

@@ -11,18 +11,21 @@ from engine.config import EngineConfig
 from engine.context import usable_cores
 from engine.draft import DraftSource
 from engine.engine import Engine
-from engine.head_backends import Loaded, load_heads
 from engine.head_layouts import HeadsLoadError
+from engine.head_loader import load_heads
 from engine.head_source import HeadSource
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.lookup import LookupSource
 from engine.measured import machine
 from engine.model import build
+from engine.row_timer import largest_timed, row_timer
 from engine.speculation import Speculation
 from engine.static_tree import StaticTrees
 
 if TYPE_CHECKING:
     from safetensors import safe_open
+
+    from engine.onnx_heads import OnnxHeads
 
 SHIPPED = Path(__file__).parent / "trained"  # heads that come with the package
 log = logging.getLogger(__name__)
@@ -35,12 +38,12 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
     """
     sources: list[DraftSource] = [LookupSource()]
     forced = None
-    if loaded := _heads(engine, config):
-        sources.append(source := HeadSource(loaded.heads))
-        log.info("heads are run by %s", loaded.backend)
+    if heads := _heads(engine, config):
+        sources.append(source := HeadSource(heads))
+        log.info("%d Medusa heads are run by ONNX Runtime (%s)", heads.heads, heads.provider)
         forced = StaticTrees(source)
-    rows = [n for n in latency.ROWS if n <= engine.largest_timed]
-    profile = latency.measure_once(_key(engine, config), engine.row_timer(), rows)
+    rows = [n for n in latency.ROWS if n <= largest_timed(engine)]
+    profile = latency.measure_once(_key(engine, config), row_timer(engine), rows)
     speculation = Speculation(profile, sources, forced)
     engine.draft_with(speculation, speculation.names)
     log.info(
@@ -50,7 +53,7 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
     )
 
 
-def _heads(engine: Engine, config: EngineConfig) -> Loaded | None:
+def _heads(engine: Engine, config: EngineConfig) -> OnnxHeads | None:
     if config.heads is not None:
         return _load(config.heads, engine, config)
     try:
@@ -97,22 +100,21 @@ def _opened(path: Path) -> safe_open:
     return safe_open(path, framework="numpy")
 
 
-def _load(path: str, engine: Engine, config: EngineConfig) -> Loaded:
+def _load(path: str, engine: Engine, config: EngineConfig) -> OnnxHeads:
     model = engine.model
-    loaded = load_heads(
+    heads = load_heads(
         path,
         width=model.width,
         vocab_size=model.vocab_size,
         lm_head=lambda ids: lm_head_rows(model.path, ids),
-        backend=config.heads_backend,
         threads=config.threads or usable_cores(),
     )
-    made_for = loaded.heads.metadata.get(FINGERPRINT)
+    made_for = heads.metadata.get(FINGERPRINT)
     if made_for is not None and made_for != fingerprint(model.path):
         log.warning(
             "%s: trained for another model than %s; what they guess may be of no use", path, model.path
         )
-    return loaded
+    return heads
 
 
 def _key(engine: Engine, config: EngineConfig) -> str:

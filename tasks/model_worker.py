@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from celery.exceptions import Ignore, Reject
@@ -62,7 +63,7 @@ class ModelWorker:
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
-        REGISTRY.register(EngineCollector(model, self._figures))
+        REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
         self._tracing = begin("medusaq-worker")
         self.reporter = FigureReporter(settings, self._store, "worker", self.id)
 
@@ -183,10 +184,6 @@ class ModelWorker:
             self.heartbeat.drain()
             worker_state.should_stop = EXIT_ENGINE_LOST
 
-    def _figures(self) -> dict[str, float]:
-        info = self._engine.info
-        return {"slots": info.slots, "kv_cells": info.kv_cells, **self._engine.metrics()}
-
     def _describe(self) -> WorkerInfo:
         info = self._engine.info
         return WorkerInfo(
@@ -203,5 +200,5 @@ class ModelWorker:
                 "quantization": info.quantization,
                 "draft_sources": list(info.draft_sources),
             },
-            metrics=self._engine.metrics(),
+            metrics=asdict(self._engine.metrics()),
         )

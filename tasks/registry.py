@@ -29,7 +29,7 @@ class WorkerInfo:
     host: str
     started_at: float
     details: Mapping[str, object] = field(default_factory=dict)  # quantization, draft_sources, ...
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # numbers, and some in dictionaries of them
 
     @property
     def has_heads(self) -> bool:

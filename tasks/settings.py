@@ -118,7 +118,6 @@ class Settings(BaseSettings):
     load_s: float = Field(900.0, gt=0)  # that one of several may take to load: longer, and it is given up
     swap_drain_s: float | None = Field(None, ge=0)  # SIGINT lets running jobs finish so long; None is drain_s
     chat_template: str | None = None  # a known one's name, or a file; None is the model's own
-    heads_backend: str = Field("auto", pattern=r"^(auto|torch|onnx)$")  # what runs them
     engine_factory: str = Field("engine:load", pattern=r"^[\w.]+:\w+$")
 
     # the life of a job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from engine import EngineMetrics, ModelInfo
+from engine.histogram import Distribution
 from tasks.figures import REGISTRY
 from tasks.job import Priority
 
@@ -52,33 +53,37 @@ for _priority in Priority:  # they are there before the first job
     for _times in (QUEUE_SECONDS, FIRST_TOKEN_SECONDS, TOTAL_SECONDS):
         _times.labels(_priority)
 
-# The engine's names, where Prometheus's differ: the name, what its value is multiplied with, what it is.
-ENGINE = {
-    "running": ("running_requests", 1, "Requests that the engine decodes"),
-    "waiting": ("waiting_requests", 1, "Requests claimed by the worker that the engine has not admitted"),
-    "slots": ("slots", 1, "Requests that can be decoded together"),
-    "kv_cells": ("kv_cells", 1, "Tokens that fit in the KV cache"),
-    "kv_cells_used": ("kv_cells_used", 1, "Tokens in the KV cache"),
-    "steps_total": ("steps_total", 1, "Steps of the engine"),
-    "step_requests_total": ("step_requests_total", 1, "Requests in the batch, summed over all steps"),
-    "step_outputs_total": ("step_outputs_total", 1, "Requests that got tokens, summed over all steps"),
-    "batch_occupancy": ("batch_occupancy_ratio", 1, "Mean share of slots in use at a step, since the start"),
-    "generated_tokens_total": ("generated_tokens_total", 1, "Tokens generated"),
-    "prefill_tokens_total": ("prefill_tokens_total", 1, "Prompt tokens computed"),
-    "prompt_tokens_total": ("prompt_tokens_total", 1, "Prompt tokens of ended requests"),
-    "prefix_hit_tokens_total": ("prefix_hit_tokens_total", 1, "Prompt tokens of ended requests not computed"),
-    "prefix_hit_rate": ("prefix_hit_ratio", 1, "Share of prompt tokens not computed, since the start"),
-    "tokens_per_s": ("tokens_per_second", 1, "Tokens generated a second, of the last ten seconds"),
-    "tokens_per_step": ("tokens_per_step", 1, "Mean tokens a request got at a step, since the start"),
-    "step_ms": ("step_seconds", 1e-3, "Time of a step, smoothed"),
-    "failed_decodes_total": ("failed_decodes_total", 1, "Steps in which llama.cpp failed"),
-    "verified_tokens_total": ("verified_tokens_total", 1, "Draft tokens verified, by their source"),
-    "accepted_tokens_total": ("accepted_tokens_total", 1, "Draft tokens accepted, by their source"),
-    "acceptance": ("acceptance_ratio", 1, "Share of a request's draft tokens accepted, by their source"),
-    "request_tokens_per_step": ("request_tokens_per_step", 1, "Tokens a step of each request"),
-}
-BY_SOURCE = re.compile(r"(verified|accepted)_(\w+)_tokens_total|(acceptance)_(\w+)_(bucket_[\d.a-z]+|sum)")
-HISTOGRAM = re.compile(r"(\w+)_(?:bucket_([\d.]+|inf)|(sum))")
+# Names in the order in which they are published, what they are, and their values.
+ENGINE: tuple[tuple[str, str, Callable[[EngineMetrics], float]], ...] = (
+    ("running_requests", "Requests that the engine decodes", lambda m: m.running),
+    (
+        "waiting_requests",
+        "Requests claimed by the worker that the engine has not admitted",
+        lambda m: m.waiting,
+    ),
+    ("kv_cells_used", "Tokens in the KV cache", lambda m: m.kv_cells_used),
+    ("steps_total", "Steps of the engine", lambda m: m.steps_total),
+    ("step_requests_total", "Requests in the batch, summed over all steps", lambda m: m.step_requests_total),
+    ("step_outputs_total", "Requests that got tokens, summed over all steps", lambda m: m.step_outputs_total),
+    (
+        "batch_occupancy_ratio",
+        "Mean share of slots in use at a step, since the start",
+        lambda m: m.batch_occupancy,
+    ),
+    ("generated_tokens_total", "Tokens generated", lambda m: m.generated_tokens_total),
+    ("prefill_tokens_total", "Prompt tokens computed", lambda m: m.prefill_tokens_total),
+    (
+        "prefix_hit_tokens_total",
+        "Prompt tokens of ended requests not computed",
+        lambda m: m.prefix_hit_tokens_total,
+    ),
+    ("prompt_tokens_total", "Prompt tokens of ended requests", lambda m: m.prompt_tokens_total),
+    ("prefix_hit_ratio", "Share of prompt tokens not computed, since the start", lambda m: m.prefix_hit_rate),
+    ("tokens_per_second", "Tokens generated a second, of the last ten seconds", lambda m: m.tokens_per_s),
+    ("step_seconds", "Time of a step, smoothed", lambda m: m.step_ms * 1e-3),
+    ("failed_decodes_total", "Steps in which llama.cpp failed", lambda m: m.failed_decodes_total),
+    ("tokens_per_step", "Mean tokens a request got at a step, since the start", lambda m: m.tokens_per_step),
+)
 
 
 def observe_job(priority: Priority, timing: Mapping[str, Any]) -> None:
@@ -92,58 +97,53 @@ def observe_job(priority: Priority, timing: Mapping[str, Any]) -> None:
 class EngineCollector(Collector):
     """What an engine says of itself, as families with the name of its model."""
 
-    def __init__(self, model: str, metrics: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, model: str, info: ModelInfo, metrics: Callable[[], EngineMetrics]) -> None:
         self._model = model
+        self._info = info
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        histograms: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {}
-        for key, value in self._metrics().items():
-            name, source = _split(key)
-            if match := HISTOGRAM.fullmatch(name):
-                bound = match[2] or match[3]
-                histograms.setdefault((match[1], source), {})[bound] = value
-            else:
-                self._add_sample(families, name, source, value)
-        for (name, source), values in histograms.items():
-            self._add_histogram(families, name, source, values)
-        yield from families.values()
+        metrics = self._metrics()
+        yield self._single("slots", "Requests that can be decoded together", self._info.slots)
+        yield self._single("kv_cells", "Tokens that fit in the KV cache", self._info.kv_cells)
+        for name, documentation, value in ENGINE:
+            yield self._single(name, documentation, value(metrics))
+        if metrics.drafts:
+            yield from self._drafts(metrics)
+        lengths = HistogramMetricFamily(
+            "medusaq_request_tokens_per_step", "Tokens a step of each request", labels=("model",)
+        )
+        _add(lengths, (self._model,), metrics.request_tokens_per_step)
+        yield lengths
 
-    def _add_sample(
-        self, families: dict[str, Metric], name: str, source: tuple[str, ...], value: float
-    ) -> None:
-        full, factor, documentation = _named(name)
-        kind = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
-        full = full.removesuffix("_total")
-        family = families.setdefault(full, kind(full, documentation, labels=_labels(source)))
-        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
-        family.add_metric((self._model, *source), value * factor)
+    def _single(self, name: str, documentation: str, value: float) -> Metric:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(f"medusaq_{name.removesuffix('_total')}", documentation, labels=("model",))
+        family.add_metric((self._model,), value)
+        return family
 
-    def _add_histogram(
-        self, families: dict[str, Metric], name: str, source: tuple[str, ...], values: dict[str, float]
-    ) -> None:
-        full, _, documentation = _named(name)
-        family = families.setdefault(full, HistogramMetricFamily(full, documentation, labels=_labels(source)))
-        assert isinstance(family, HistogramMetricFamily)
-        bounds = sorted((bound for bound in values if bound != "sum"), key=float)
-        buckets = [("+Inf" if bound == "inf" else str(float(bound)), values[bound]) for bound in bounds]
-        family.add_metric((self._model, *source), buckets, values.get("sum", 0.0))
-
-
-def _named(key: str) -> tuple[str, float, str]:
-    name, factor, documentation = ENGINE.get(key, (key, 1, key.replace("_", " ")))
-    return f"medusaq_{name}", factor, documentation
-
-
-def _split(key: str) -> tuple[str, tuple[str, ...]]:
-    """The name without the draft source, which becomes a label."""
-    match = BY_SOURCE.fullmatch(key)
-    if match is None:
-        return key, ()
-    verb, source, acceptance, of, rest = match.groups()
-    return (f"{verb}_tokens_total", (source,)) if verb else (f"{acceptance}_{rest}", (of,))
+    def _drafts(self, metrics: EngineMetrics) -> Iterator[Metric]:
+        """By their source."""
+        labels = ("model", "source")
+        verified = CounterMetricFamily(
+            "medusaq_verified_tokens", "Draft tokens verified, by their source", labels=labels
+        )
+        accepted = CounterMetricFamily(
+            "medusaq_accepted_tokens", "Draft tokens accepted, by their source", labels=labels
+        )
+        acceptance = HistogramMetricFamily(
+            "medusaq_acceptance_ratio",
+            "Share of a request's draft tokens accepted, by their source",
+            labels=labels,
+        )
+        for source, drafts in metrics.drafts.items():
+            values = (self._model, source)
+            verified.add_metric(values, drafts.verified_tokens_total)
+            accepted.add_metric(values, drafts.accepted_tokens_total)
+            _add(acceptance, values, drafts.acceptance)
+        yield from (verified, accepted, acceptance)
 
 
-def _labels(source: tuple[str, ...]) -> tuple[str, ...]:
-    return ("model", "source")[: 1 + len(source)]
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], values: Distribution) -> None:
+    bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, values.counts, strict=True)), values.sum)

@@ -35,7 +35,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine import (
@@ -45,7 +45,9 @@ from engine import (
     EngineClosed,
     EngineConfig,
     EngineError,
+    EngineMetrics,
     FinishReason,
+    ModelInfo,
     ModelLoadError,
     OnText,
     Request,
@@ -54,7 +56,7 @@ from engine import (
     Timing,
     TokenLogprob,
 )
-from engine.engine import ModelInfo
+from engine.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -64,21 +66,6 @@ LOAD_ERROR = os.environ.get("MEDUSAQ_SCRIPTED_LOAD_ERROR")
 MODEL_NAME = os.environ.get("MEDUSAQ_SCRIPTED_MODEL", "scripted")
 CONTEXT_LENGTH = 2048
 SPECULATIVE = ("steps", "drafted", "faster", "differs")
-METRICS = (
-    "running",
-    "waiting",
-    "steps_total",
-    "batch_occupancy",
-    "generated_tokens_total",
-    "prefill_tokens_total",
-    "prefix_hit_tokens_total",
-    "prompt_tokens_total",
-    "prefix_hit_rate",
-    "tokens_per_s",
-    "kv_cells_used",
-    "step_ms",
-    "failed_decodes_total",
-)
 
 
 @dataclass
@@ -241,15 +228,11 @@ class ScriptedEngine:
     def _known(self, request_id: str) -> list[_Entry]:
         return [entry for entry in (*self._running, *self._waiting) if entry.request.id == request_id]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> EngineMetrics:
         with self._changed:
             running, waiting = len(self._running), len(self._waiting)
-        known = {
-            "running": float(running),
-            "waiting": float(waiting),
-            "generated_tokens_total": float(self._generated),
-        }
-        return dict.fromkeys(METRICS, 0.0) | known
+        nothing = Metrics(self._slots).snapshot(running=running, waiting=waiting)
+        return replace(nothing, generated_tokens_total=self._generated)
 
     def close(self) -> None:
         with self._changed:

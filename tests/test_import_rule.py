@@ -112,6 +112,7 @@ def test_only_the_model_worker_imports_the_engine() -> None:
         "tasks/conversions.py",
         "tasks/engine_loader.py",
         "tasks/model_worker.py",
+        "tasks/worker_figures.py",
     ]
 
 

@@ -27,6 +27,7 @@ from engine.model import default_model_path
 from engine.quantise import FORMATS, requantise
 from engine.request import SEED_LIMIT
 from engine.sequence import Ended, Sequence
+from engine.weights import open_model
 from training.errors import CollectionError, TrainingError
 from training.progress import Display, say
 from training.prompts import read_prompts
@@ -123,7 +124,8 @@ def collect(options: CollectOptions, console: Console, note: Callable[[int], Non
     prompts = [prompt.text for prompt in read_prompts(options.prompts)][first::step]
     model = options.model or default_model_path()
     recorder = Recorder()
-    engine = Engine(_engine_config(options, _generator(options, model)), recorder)
+    config = _engine_config(options, _generator(options, model))
+    engine = Engine(config, open_model(config), recorder)
     recorder.watch(engine.model.ends_generation)
     collection = Collection(options.out)
     collection.begin(

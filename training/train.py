@@ -15,7 +15,8 @@ import torch
 from rich.console import Console
 
 from engine.calibration import RANKS
-from engine.heads import MedusaHeads
+from engine.context import usable_cores
+from engine.head_loader import check_runtime, load_heads
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.model import Model
 from training import heads_file
@@ -36,6 +37,7 @@ def check(model: str, output: Path, device: str) -> None:
     Raises ModelLoadError, HeadsLoadError or TrainingError.
     """
     heads_file.check_writable(output)
+    check_runtime()
     find_device(device)
     if not Model(model, gpu_layers=0).can_share_prefixes:
         raise TrainingError(
@@ -84,11 +86,12 @@ def _write(options: TrainOptions, data: Dataset, run: Run, console: Console) -> 
     }
     draft = options.work / "uncalibrated.safetensors"
     heads_file.write(draft, run.network, run.vocabulary, metadata)
-    heads = MedusaHeads.load(
+    heads = load_heads(
         str(draft),
         width=data.width,
         vocab_size=data.vocab_size,
         lm_head=lambda ids: lm_head_rows(options.model, ids),
+        threads=options.threads or usable_cores(),
     )
     say(console, "scoring and calibrating on held-out answers")
     held_out = data.held_out.spread(SCORED_TOKENS)

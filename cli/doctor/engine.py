@@ -135,7 +135,7 @@ def _heads(
     """named: those that go with the name of the model."""
     from engine import HeadsLoadError
     from engine.context import usable_cores
-    from engine.head_backends import load_heads
+    from engine.head_loader import load_heads
     from engine.lm_head import lm_head_rows
     from engine.sources import shipped_heads
 
@@ -152,7 +152,6 @@ def _heads(
             width=width,
             vocab_size=vocab_size,
             lm_head=lambda ids: lm_head_rows(path, ids),
-            backend=settings.heads_backend,
             threads=settings.threads or usable_cores(),
         )
     except HeadsLoadError as error:
@@ -163,7 +162,7 @@ def _heads(
             mend = "set MEDUSAQ_HEADS to heads for this model, or unset it"
             yield fail("heads", error.message, mend)
         return
-    yield ok("heads", f"{Path(heads).name}, {loaded.heads.heads} of them, run by {loaded.backend}")
+    yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them, run by ONNX Runtime ({loaded.provider})")
 
 
 def fits(needed: int, available: int, whole: int) -> Finding:

@@ -15,9 +15,9 @@ import numpy as np
 from engine import Completion, EngineConfig, Request, SamplingParams, load
 from engine.chat import PromptEncoder
 from engine.context import Context, Rows
-from engine.engine import Engine
 from engine.model import Model
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput
+from tests.engine.drive import opened
 
 SHARED_INPUTS = 64
 PROFILED_REQUESTS = 8
@@ -161,7 +161,7 @@ def python_share(model: Path, sampling: SamplingParams) -> tuple[float, float]:
     The profiler slows Python and not llama.cpp, so the true share is lower. Context.decode does little
     but call into llama.cpp, which the profiler cannot see into, so its own time counts as llama.cpp's.
     """
-    engine = Engine(EngineConfig(model=str(model), slots=PROFILED_REQUESTS))
+    engine = opened(EngineConfig(model=str(model), slots=PROFILED_REQUESTS))
     for i in range(PROFILED_REQUESTS):
         request = Request(id=str(i), prompt=f"Write a long story about the number {i}.", sampling=sampling)
         engine.add(engine.prepare(request, time.monotonic()))

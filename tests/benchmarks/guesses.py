@@ -10,21 +10,19 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from compiling.texts import PASSAGES
 from engine import onnx_graph
 from engine.context import Context
+from engine.head_loader import load_heads
 from engine.head_source import Heads
-from engine.head_weights import HeadWeights
-from engine.heads import MedusaHeads
 from engine.lm_head import lm_head_rows
 from engine.model import Model, default_model_path
-from engine.onnx_heads import OnnxHeads
 from engine.rows import RowsBuilder
 from engine.sources import shipped_heads
 from engine.tree import NO_DRAFT
+from tests.engine.float_heads import FloatHeads
 
 STATES = 2000
 TOP = 8
@@ -55,17 +53,13 @@ class Nearness:
 
     def __init__(self, hidden: Floats) -> None:
         self._path, model = str(shipped_heads(default_model_path())), Model(default_model_path(), 0)
-        vocabulary = HeadWeights(
-            self._path, model.width, model.vocab_size, lambda ids: lm_head_rows(model.path, ids)
-        ).draft_vocabulary
-        rows = lm_head_rows(model.path, vocabulary)
         self._common: dict[str, Any] = {
             "width": model.width,
             "vocab_size": model.vocab_size,
-            "lm_head": lambda _: rows,
+            "lm_head": lambda ids: lm_head_rows(model.path, ids),
         }
         self._hidden = hidden
-        full = MedusaHeads.load(self._path, dtype=torch.float32, **self._common)
+        full = FloatHeads.load(self._path, **self._common)
         self._exact, self._chances = full.propose(hidden, HEADS, TOP)
 
     def of(self, load: Callable[..., Heads], **options: object) -> tuple[float, float]:
@@ -83,14 +77,13 @@ def main() -> None:
     def show(name: str, found: tuple[float, float]) -> None:
         print(f"{name:>28}  {found[0]:.3f}  {found[1]:.3f}", flush=True)
 
-    show("torch int8", near.of(MedusaHeads.load))
-    show("ONNX int8", near.of(OnnxHeads.load))
-    show("ONNX 4 bits", near.of(OnnxHeads.load, bits=4))
+    show("ONNX int8", near.of(load_heads))
+    show("ONNX 4 bits", near.of(load_heads, bits=4))
     for block in (64, 128):
         with mock.patch.object(onnx_graph, "BLOCK", block):
-            show(f"ONNX int8, blocks of {block}", near.of(OnnxHeads.load))
+            show(f"ONNX int8, blocks of {block}", near.of(load_heads))
     with mock.patch.object(onnx_graph, "LAYER_BITS", 4):
-        show("ONNX 4 bits, layers too", near.of(OnnxHeads.load, bits=4))
+        show("ONNX 4 bits, layers too", near.of(load_heads, bits=4))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
 
 A plain step of the model comes before each call, as it does where heads draft: it empties the caches of
-weights and code, and without it heads seem to take a third of what they do. torch and ONNX Runtime take
-turns. With --write FILE the random
+weights and code, and without it heads seem to take a third of what they do. With --write FILE the random
 heads are written instead, for `medusaq bench decode --heads FILE`: what useless heads cost a whole run.
 """
 
@@ -24,13 +23,13 @@ from safetensors.torch import save_file
 from engine import EngineConfig
 from engine.context import usable_cores
 from engine.draft import Tree
-from engine.engine import Engine
+from engine.head_loader import load_heads
 from engine.head_source import Heads, HeadSource
-from engine.heads import MedusaHeads
 from engine.model import default_model_path
-from engine.onnx_heads import BITS, OnnxHeads
+from engine.onnx_format import BITS
 from engine.request import Request, SamplingParams
 from engine.sequence import Sequence
+from tests.engine.drive import opened
 
 REPEATS = 40
 WARM_UP = 5  # calls that are not counted
@@ -49,32 +48,29 @@ def write_random_heads(path: Path, width: int, vocabulary: int, heads: int) -> N
 
 
 def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> dict[str, Heads]:
-    """The same over a random lm_head, by everything that runs heads."""
+    """The same over a random lm_head, by bits and threads."""
     rows = (np.random.default_rng(0).standard_normal((vocabulary, width)) * 0.1).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.safetensors"
         write_random_heads(path, width, vocabulary, heads)
 
-        def load(kind: type[MedusaHeads] | type[OnnxHeads], threads: int, **more: int) -> Heads:
-            return kind.load(
+        def load(bits: int, threads: int) -> Heads:
+            return load_heads(
                 str(path),
                 width=width,
                 vocab_size=2 * vocabulary,
                 lm_head=lambda _: rows,
                 threads=threads,
-                **more,  # type: ignore[arg-type]
+                bits=bits,
             )
 
-        loaded = {f"torch, {threads}": load(MedusaHeads, threads)}
-        for bits in BITS:
-            for count in sorted({1, threads}):
-                loaded[f"onnx int{bits}, {count}"] = load(OnnxHeads, count, bits=bits)
-    return loaded
+        counts = sorted({1, threads})
+        return {f"int{bits}, {count}": load(bits, count) for bits in BITS for count in counts}
 
 
 def plain_steps(model: str) -> Callable[[], float]:
     """A function that runs one more step of a single request, and returns its milliseconds."""
-    engine = Engine(EngineConfig(model=model, slots=1, prefix_sharing=False))
+    engine = opened(EngineConfig(model=model, slots=1, prefix_sharing=False))
     sampling = SamplingParams(max_tokens=256, ignore_eos=True)
 
     def step() -> float:

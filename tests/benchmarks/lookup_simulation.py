@@ -24,9 +24,11 @@ from engine.draft import Tree
 from engine.engine import Engine
 from engine.latency import LatencyProfile
 from engine.lookup import MAX_DRAFTS, LookupIndex, LookupSource
+from engine.row_timer import row_timer
 from engine.sequence import Sequence
 from engine.speculation import Speculation
 from tests.benchmarks import common
+from tests.engine.drive import opened
 from tests.profiles import FixedProfile
 
 ORDERS = 4  # what is learned from one request counts for the next, so their order matters
@@ -145,8 +147,8 @@ def main() -> None:
     options = common.parser(__doc__).parse_args()
     prompts = common.load_spec_bench(options.prompts, options.limit)
     model: Path = options.model or common.default_model()
-    engine = Engine(EngineConfig(model=str(model)))
-    with engine.row_timer() as timer:
+    engine = opened(EngineConfig(model=str(model)))
+    with row_timer(engine) as timer:
         measured = latency.measure(timer, FEW_ROWS)
     replies = answers(engine, prompts, options.max_tokens)
     points, switch, attention = measured.points, measured.switch_s, measured.row_cell_s

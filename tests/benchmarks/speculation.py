@@ -21,6 +21,7 @@ from engine import Decoding, EngineConfig, Request, SamplingParams
 from engine.engine import Engine
 from engine.sources import speculate
 from tests.benchmarks import common, llama_server
+from tests.engine.drive import opened
 
 NGRAM_MOD = ["--spec-type", "ngram-mod", "--spec-draft-n-max", "3"]
 # Its lookups by default want 24 equal tokens, which a chat of this length seldom has.
@@ -80,7 +81,7 @@ def main() -> None:
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
     model, max_tokens = arguments.model or common.default_model(), arguments.max_tokens
     config = EngineConfig(model=str(model), slots=1, prefix_sharing=False, heads=arguments.heads)
-    engine = Engine(config)
+    engine = opened(config)
     speculate(engine, config)
     context = common.context_needed(model, prompts, max_tokens)
     with contextlib.ExitStack() as stack:

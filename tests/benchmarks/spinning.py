@@ -24,6 +24,7 @@ from rich.progress import track
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.engine import Engine
 from tests.benchmarks.common import SLOTS, cores, default_model
+from tests.engine.drive import opened
 
 SPINS = (100, 1000, 10_000, 300_000)  # the last is OpenMP's default
 TOKENS = {1: 96, SLOTS: 24}  # of each request, by how many there are
@@ -124,7 +125,7 @@ def busy_process(wanted: bool) -> Iterator[None]:
 def be_engine(model: Path, requests: int, threads: int) -> None:
     """Say that it is ready, wait for a line, run the requests, and say how many tokens that gave."""
     try:
-        engine = Engine(EngineConfig(model=str(model), slots=requests, threads=threads))
+        engine = opened(EngineConfig(model=str(model), slots=requests, threads=threads))
     except ModelLoadError as error:
         raise SystemExit(f"error: {error}") from None
     _run(engine, requests, 2)

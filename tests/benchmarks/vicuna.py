@@ -18,9 +18,8 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from engine.config import ONNX
 from engine.context import usable_cores
-from engine.head_backends import load_heads
+from engine.head_loader import load_heads
 from engine.head_source import HeadSource
 from engine.quantise import requantise
 from engine.sequence import Sequence
@@ -81,8 +80,8 @@ def write_layers(path: Path, layers: int) -> None:
     writer.close()
 
 
-def load_random_heads(folder: Path, vocabulary: int) -> tuple[HeadSource, str]:
-    """Five heads, each with an lm_head of its own over so many tokens, and in words what runs them."""
+def load_random_heads(folder: Path, vocabulary: int) -> HeadSource:
+    """Five heads, each with an lm_head of its own over so many tokens."""
     generator = torch.Generator().manual_seed(0)
     path, state = folder / "heads.safetensors", {}
     lm_head = torch.randn(vocabulary, WIDTH, generator=generator).half() * 0.02
@@ -91,11 +90,9 @@ def load_random_heads(folder: Path, vocabulary: int) -> tuple[HeadSource, str]:
         state[f"{head}.0.linear.bias"] = torch.zeros(WIDTH).half()
         state[f"{head}.1.weight"] = lm_head.clone()
     save_file(state, path)
-    loaded = load_heads(
-        str(path), width=WIDTH, vocab_size=vocabulary, lm_head=_none, backend=ONNX, threads=usable_cores()
-    )
+    heads = load_heads(str(path), width=WIDTH, vocab_size=vocabulary, lm_head=_none, threads=usable_cores())
     path.unlink()
-    return HeadSource(loaded.heads, TOP), loaded.backend
+    return HeadSource(heads, TOP)
 
 
 def _none(_ids: object) -> NDArray[np.float32]:
@@ -135,12 +132,8 @@ def main() -> None:
         print(f", so {whole_s:.2f} s for {LAYERS}", flush=True)
         sequences = running(np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32))
         for vocabulary in (VOCABULARY, SLICED):
-            source, backend = load_random_heads(folder, vocabulary)
-            took = guess_ms(source, sequences, probe)
-            print(
-                f"guesses of all {HEADS} heads over {vocabulary} tokens: {took:.1f} ms ({backend})",
-                flush=True,
-            )
+            took = guess_ms(load_random_heads(folder, vocabulary), sequences, probe)
+            print(f"guesses of all {HEADS} heads over {vocabulary} tokens: {took:.1f} ms", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,6 @@ def test_any_json_line_is_one_line(cli: Cli) -> None:
         (("--prompts", "rows.jsonl", "--json", "."), 2, "--json: . is a folder"),
         (("--prompts", "missing.jsonl"), 2, "missing.jsonl: cannot be read: No such file"),
         (("--prompts", "rows.jsonl", "--requests", "1,x"), 2, "is no list of numbers"),
-        (("--prompts", "rows.jsonl", "--heads-backend", "abacus"), 2, "one of auto, torch, onnx, not abacus"),
         (("--prompts", "rows.jsonl", "--requests", "0"), 2, "must be between 1 and 62"),
         (("--prompts", "rows.jsonl", "--json", "no/out.json"), 2, "the folder no does not exist"),
         (("--prompts", "rows.jsonl", "--model", "no.gguf"), 3, "no.gguf: no such file"),

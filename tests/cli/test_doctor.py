@@ -196,8 +196,8 @@ def test_the_format_that_was_chosen_for_this_machine(
 
 
 def test_what_runs_the_heads_is_named(cli: Cli) -> None:
-    found = examined(cli, MEDUSAQ_SPECULATION="1", MEDUSAQ_HEADS_BACKEND="torch")
-    assert only(found, "heads", Grade.OK).what.endswith("4 of them, run by torch on 1 thread")
+    found = examined(cli, MEDUSAQ_SPECULATION="1")
+    assert only(found, "heads", Grade.OK).what.endswith("4 of them, run by ONNX Runtime (cpu)")
 
 
 def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(cli: Cli) -> None:

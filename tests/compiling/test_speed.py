@@ -17,7 +17,7 @@ from compiling.child import ask
 from compiling.errors import CompileError, RoomError
 from compiling.speed import ROWS, SLOTS, Speed, peak_bytes, run
 from engine import EngineConfig
-from engine.engine import Engine
+from tests.engine.drive import opened
 from tests.engine.tiny import write_tiny_gguf
 from tests.workers import ROOT, wait_until
 
@@ -56,7 +56,7 @@ def test_the_peak_is_of_the_process_itself() -> None:
 
 def test_bulk_runs_every_prompt_to_its_full_length(tiny: str) -> None:
     assert len(PROMPTS) == SLOTS
-    engine = Engine(EngineConfig(model=tiny, slots=SLOTS, threads=1, speculation=False))
+    engine = opened(EngineConfig(model=tiny, slots=SLOTS, threads=1, speculation=False))
     ended = run(engine, PROMPTS, OUTPUT)
     assert sorted(int(one.request_id) for one in ended) == list(range(SLOTS))
     assert {one.completion_tokens for one in ended} == {OUTPUT}

@@ -121,7 +121,6 @@ def newcomer(
         "MEDUSAQ_PORT": str(PORT),
         "MEDUSAQ_FLOWER_PORT": str(free_port()),
         "MEDUSAQ_BATCH_INVARIANT": "1",
-        "MEDUSAQ_HEADS_BACKEND": "onnx",
         "MEDUSAQ_WEIGHTS": "as_shipped",
     }
     person.env.pop("HF_HUB_OFFLINE", None)

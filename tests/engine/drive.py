@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.draft import DraftSource
 from engine.engine import KEPT_IDS, LEAF_IDS, Engine
+from engine.weights import open_model
 
 Outcome = Completion | EngineError
 _references: dict[str, dict[str, Completion]] = {}  # by all that they depend on
@@ -73,7 +74,12 @@ def fresh(model: str | None, draft_source: DraftSource | None = None, **config: 
         "kv_cells": 2048,
         "kv_type": "f32" if model else "f16",
     }
-    return Engine(EngineConfig(**{**defaults, **config}), draft_source)  # type: ignore[arg-type]
+    return opened(EngineConfig(**{**defaults, **config}), draft_source)  # type: ignore[arg-type]
+
+
+def opened(config: EngineConfig, draft_source: DraftSource | None = None) -> Engine:
+    """An engine with these settings over its model."""
+    return Engine(config, open_model(config), draft_source)
 
 
 def alone(model: str | None, requests: Iterable[Request], **config: object) -> dict[str, Completion]:

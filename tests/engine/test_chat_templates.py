@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import EngineConfig, ModelLoadError, Request, RequestRefused, SamplingParams
+from engine import EngineConfig, ModelLoadError, Request, RequestRefused, SamplingParams, load
 from engine.chat import PromptEncoder
 from engine.chat_templates import find, known, read
-from engine.engine import Engine
 from engine.model import Model
+from tests.engine.drive import opened
 from tests.engine.tiny import write_tiny_gguf
 
 OPENING = (
@@ -81,7 +81,7 @@ def test_vicuna_knows_no_such_turn(bare: Model, role: str) -> None:
 def test_a_file_takes_the_place_of_the_models_own(tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     path.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
-    engine = Engine(
+    engine = opened(
         EngineConfig(
             model=write_tiny_gguf(tmp_path / "tiny.gguf"), chat_template=str(path), kv_cells=64, slots=1
         )
@@ -96,7 +96,7 @@ def test_what_is_no_template(tmp_path: Path, bare: Model) -> None:
         find("vicunia")
     config = EngineConfig(model=str(tmp_path / "missing.gguf"), chat_template="vicunia")
     with pytest.raises(ModelLoadError, match="neither a file with a chat template"):
-        Engine(config)
+        load(config)
     (tmp_path / "latin.jinja").write_bytes(b"\xe9")
     with pytest.raises(ModelLoadError, match=r"latin\.jinja: the chat template cannot be read"):
         read(str(tmp_path / "latin.jinja"))

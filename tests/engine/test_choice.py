@@ -11,10 +11,10 @@ import pytest
 
 from engine import EngineConfig, ModelLoadError
 from engine.choice import Choice, chosen, keep_choice
-from engine.engine import Engine
 from engine.measured import cache_folder
 from engine.quantise import requantise
 from engine.weights import open_model
+from tests.engine.drive import opened
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_what_was_chosen_is_served(tiny_gguf: str, choice: Choice, caplog: pytes
     keep_choice(tiny_gguf, choice)
     assert chosen(tiny_gguf) == choice
     with caplog.at_level(logging.INFO):
-        engine = Engine(config(tiny_gguf))
+        engine = opened(config(tiny_gguf))
     assert "Q8_0, chosen for this machine" in engine.info.quantization
     assert engine.info.path == tiny_gguf, "it is the same model"
     assert "weights are computed as q8_0, chosen for this machine: the fastest in bulk" in caplog.text

@@ -12,7 +12,6 @@ from engine.config import CPU_PREFILL_CHUNK, GPU_PREFILL_CHUNK, TILE_ROWS
     ("field", "value"),
     [
         ("weights", "q8_0"),
-        ("heads_backend", "abacus"),
         ("slots", 0),
         ("slots", 65),
         ("kv_cells", 63),
@@ -34,8 +33,6 @@ def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
     ("field", "value"),
     [
         ("weights", "as_shipped"),
-        ("heads_backend", "onnx"),
-        ("heads_backend", "torch"),
         ("weights", "bf16"),
         ("slots", 1),
         ("slots", 64),

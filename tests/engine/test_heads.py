@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from engine.calibration import Calibration
 from engine.head_layouts import HeadsLoadError
+from engine.head_loader import load_heads
 from engine.head_source import HeadSource
-from engine.heads import MedusaHeads
+from tests.engine.float_heads import FloatHeads
 
 WIDTH, VOCAB, HEADS, TOP = 24, 90, 3, 5
 LM_HEAD = np.random.default_rng(5).standard_normal((VOCAB, WIDTH)).astype(np.float32)
@@ -36,9 +37,8 @@ def lm_head(ids: NDArray[np.int32] | None) -> NDArray[np.float32]:
     return LM_HEAD.copy() if ids is None else LM_HEAD[ids]
 
 
-def load(path: Path, **options: object) -> MedusaHeads:
-    defaults = {"width": WIDTH, "vocab_size": VOCAB, "lm_head": lm_head, "dtype": torch.float32}
-    return MedusaHeads.load(str(path), **{**defaults, **options})  # type: ignore[arg-type]
+def load(path: Path) -> FloatHeads:
+    return FloatHeads.load(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
 
 
 # The reference
@@ -88,7 +88,7 @@ class Vllm(nn.Module):
         self.lm_heads = nn.ModuleList(nn.Linear(WIDTH, rows, bias=False) for _ in range(lm_heads))
 
 
-def check(heads: MedusaHeads, logits: list[Tensor], token_map: NDArray[np.int64] | None = None) -> None:
+def check(heads: FloatHeads, logits: list[Tensor], token_map: NDArray[np.int64] | None = None) -> None:
     """logits: of the reference for HIDDEN, by head."""
     tokens, probabilities = heads.propose(HIDDEN, HEADS, TOP)
     assert tokens.shape == probabilities.shape == (len(HIDDEN), HEADS, TOP)
@@ -240,33 +240,13 @@ def test_heads_are_counted_whatever_the_config_says(tmp_path: Path) -> None:
     assert (heads.heads, heads.layers) == (HEADS, 1)
 
 
-@pytest.mark.parametrize("own_lm_head", [True, False])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_any_run_of_heads_is_that_part_of_all(tmp_path: Path, own_lm_head: bool, layers: int) -> None:
-    heads = load(write(tmp_path / "heads.pt", medusa(layers, own_lm_head).state_dict()))
-    tokens, probabilities = heads.propose(HIDDEN, HEADS, TOP)
-    for first in range(HEADS):
-        for stop in range(first + 1, HEADS + 1):
-            some, chances = heads.propose(HIDDEN[2:4], stop, TOP, first=first)
-            assert np.array_equal(some, tokens[2:4, first:stop])
-            np.testing.assert_allclose(chances, probabilities[2:4, first:stop], rtol=1e-5)
-
-
-@pytest.mark.parametrize("own_lm_head", [True, False])
-def test_bf16_weights_lose_next_to_nothing(tmp_path: Path, own_lm_head: bool) -> None:
-    path = write(tmp_path / "heads.pt", medusa(2, own_lm_head).state_dict())
-    exact = dict(zip(*(a.ravel().tolist() for a in load(path).propose(HIDDEN[:1], 1, VOCAB)), strict=True))
-    tokens, probabilities = load(path, dtype=torch.bfloat16).propose(HIDDEN[:1], 1, TOP)
-    for token, probability in zip(tokens.ravel().tolist(), probabilities.ravel(), strict=True):
-        assert probability == pytest.approx(exact[token], rel=0.1)
-
-
 # Refusals
 
 
 def refused(path: Path, reason: str, **options: object) -> None:
+    defaults = {"width": WIDTH, "vocab_size": VOCAB, "lm_head": lm_head}
     with pytest.raises(HeadsLoadError, match=reason) as error:
-        load(path, **options)
+        load_heads(str(path), **{**defaults, **options})  # type: ignore[arg-type]
     assert error.value.code == "heads_load_failed"
     assert error.value.message.startswith(f"{path}: ")
     assert "\n" not in error.value.message
@@ -390,7 +370,7 @@ def test_a_damaged_file_is_refused_or_harmless(tmp_path: Path, name: str) -> Non
             damaged[at] = rng.integers(256)
         path.write_bytes(damaged)
         try:
-            heads = load(path)
+            heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
         except HeadsLoadError as error:
             refusals.append(error.message)
         else:
@@ -451,30 +431,3 @@ def test_the_command_in_it_is_a_live_one(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     pickle.loads(as_pickle(Payload(f"touch {marker}")))
     assert marker.exists()
-
-
-@pytest.mark.parametrize("lm_heads", [1, 2])
-@pytest.mark.parametrize("vocabulary", [90, 91, 6143])
-@pytest.mark.parametrize("width", [24, 32, 48, 576])
-def test_heads_in_int8_guess_like_those_in_full(vocabulary: int, width: int, lm_heads: int) -> None:
-    """Whatever its shape: a kernel that reads past a row would give nonsense, or crash."""
-    generator = torch.Generator().manual_seed(5)
-    layers = [
-        (
-            torch.randn(2, width, width, generator=generator) * 0.05,
-            torch.randn(2, 1, width, generator=generator),
-        )
-        for _ in range(2)
-    ]
-    rows = torch.randn(lm_heads, vocabulary, width, generator=generator) * 4 / width**0.5
-    hidden = torch.randn(3, width, generator=generator).numpy()
-    full = MedusaHeads(layers, rows)
-    small = MedusaHeads([(w.bfloat16(), b.bfloat16()) for w, b in layers], rows.bfloat16())
-    (tokens, chances), (ours, own) = full.propose(hidden, 2, 3), small.propose(hidden, 2, 3)
-    assert np.abs(chances - own).max() < 0.08
-    sure = chances[:, :, 0] - chances[:, :, 1] > 0.17
-    assert sure.any()
-    assert np.array_equal(tokens[sure][:, 0], ours[sure][:, 0])
-    later, chances_later = small.propose(hidden, 2, 3, first=1)
-    assert np.array_equal(later[:, 0], ours[:, 1])
-    np.testing.assert_allclose(chances_later[:, 0], own[:, 1], rtol=1e-2)

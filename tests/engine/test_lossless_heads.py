@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 from engine import Completion, Decoding, Request
-from engine.config import ONNX, TORCH
 from engine.context import usable_cores
 from engine.engine import Engine
-from engine.head_backends import load_heads
+from engine.head_loader import load_heads
 from engine.head_source import HeadSource
 from engine.lm_head import lm_head_rows
 from engine.lookup import LookupSource
@@ -51,17 +50,16 @@ def random_heads(path: Path, width: int, vocabulary: int, scale: float) -> Path:
     return path
 
 
-def drafting(engine: Engine, heads: Path, backend: str = TORCH) -> Engine:
+def drafting(engine: Engine, heads: Path) -> Engine:
     model = engine.model
     loaded = load_heads(
         str(heads),
         width=model.width,
         vocab_size=model.vocab_size,
         lm_head=lambda ids: lm_head_rows(model.path, ids),
-        backend=backend,
         threads=usable_cores(),
     )
-    source = HeadSource(loaded.heads)
+    source = HeadSource(loaded)
     speculation = Speculation(flat(), [LookupSource(), source], StaticTrees(source))
     engine.draft_with(speculation, speculation.names)
     return engine
@@ -106,19 +104,6 @@ def test_random_heads_change_nothing_on_f32(
     assert drafted(results.values(), "medusa")[0] > 100, "they were verified"
 
 
-@pytest.mark.parametrize("scale", [0.02, 1.0])
-def test_random_heads_by_onnx_change_nothing_on_f32(tiny_gguf: str, tmp_path: Path, scale: float) -> None:
-    requests = [request(f"r{i}", p, seed=i, **SAMPLERS["warm"]) for i, p in enumerate(prompts(16))]
-    reference = alone(tiny_gguf, requests)
-    heads = random_heads(tmp_path / "heads.safetensors", 64, 320, scale)
-    engine = drafting(fresh(tiny_gguf, slots=16, kv_cells=4096), heads, ONNX)
-    results = completions(run(engine, every_third_forced(requests)))
-    for name in reference:
-        assert results[name].tokens == reference[name].tokens
-        assert results[name].text == reference[name].text
-    assert drafted(results.values(), "medusa")[0] > 100, "they were verified"
-
-
 @cache
 def by_the_default_model(sampler: str) -> tuple[list[Request], dict[str, Completion]]:
     """16 requests, and what plain decoding gives each alone.
@@ -148,17 +133,6 @@ def test_trained_heads_change_nothing_to_the_bit(trained: Path, sampler: str, li
     verified, accepted = drafted(results.values(), "medusa")
     assert verified > 20
     assert accepted > 0 or sampler == "hot", "at such a temperature hardly any guess comes true"
-
-
-def test_trained_heads_by_onnx_change_nothing_to_the_bit(trained: Path) -> None:
-    requests, reference = by_the_default_model("warm")
-    engine = drafting(fresh(None, slots=16, kv_cells=8192, batch_invariant=True), trained, ONNX)
-    results = completions(run(engine, every_third_forced(requests)))
-    for name, result in results.items():
-        same(result, reference[name])
-    verified, accepted = drafted(results.values(), "medusa")
-    assert verified > 20
-    assert accepted > 0
 
 
 @LIVE_ON_DEFAULT

@@ -12,7 +12,7 @@ import pytest
 from engine.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.errors import ModelLoadError
 from engine.measured import keep
-from engine.memory import BUFFERS, CACHE, HEADS, HEADS_BYTES, PROCESS, WEIGHTS, needed
+from engine.memory import BUFFERS, CACHE, HEADS, PROCESS, TORCH_BYTES, WEIGHTS, needed
 from engine.model import default_model_path, read_shape
 from engine.weights import Timing, _key
 from tasks.publish import Publisher
@@ -108,19 +108,20 @@ def test_heads_of_ones_own(tmp_path: Path) -> None:
         needed(replace(own, heads=str(tmp_path / "none.safetensors")))
 
 
-def test_heads_need_memory_whatever_runs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing was timed yet
-    auto = replace(ONE, speculation=True)
-    torch, onnx, both = (
-        needed(replace(auto, heads_backend=name)).parts[HEADS] for name in ("torch", "onnx", "auto")
-    )
-    assert 0 < onnx < torch < both == torch + HEADS_BYTES["onnxruntime"], "both are timed"
+def test_heads_take_what_runs_and_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {name: tmp_path / name for name in ("heads.safetensors", "heads.onnx", "heads.pt")}
+    for path in files.values():
+        path.write_bytes(b"\0" * 1_000_000)
+    speculating = replace(ONE, speculation=True)
+    parts = {name: needed(replace(speculating, heads=str(p))).parts[HEADS] for name, p in files.items()}
+    assert 0 < parts["heads.safetensors"] == parts["heads.onnx"] == parts["heads.pt"] - TORCH_BYTES
     installed = find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else installed(name))
-    assert needed(auto).parts[HEADS] == onnx
-    gone = ("torch", "onnxruntime")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in gone else installed(name))
-    assert needed(auto).parts[HEADS] == 0
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else installed(name)
+    )
+    assert needed(speculating).parts[HEADS] == 0, "the packaged ones are not loaded then"
+    with pytest.raises(ModelLoadError, match=r"heads\.pt: Medusa heads need onnxruntime: pip install"):
+        needed(replace(speculating, heads=str(files["heads.pt"])))
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

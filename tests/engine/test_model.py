@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine import EngineConfig, ModelLoadError
-from engine.engine import Engine
 from engine.model import Model, default_model_path
+from tests.engine.drive import opened
 from tests.engine.tiny import VOCAB, write_tiny_gguf
 
 TEXTS = ["plain", "naïve café — “déjà vu”", "日本語 русский العربية", "👩‍👩‍👧 🇫🇷", "tab\tline\n\n  spaces  "]
@@ -29,7 +29,7 @@ def tiny(tiny_gguf: str) -> Model:
 def refusal(path: Path | str) -> str:
     """The message with which an engine refuses this file: one line that names it."""
     with pytest.raises(ModelLoadError) as refused:
-        Engine(EngineConfig(model=str(path)))
+        opened(EngineConfig(model=str(path)))
     message = refused.value.message
     assert message.startswith(f"{path}: ")
     assert message.isprintable()

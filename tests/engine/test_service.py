@@ -86,14 +86,14 @@ def test_many_threads_get_their_own_results(tiny_gguf: str) -> None:
         same(result, reference[r.id])
     metrics = service.metrics()
     service.close()
-    assert metrics["generated_tokens_total"] == sum(c.completion_tokens for c in results)
-    assert metrics["prompt_tokens_total"] == sum(c.prompt_tokens for c in results)
+    assert metrics.generated_tokens_total == sum(c.completion_tokens for c in results)
+    assert metrics.prompt_tokens_total == sum(c.prompt_tokens for c in results)
     computed = sum(c.prompt_tokens - c.cached_tokens for c in results)
     emitted_from_prompt_rows = len(results)
-    assert metrics["prefill_tokens_total"] == computed - emitted_from_prompt_rows
-    assert metrics["prefix_hit_tokens_total"] == sum(c.cached_tokens for c in results)
-    assert 0 < metrics["batch_occupancy"] <= 1
-    assert metrics["running"] == metrics["waiting"] == 0
+    assert metrics.prefill_tokens_total == computed - emitted_from_prompt_rows
+    assert metrics.prefix_hit_tokens_total == sum(c.cached_tokens for c in results)
+    assert 0 < metrics.batch_occupancy <= 1
+    assert metrics.running == metrics.waiting == 0
 
 
 def test_the_hit_rate_is_what_was_shared(service: EngineService) -> None:
@@ -101,7 +101,7 @@ def test_the_hit_rate_is_what_was_shared(service: EngineService) -> None:
     results = [service.submit(r).result(timeout=30) for r in family]
     shared, whole = sum(c.cached_tokens for c in results), sum(c.prompt_tokens for c in results)
     assert shared > whole / 4
-    assert service.metrics()["prefix_hit_rate"] == shared / whole
+    assert service.metrics().prefix_hit_rate == shared / whole
 
 
 def test_refusals_come_through_the_future(service: EngineService) -> None:
@@ -150,7 +150,7 @@ def test_the_batch_window_waits_for_company(tiny_gguf: str) -> None:
         for future in futures:
             future.result(timeout=30)
         # all four prompts went in together, so five steps did it all
-        assert service.metrics()["steps_total"] == 5
+        assert service.metrics().steps_total == 5
     finally:
         service.close()
 

@@ -10,18 +10,18 @@ import pytest
 from gguf import GGUFReader
 
 from engine import EngineConfig
-from engine.engine import Engine
 from engine.lm_head import FINAL_NORM, fingerprint
 from engine.model import default_model_path
 from engine.quantise import requantise
 from engine.sources import _key, shipped_heads
 from engine.weights import unpacked
+from tests.engine.drive import opened
 from tests.engine.tiny import write_tiny_gguf
 
 
 def key(model: str, **config: object) -> str:
     settings = EngineConfig(model=model, slots=2, kv_cells=256, **config)  # type: ignore[arg-type]
-    return _key(Engine(settings), settings)
+    return _key(opened(settings), settings)
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from engine.engine import Engine
 from engine.latency import LatencyProfile
 from engine.lookup import LookupSource
 from engine.policy import ALLOWANCE, GRACE, LOSS_BOUND, bucket
+from engine.row_timer import largest_timed
 from engine.sequence import Sequence
 from engine.sources import speculate
 from engine.speculation import FIRST_PLAIN, HIDDEN_PROBE_SHARE, HIDDEN_STEPS, PROBE_SHARE, Speculation
-from tests.engine.drive import alone, completions, fresh, request, run
+from tests.engine.drive import alone, completions, fresh, opened, request, run
 from tests.profiles import FixedProfile, flat
 
 STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
@@ -395,8 +396,8 @@ def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = EngineConfig(model=tiny_gguf, slots=2, kv_cells=64, kv_type="f32")
-    engine = Engine(config)
-    assert engine.largest_timed == 32
+    engine = opened(config)
+    assert largest_timed(engine) == 32
     speculate(engine, config)
     ended = completions(run(engine, [request("r", "abcabcabcabc", max_tokens=40)]))
     assert ended["r"].completion_tokens == 40

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine import EngineConfig, ModelLoadError, weights
-from engine.engine import Engine
 from engine.model import Model, default_model_path
 from engine.quantise import requantise
 from engine.weights import Timing, open_model, pays, time_formats, unpacked
+from tests.engine.drive import opened
 from tests.fidelity import divergence, log_probabilities
 
 TEXT = "The harbour lay quiet under the first snow, and nobody on the pier had seen the boat come in. " * 4
@@ -159,6 +159,6 @@ def test_a_damaged_unpacked_file(cache: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_engine_takes_the_format_from_its_settings(tiny_gguf: str) -> None:
-    engine = Engine(EngineConfig(model=tiny_gguf, weights="bf16", slots=2, kv_cells=256))
+    engine = opened(EngineConfig(model=tiny_gguf, weights="bf16", slots=2, kv_cells=256))
     assert "BF16" in engine.info.quantization
     assert engine.info.path == tiny_gguf

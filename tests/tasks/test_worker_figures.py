@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
-from engine import Completion, Drafted, FinishReason, Timing
+from engine import Completion, Drafted, EngineMetrics, FinishReason, ModelInfo, Timing
 from engine.engine import StepReport
 from engine.metrics import Metrics
 from engine.sequence import Ended
 from tasks.figures import Figures
-from tasks.worker_figures import ENGINE, EngineCollector
+from tasks.worker_figures import EngineCollector
+
+INFO = ModelInfo("tiny", "tiny.gguf", 512, slots=4, kv_cells=1024, batch_invariant=False, quantization="F32")
 
 
 def completion(steps: int, tokens: int, **drafted: Drafted) -> Completion:
@@ -35,7 +39,7 @@ def test_an_engines_counters_gauges_and_histograms() -> None:
         Ended("b", completion(10, 24, medusa=Drafted(20, 11), lookup=Drafted(4, 3))),
     ]
     metrics.observe(StepReport(ended=ended, running=2, ready=2, rows=26, emitted=16, verified=24), 0.05)
-    collector = EngineCollector("tiny", metrics.snapshot)
+    collector = EngineCollector("tiny", INFO, metrics.snapshot)
     left = Figures.loaded(Figures("worker", "w1", tuple(collector.collect())).dumped())
     assert (left.service, left.worker) == ("worker", "w1")
     samples = {
@@ -61,8 +65,27 @@ def test_an_engines_counters_gauges_and_histograms() -> None:
     assert samples["medusaq_prefix_hit_ratio", None, None] == pytest.approx(2 / 7)
 
 
-def test_every_figure_of_an_engine_has_a_name_of_its_own() -> None:
-    assert set(Metrics(slots=4).snapshot()) - set(ENGINE) <= {
-        key for key in Metrics(slots=4).snapshot() if key.startswith("request_tokens_per_step_")
-    }
-    assert len({name for name, _, _ in ENGINE.values()}) == len(ENGINE)
+def published(metrics: EngineMetrics) -> dict[tuple[object, ...], float]:
+    samples = [
+        s for family in EngineCollector("tiny", INFO, lambda: metrics).collect() for s in family.samples
+    ]
+    found = {(s.name, *s.labels.values()): s.value for s in samples}
+    assert len(found) == len(samples), "each has a name of its own"
+    return found
+
+
+def test_everything_that_an_engine_tells_is_published() -> None:
+    """And with slots and kv_cells nothing else."""
+    nothing = Metrics(slots=4).snapshot()
+    before = published(nothing)
+    told = set()
+    for field in fields(EngineMetrics):
+        if isinstance(getattr(nothing, field.name), int | float):
+            after = published(replace(nothing, **{field.name: 77}))
+            [changed] = [name for name in before if before[name] != after[name]]
+            told.add(changed)
+    left = {name for name, *_ in before.keys() - told}
+    lengths = {f"medusaq_request_tokens_per_step_{kind}" for kind in ("bucket", "count", "sum")}
+    assert left == {"medusaq_slots", "medusaq_kv_cells", *lengths}
+    assert before["medusaq_slots", "tiny"] == 4
+    assert before["medusaq_kv_cells", "tiny"] == 1024

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.head_layouts import HeadsLoadError
-from engine.heads import MedusaHeads
+from engine.head_loader import load_heads
+from engine.head_source import Heads
 from engine.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.model import Model, default_model_path
+from tests.engine.float_heads import FloatHeads
 from tests.engine.tiny import VOCAB, WIDTH
 from training.errors import PromptsError, TrainingError
 from training.ranking import BLOCK, count_tokens, ranked, read_texts
@@ -64,29 +66,33 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def load(path: Path, gguf: str, dtype: torch.dtype = torch.bfloat16) -> MedusaHeads:
-    return MedusaHeads.load(
-        str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(gguf, ids), dtype=dtype
+def load(path: Path, gguf: str) -> FloatHeads:
+    return FloatHeads.load(
+        str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(gguf, ids)
     )
+
+
+def served(path: Path, gguf: str) -> Heads:
+    return load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(gguf, ids))
 
 
 def check_restricted(full: Path, sliced: Path, gguf: str) -> None:
     """Drafts of the sliced heads are those of the full ones among the kept tokens, with their shares.
 
-    As the engine computes them, logits are bf16 and often equal, so that there the shares alone are compared.
+    In full precision and as they are served: a row of weights is rounded alike, whatever stands beside it.
     """
-    for dtype in (torch.float32, torch.bfloat16):
-        some = load(sliced, gguf, dtype)
-        assert some.draft_vocabulary is not None
-        tokens, chances = load(full, gguf, dtype).propose(HIDDEN, some.heads, VOCAB)
+    vocabulary = load(sliced, gguf).draft_vocabulary
+    assert vocabulary is not None
+    for loaded in (load, served):
+        some = loaded(sliced, gguf)
+        tokens, chances = loaded(full, gguf).propose(HIDDEN, some.heads, VOCAB)
         expected, shares = some.propose(HIDDEN, some.heads, 10)
         for place in np.ndindex(*tokens.shape[:2]):
-            among = np.isin(tokens[place], some.draft_vocabulary)
-            assert among.sum() == len(some.draft_vocabulary) < VOCAB
+            among = np.isin(tokens[place], vocabulary)
+            assert among.sum() == len(vocabulary) < VOCAB
             restricted = chances[place][among] / chances[place][among].sum()
             np.testing.assert_allclose(restricted[:10], shares[place], rtol=1e-3)
-            if dtype is torch.float32:
-                assert tokens[place][among][:10].tolist() == expected[place].tolist()
+            assert tokens[place][among][:10].tolist() == expected[place].tolist()
 
 
 def test_published_heads_guess_the_same_among_the_kept_tokens(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -20,7 +21,8 @@ from safetensors import safe_open  # noqa: E402
 from engine import ModelLoadError  # noqa: E402
 from engine.calibration import Calibration  # noqa: E402
 from engine.head_layouts import HeadsLoadError  # noqa: E402
-from engine.heads import MedusaHeads  # noqa: E402
+from engine.head_loader import load_heads  # noqa: E402
+from engine.head_weights import HeadWeights  # noqa: E402
 from engine.lm_head import lm_head_rows  # noqa: E402
 from tests.engine.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_mamba  # noqa: E402
 from tests.training.conftest import said  # noqa: E402
@@ -163,13 +165,16 @@ def test_the_file_holds_heads_the_engine_runs(
 ) -> None:
     scores = train(options(tiny_gguf, states, tmp_path), quiet)
     path = tmp_path / "heads.safetensors"
-    heads = MedusaHeads.load(
-        str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(tiny_gguf, ids)
-    )
+
+    def lm_head(ids: NDArray[np.int32] | None) -> NDArray[np.float32]:
+        return lm_head_rows(tiny_gguf, ids)
+
+    heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
     assert (heads.heads, heads.layers, heads.width) == (2, 1, WIDTH)
     data = Dataset([states])
-    assert heads.draft_vocabulary is not None
-    assert heads.draft_vocabulary[0] == data.frequencies().argmax()
+    vocabulary = HeadWeights(str(path), WIDTH, VOCAB, lm_head).draft_vocabulary
+    assert vocabulary is not None
+    assert vocabulary[0] == data.frequencies().argmax()
     assert evaluate(heads, data.held_out) == scores
     found = metadata(path)
     assert found["base_model_sha256"] == data.identities[0].model_sha256
@@ -263,6 +268,10 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
     with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
         check(mamba, output, "cpu")
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
+            check(tiny_gguf, output, "cpu")
     monkeypatch.setattr("engine.lm_head.FINAL_NORM", "none.weight")
     with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
         check(tiny_gguf, output, "cpu")
