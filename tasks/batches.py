@@ -137,7 +137,7 @@ class BatchStore:
             "choose_from": json.dumps(new.choose_from),
         }
         answer, record = self._run(
-            "batch_create",
+            "batches/create",
             new.id,
             f"+{WINDOW_S}" if new.deadline is None else str(round(new.deadline * 1000)),
             new.idempotency_key or "",
@@ -215,13 +215,13 @@ class BatchStore:
 
     def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
-        if not self._run("batch_end", batch_id, how.value, owner or ""):
+        if not self._run("batches/stop", batch_id, how.value, owner or ""):
             raise BatchNotFound(batch_id)
         return self.get(batch_id)
 
     def delete(self, batch_id: str, owner: str | None = None) -> bool:
         """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
-        answer = self._run("batch_delete", batch_id, owner or "")
+        answer = self._run("batches/delete", batch_id, owner or "")
         if answer == "unknown":
             raise BatchNotFound(batch_id)
         return bool(answer == "deleted")
@@ -230,7 +230,7 @@ class BatchStore:
 
     def lead(self, token: str, room: int) -> Work | None:
         """Take or keep the lead, with room for so many bulk jobs; None while another leads."""
-        answer = self._run("batch_lead", token, room, MOST_CLEANUPS, *WORKED_ON)
+        answer = self._run("leader/lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
         _, now, outstanding, held, active, cleanup, keys, known = answer
@@ -248,16 +248,18 @@ class BatchStore:
 
     def renew(self, token: str) -> None:
         """Say that the leader lives, however long its round takes. Raises LeadLost."""
-        _check(self._run("batch_renew", token))
+        _check(self._run("leader/renew", token))
 
     def resign(self, token: str) -> None:
         """Let another lead at once."""
-        self._run("batch_resign", token)
+        self._run("leader/resign", token)
 
     def release(self, token: str, shares: Mapping[str, int], lane: str = "") -> list[Unsent]:
         """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
         accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
-        status, *flat = self._run("release", token, *(value for pair in accounts for value in pair))
+        status, *flat = self._run(
+            "queues/release_deferred", token, *(value for pair in accounts for value in pair)
+        )
         _check(status)
         each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return [Unsent(job_id, Priority.BULK, shown, of) for job_id, shown, of in each]
@@ -267,7 +269,7 @@ class BatchStore:
 
         Gives what has ended the batch meanwhile. Raises LeadLost.
         """
-        status, ending = self._run("batch_chunks", token, batch_id, chunks, lines)
+        status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
         _check(status)
         return Ending(ending)
 
@@ -287,7 +289,7 @@ class BatchStore:
         dumped = json.dumps(list(errors), ensure_ascii=False)
         count = sum(invalid.values())
         _check(
-            self._run("batch_validated", token, batch_id, chunks, lines, count, dumped, model or "", *codes)
+            self._run("batches/validated", token, batch_id, chunks, lines, count, dumped, model or "", *codes)
         )
 
     def fill(
@@ -314,13 +316,15 @@ class BatchStore:
                 json.loads(line.request).get("max_tokens", 0),
             )
         )
-        status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, lane, *flat)
+        status = self._run(
+            "batches/enqueue_lines", token, batch.id, batch.chunk, batch.place, *after, lane, *flat
+        )
         _check(status)
         return bool(status == "ok")
 
     def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
         """The oldest ends that are in no part yet. Raises LeadLost."""
-        status, *rest = self._run("batch_ended", token, batch_id, most)
+        status, *rest = self._run("batches/next_results", token, batch_id, most)
         _check(status)
         number, *records = rest
         return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
@@ -340,13 +344,13 @@ class BatchStore:
         False where a part of this number was counted before. Raises LeadLost.
         """
         flat = (value for pair in codes.items() for value in pair)
-        status = self._run("batch_collected", token, batch_id, number, part, taken, *tokens, *flat)
+        status = self._run("batches/segment_stored", token, batch_id, number, part, taken, *tokens, *flat)
         _check(status)
         return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
         """All results are in parts, and these lines were never sent. Raises LeadLost."""
-        _check(self._run("batch_finalizing", token, batch_id, unsent, code))
+        _check(self._run("batches/finalizing", token, batch_id, unsent, code))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
         """It cannot be run, or its results cannot be had. Raises LeadLost."""
@@ -356,7 +360,7 @@ class BatchStore:
     def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
         """Write its end. Raises LeadLost."""
         flat = (value for pair in fields.items() for value in pair)
-        _check(self._run("batch_finish", token, batch_id, self._ttl_ms, status, *flat))
+        _check(self._run("batches/finish", token, batch_id, self._ttl_ms, status, *flat))
 
     def cleaned(self, batch_id: str) -> None:
         """Nothing of it is in the file store any more but its output files."""

@@ -1,6 +1,6 @@
 """The outbox of webhooks: what is to be delivered, what came of each attempt, and the keys of signatures.
 
-A delivery is put in by the script that ends the job or batch (tasks/lua/outbox.lua). Every method raises
+A delivery is put in by the script that ends the job or batch (tasks/lua/lib/outbox.lua). Every method raises
 StoreUnavailable when Redis does not answer in time.
 """
 
@@ -157,7 +157,7 @@ class DeliveryStore:
 
     def replay(self, delivery_id: str, owner: str) -> Delivery:
         """Send it again now, whatever came of it; raises DeliveryNotFound."""
-        if not self._run("hook_replay", delivery_id, owner):
+        if not self._run("webhooks/replay", delivery_id, owner):
             raise DeliveryNotFound(delivery_id)
         return self.get(delivery_id, owner)
 
@@ -169,7 +169,7 @@ class DeliveryStore:
         if self._settings.webhook_keys:
             raise SecretFixed
         current, previous, until = self._run(
-            "hook_secret", owner, new_secret(), ROTATION_MS if rotate else ""
+            "webhooks/secret", owner, new_secret(), ROTATION_MS if rotate else ""
         )
         if not current:
             raise SecretChanging
@@ -190,7 +190,7 @@ class DeliveryStore:
         """
         sending = json.dumps([(owner, host, count) for (owner, host), count in held.items()])
         bounds = most, free, most_to_one, MOST_LOST, *self._bounds()
-        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, sending)
+        wait, now, *flat = self._run("webhooks/lease_due", round(self.lease_s * 1000), *bounds, sending)
         due = [
             Due(name, int(number), int(tries), owner, url, host, body.encode(), int(now) / 1000)
             for name, number, tries, owner, url, host, body in zip(
@@ -209,7 +209,7 @@ class DeliveryStore:
             "error": attempt.error,
         }
         end = (status.value, round(delay_s * 1000), json.dumps(noted, ensure_ascii=False))
-        return bool(self._run("hook_done", due.id, due.number, *end, *self._bounds()))
+        return bool(self._run("webhooks/attempt_done", due.id, due.number, *end, *self._bounds()))
 
     def _bounds(self) -> tuple[int, int]:
         return self._ttl_ms, self._settings.webhook_log

@@ -109,7 +109,7 @@ class FileRecords:
         """
         s = self._settings
         limits = (s.max_files, s.max_files_bytes)
-        answer, *told = self._scripts.run("file_begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
+        answer, *told = self._scripts.run("files/begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
         if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")
         if answer == "files":
@@ -117,7 +117,7 @@ class FileRecords:
 
     def renew(self, file_id: str) -> bool:
         """Say that the writer lives. False: the object has been given up."""
-        return bool(self._scripts.run("file_renew", file_id, WRITER_LEASE_MS))
+        return bool(self._scripts.run("files/renew", file_id, WRITER_LEASE_MS))
 
     def create(self, new: NewFile) -> FileRecord:
         """Record a file, its object being whole; the earlier file if the idempotency key gave one.
@@ -126,7 +126,7 @@ class FileRecords:
         repeat with the same NewFile.
         """
         answer = self._scripts.run(
-            "file_create",
+            "files/create",
             new.id,
             new.bytes,
             new.filename,
@@ -161,14 +161,14 @@ class FileRecords:
     ) -> FilePage:
         """Newest first unless told, beginning behind the file `after`; raises FileNotFound if unknown."""
         order = "asc" if oldest_first else "desc"
-        answer = self._scripts.run("file_page", purpose or "", after or "", limit, order, owner or "")
+        answer = self._scripts.run("files/page", purpose or "", after or "", limit, order, owner or "")
         if answer[0] == "unknown":
             raise FileNotFound(after or "")
         return FilePage(tuple(_record(flat) for flat in answer[2:]), has_more=answer[1] == 1)
 
     def drop(self, file_id: str, owner: str | None = None) -> None:
         """Forget the file; its object is to be removed now. Raises FileNotFound or FileInUse."""
-        answer = self._scripts.run("file_delete", file_id, AGAIN_MS, owner or "")
+        answer = self._scripts.run("files/delete", file_id, AGAIN_MS, owner or "")
         if answer == "unknown":
             raise FileNotFound(file_id)
         if answer == "in_use":
@@ -176,11 +176,11 @@ class FileRecords:
 
     def due(self) -> list[str]:
         """Forget files that have expired; the ids of up to REMOVE_LIMIT objects to remove now."""
-        return list(self._scripts.run("file_due", REMOVE_LIMIT, AGAIN_MS))
+        return list(self._scripts.run("files/due", REMOVE_LIMIT, AGAIN_MS))
 
     def gone(self, file_id: str) -> None:
         """The object is removed, or never was."""
-        self._scripts.run("file_gone", file_id)
+        self._scripts.run("files/gone", file_id)
 
 
 def given_up(file_id: str) -> FileStoreUnavailable:

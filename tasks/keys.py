@@ -48,20 +48,20 @@ class KeyStore:
         }
         flat = (value for pair in fields.items() for value in pair)
         key_id = ids.KEY.new()
-        record = self._scripts.run("key_create", key_id, digest(secret), *flat)
+        record = self._scripts.run("keys/create", key_id, digest(secret), *flat)
         return ApiKey.from_hash(pairs(record)), secret
 
     def list(self) -> list[ApiKey]:
         """All that were ever made, the oldest first."""
         return [
             ApiKey.from_hash(pairs(record), *map(int, counts))
-            for record, *counts in self._scripts.run("key_list")
+            for record, *counts in self._scripts.run("keys/list")
         ]
 
     def revoke(self, key_id: str) -> None:
         """Refuse it from the next request on, and end those under way within seconds; jobs and batches that
         it has sent go on. Raises KeyNotFound."""
-        if not (ids.KEY.matches(key_id) and self._scripts.run("key_revoke", key_id)):
+        if not (ids.KEY.matches(key_id) and self._scripts.run("keys/revoke", key_id)):
             raise KeyNotFound(key_id)
 
     def revoked(self, key_ids: Collection[str]) -> set[str]:
@@ -78,11 +78,11 @@ class KeyStore:
 
     def standing(self) -> KeyStanding:
         """NEVER, NONE, or UNKNOWN where keys stand."""
-        return KeyStanding(self._scripts.run("key_admit", "")[0])
+        return KeyStanding(self._scripts.run("keys/admit", "")[0])
 
     def admit(self, secret: str) -> Admission:
         """Count a request of whoever holds the secret, '' for nobody, unless it is one too many."""
-        answer, *rest = self._scripts.run("key_admit", digest(secret) if secret else "")
+        answer, *rest = self._scripts.run("keys/admit", digest(secret) if secret else "")
         if not rest:
             return Admission(KeyStanding(answer))
         return _admission(KeyStanding(answer), rest)

@@ -43,7 +43,7 @@ class Standing:
 
 def standing(store: JobStore) -> Standing:
     """Raises StoreUnavailable."""
-    found = json.loads(store.scripts.run("standing"))
+    found = json.loads(store.scripts.run("queues/queue_stats"))
     return Standing(
         jobs=found["jobs"],
         ended=found["ended"],

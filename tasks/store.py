@@ -1,8 +1,8 @@
 """The job store: every change of a record is one Lua script, so that it happens whole or not at all.
 
-The scripts are in tasks/lua; common.lua lists the keys. Where a method takes an `owner`, what belongs to
-another is not found; None is whoever may see everything. Every method raises StoreUnavailable when Redis
-does not answer in time.
+The scripts are in tasks/lua; those of tasks/lua/lib list the keys. Where a method takes an `owner`, what
+belongs to another is not found; None is whoever may see everything. Every method raises StoreUnavailable when
+Redis does not answer in time.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class JobStore:
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
         further = zip(ids[1:], parts.own[1:], previews[1:], parts.places[1:], strict=True)
         answer, *told = self._run(
-            "create",
+            "jobs/create",
             new.id,
             new.priority.value,
             new.model or "",
@@ -241,7 +241,7 @@ class JobStore:
         wanted, below = status.value if status else "", ""
         for _ in range(MOST_LOOKS):
             look = wanted, after or "", below, limit, owner or "", LOOK_RECORDS
-            answer = self._run("list", *look, *filters)
+            answer = self._run("jobs/list", *look, *filters)
             if answer[0] == "unknown":
                 raise JobNotFound(after or "")
             more, below, last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
@@ -261,14 +261,14 @@ class JobStore:
 
     def cancel(self, job_id: str, owner: str | None = None) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
-        record = self._run("cancel", job_id, self.ttl_ms, owner or "")
+        record = self._run("jobs/cancel", job_id, self.ttl_ms, owner or "")
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
 
     def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
-        answer = self._run("delete", job_id, owner or "")
+        answer = self._run("jobs/delete", job_id, owner or "")
         if answer == "unknown":
             raise JobNotFound(job_id)
         if answer == "active":
@@ -284,7 +284,7 @@ class JobStore:
         """
         s = self._settings
         limits = (s.lease_ms, s.max_attempts, self.ttl_ms)
-        answer = self._run("claim", job_id, worker, token, *limits, "1" if last_alone else "", model)
+        answer = self._run("jobs/claim", job_id, worker, token, *limits, "1" if last_alone else "", model)
         if answer[0] == "elsewhere":
             _, lane, other, line = answer
             return Unsent(job_id, Priority(other), line, lane)
@@ -313,11 +313,11 @@ class JobStore:
 
     def begin(self, job_id: str, fence: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
-        return bool(self._run("begin", job_id, fence) == 1)
+        return bool(self._run("jobs/start_isolated", job_id, fence) == 1)
 
     def watch(self, job_id: str, owner: str | None = None) -> Job:
         """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
-        record = self._run("watch", job_id, owner or "")
+        record = self._run("jobs/subscribe", job_id, owner or "")
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
@@ -325,7 +325,7 @@ class JobStore:
     def publish_tokens(self, parts: Sequence[TokenPart]) -> list[bool]:
         """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
         flat = [value for p in parts for value in (p.job_id, p.fence, p.before, p.text, p.message)]
-        return [answer == 1 for answer in self._run("tokens", TEXT_TTL_MS, *flat)]
+        return [answer == 1 for answer in self._run("jobs/append_text", TEXT_TTL_MS, *flat)]
 
     def text_so_far(self, job_id: str) -> str:
         """Of a watched job that runs; empty for any other."""
@@ -335,7 +335,7 @@ class JobStore:
     def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
         """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
         flat = [value for pair in claims for value in pair]
-        return [Beat(answer) for answer in self._run("heartbeat", self._settings.lease_ms, *flat)]
+        return [Beat(answer) for answer in self._run("jobs/heartbeat", self._settings.lease_ms, *flat)]
 
     def finish(
         self,
@@ -352,11 +352,11 @@ class JobStore:
         """
         end = (status.value, _dump(result), _dump(error), model)
         tokens = (result or {}).get("usage", {}).get("total_tokens", 0)
-        return bool(self._run("finish", job_id, fence, *end, self.ttl_ms, tokens) == 1)
+        return bool(self._run("jobs/finish", job_id, fence, *end, self.ttl_ms, tokens) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
-        return bool(self._run("hand_back", job_id, fence, self.ttl_ms) == 1)
+        return bool(self._run("jobs/requeue", job_id, fence, self.ttl_ms) == 1)
 
     def lanes(self) -> list[str]:
         """Models in whose queues jobs may wait, and "" for the queues of any worker."""
@@ -375,7 +375,7 @@ class JobStore:
         else:
             queues = [(p.value, lane, str(count)) for (p, lane), count in waiting.items()]
         answer = self._run(
-            "reconcile",
+            "queues/reconcile",
             s.max_attempts,
             int(s.resend_after_s * 1000),
             self.ttl_ms,
@@ -453,7 +453,7 @@ def full(what: str, told: Sequence[str]) -> LimitReached:
 
 
 def files_full(told: Sequence[str]) -> FilesLimit:
-    """The error for what files_full in common.lua says."""
+    """The error for what files_full in tasks/lua/lib/files.lua says."""
     files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
     return FilesLimit(
         f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
@@ -465,7 +465,7 @@ def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dic
     """The record that came with an idempotency key, empty for none; raises IdempotencyConflict."""
     if key is None:
         return {}
-    answer, record = scripts.run("earlier", kind, key, body_hash)
+    answer, record = scripts.run("jobs/idempotency_lookup", kind, key, body_hash)
     if answer == "conflict":
         raise IdempotencyConflict(record)
     return pairs(record)

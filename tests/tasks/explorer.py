@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import redis
 
-LUA = Path(__file__).parents[2] / "tasks" / "lua"
+from tasks.scripts import assemble, read_sources
+
 PREFIX = "x:"
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
-SHARED = ("common", "outbox")  # put before every script, as tasks/scripts.py does
 TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
 WRAPPED = """
 local function script(KEYS, ARGV)
@@ -57,16 +56,18 @@ class Broken(AssertionError):
 
 
 class Server:
-    """Runs single scripts on given keys. mutations: script -> text in it and what stands there instead."""
+    """Runs single scripts on given keys.
+
+    mutations: script or library -> text in it and what stands there instead.
+    """
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
-        texts = {path.stem: path.read_text(encoding="utf-8") for path in LUA.glob("*.lua")}
-        for name, change in (mutations or {}).items():
-            texts[name] = _replaced(texts[name], *change)
-        shared = _replaced("".join(texts.pop(name) for name in SHARED), *TIME)
+        sources = read_sources()
+        for name, change in ({**(mutations or {}), "lib/base": TIME}).items():
+            sources[name] = _replaced(sources[name], *change)
         self._shas = {
-            name: str(client.script_load(WRAPPED % (shared + text))) for name, text in texts.items()
+            name: str(client.script_load(WRAPPED % text)) for name, text in assemble(sources).items()
         }
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:

@@ -25,8 +25,8 @@ CAP = 9
 RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", "", PREFIX + LIST)
 CODE = "c"
 READ_LATE: dict[str, tuple[str | int, ...]] = {
-    "batch_chunks": (5, 9),
-    "batch_validated": (5, 9, 3, "[]", "", CODE, 3),
+    "batches/chunks_ready": (5, 9),
+    "batches/validated": (5, 9, 3, "[]", "", CODE, 3),
 }
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed", "batch.cancelled"]})
 
@@ -96,9 +96,9 @@ class BatchLife(Model[State]):
         created = (BATCH, "+86400", "", "", 0, "file", OWNER, 1, 1, 10**9, "metadata", "{}", "webhook", HOOK)
         keys: Keys = {f"string {CLOCK}": "1000", "hash file:file": {"id": "file"}}
         for name, arguments in (
-            ("batch_create", created),
-            ("batch_lead", ("x", 64, 4, "id")),
-            ("batch_validated", ("x", BATCH, 1, 2, 0, "[]", "")),
+            ("batches/create", created),
+            ("leader/lead", ("x", 64, 4, "id")),
+            ("batches/validated", ("x", BATCH, 1, 2, 0, "[]", "")),
         ):
             [(_, keys)] = server.run([(keys, name, arguments)])
         self._first = State(keys)
@@ -116,11 +116,11 @@ class BatchLife(Model[State]):
         end = (BATCH, "cancelled", "")
         steps = [
             Step("time passes", lambda *_: _later(state)),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "batch_end", end, own=False),
+            Step("cancel", lambda _, keys: replace(state, keys=keys), "batches/stop", end, own=False),
         ]
         if self.ended(state):
             deleted = lambda _, keys: replace(state, keys=keys)  # noqa: E731
-            steps.append(Step("delete", deleted, "batch_delete", (BATCH, ""), own=False))
+            steps.append(Step("delete", deleted, "batches/delete", (BATCH, ""), own=False))
             done = lambda _, keys: replace(state, keys=keys)  # noqa: E731
             for script, late in READ_LATE.items():
                 name = f"{LEADERS[0]} is late with {script}"
@@ -129,7 +129,9 @@ class BatchLife(Model[State]):
             steps += _of_job(state, number)
         for index in range(len(LEADERS)):
             steps += _of_leader(state, index)
-        steps.append(Step("reconcile", lambda _, keys: _reconciled(state, keys), "reconcile", RECONCILE))
+        steps.append(
+            Step("reconcile", lambda _, keys: _reconciled(state, keys), "queues/reconcile", RECONCILE)
+        )
         return steps
 
     def essence(self, state: State) -> Hashable:
@@ -233,15 +235,15 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
     status = state.status(job)
     if status in ("queued", "running") and not stale:
         token = f"t{int(state.keys[f'hash job:{job}']['fence']) + 1}"
-        steps.append(Step(f"{job} is claimed", claimed, "claim", (job, "w", token, MS, CAP, TTL, "")))
+        steps.append(Step(f"{job} is claimed", claimed, "jobs/claim", (job, "w", token, MS, CAP, TTL, "")))
     if held:
         for how in ("succeeded", "failed") if number == 0 else ("succeeded",):
-            steps.append(Step(f"{job} has {how}", wrote, "finish", (job, held, how, "", "", "", TTL, 0)))
+            steps.append(Step(f"{job} has {how}", wrote, "jobs/finish", (job, held, how, "", "", "", TTL, 0)))
         if number == 0:
-            steps.append(Step(f"{job} is handed back", wrote, "hand_back", (job, held, TTL), own=False))
+            steps.append(Step(f"{job} is handed back", wrote, "jobs/requeue", (job, held, TTL), own=False))
     if stale:
         late = (job, stale, "succeeded", "", "", "", TTL, 0)
-        steps.append(Step(f"{job} ends late", wrote_late, "finish", late))
+        steps.append(Step(f"{job} ends late", wrote_late, "jobs/finish", late))
     return steps
 
 
@@ -271,13 +273,13 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
     if me.part is not None:
         number, jobs = me.part
         done = (token, BATCH, number, f"{token}{number}", len(jobs), 1, 0, 1)
-        counts = Step(f"{token} counts the part", counted, "batch_collected", done)
+        counts = Step(f"{token} counts the part", counted, "batches/segment_stored", done)
         killed = Step(f"{token} is killed", lambda *_: state.with_leader(index, Leader()), own=False)
         return [counts, _unheard(counts, index, me), killed]
     lead = (token, 64, 4, "chunk", "place", "ending")
     steps = [
-        Step(f"{token} leads", led, "batch_lead", lead),
-        Step(f"{token} writes a part", read, "batch_ended", (token, BATCH, 1)),
+        Step(f"{token} leads", led, "leader/lead", lead),
+        Step(f"{token} writes a part", read, "batches/next_results", (token, BATCH, 1)),
     ]
     if me.todo is not None:
         for step in _of_todo(state, index, *me.todo):
@@ -309,15 +311,20 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
         after = (1, 0) if number + 1 == len(JOBS) else (0, number + 1)
         line = (JOBS[number], number + 1, f"id-{number}", "", "{}", "", 0)
         return [
-            Step(f"{token} sends a line", done, "batch_fill", (token, BATCH, 0, number, *after, "", *line))
+            Step(
+                f"{token} sends a line",
+                done,
+                "batches/enqueue_lines",
+                (token, BATCH, 0, number, *after, "", *line),
+            )
         ]
     if what == "finalise":
         unsent = (token, BATCH, number, CODE)
-        return [Step(f"{token} finalises", finalised, "batch_finalizing", unsent)]
+        return [Step(f"{token} finalises", finalised, "batches/finalizing", unsent)]
     if what == "finish":
-        return [Step(f"{token} ends it", done, "batch_finish", (token, BATCH, TTL, me.how))]
+        return [Step(f"{token} ends it", done, "batches/finish", (token, BATCH, TTL, me.how))]
     return [
-        Step(f"{token} cancels {job}", done, "cancel", (job, TTL, ""))
+        Step(f"{token} cancels {job}", done, "jobs/cancel", (job, TTL, ""))
         for job in JOBS
         if state.status(job) in ("queued", "running")
     ]
@@ -331,11 +338,11 @@ def test_counters_are_right_in_every_interleaving(scratch: redis.Redis) -> None:
 
 
 MUTATIONS = [
-    ("batch_validated", "if is_over(ARGV[2]) then return 'lost' end", ""),
-    ("batch_collected", "if redis.call('HGET', key, 'parts') ~= ARGV[3] then return 'moved' end", ""),
-    ("batch_fill", "if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end", ""),
-    ("batch_finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
-    ("finish", " or job.fence ~= fence then", " then"),
+    ("batches/validated", "if is_over(ARGV[2]) then return 'lost' end", ""),
+    ("batches/segment_stored", "if redis.call('HGET', key, 'parts') ~= ARGV[3] then return 'moved' end", ""),
+    ("batches/enqueue_lines", "if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end", ""),
+    ("batches/finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
+    ("jobs/finish", " or job.fence ~= fence then", " then"),
 ]
 
 

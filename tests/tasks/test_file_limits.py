@@ -152,7 +152,7 @@ def test_scripts_that_run_twice_count_once(
         return once(name, *args)
 
     monkeypatch.setattr(store.scripts, "run", twice)
-    monkeypatch.setattr(kept.records, "drop", lambda *args: once("file_delete", args[0], 1000, args[1]))
+    monkeypatch.setattr(kept.records, "drop", lambda *args: once("files/delete", args[0], 1000, args[1]))
     file = add(10, declared=50)
     assert counted(store, owner) == (1, 10)
     with kept.keeper.begin(owner=owner, most_bytes=20):

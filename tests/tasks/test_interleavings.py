@@ -140,7 +140,7 @@ class JobLife(Model[State]):
             0,
             "",
         )
-        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "create", create)])
+        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "jobs/create", create)])
         if model:
             keys["zset models"] = {model: "1"}
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
@@ -178,10 +178,12 @@ class JobLife(Model[State]):
 
         return [
             Step("time passes", tick),
-            Step("reconcile", reconciled(sent=True), "reconcile", RECONCILE),
-            Step("reconcile, message lost", reconciled(sent=False), "reconcile", RECONCILE, own=False),
+            Step("reconcile", reconciled(sent=True), "queues/reconcile", RECONCILE),
+            Step("reconcile, message lost", reconciled(sent=False), "queues/reconcile", RECONCILE, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "cancel", (JOB, TTL, ""), own=False),
+            Step(
+                "cancel", lambda _, keys: replace(state, keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
+            ),
         ]
 
     def _late(self, state: State) -> list[Step[State]]:
@@ -202,14 +204,17 @@ class JobLife(Model[State]):
             claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
             steps.append(
                 Step(
-                    f"{name} claims", lambda got, keys: self._claimed(state, index, got, keys), "claim", claim
+                    f"{name} claims",
+                    lambda got, keys: self._claimed(state, index, got, keys),
+                    "jobs/claim",
+                    claim,
                 )
             )
             if self._model:  # before it sends the message on
                 killed = Step(
                     f"{name} claims and is killed",
                     lambda _, keys: replace(state, keys=keys).idle(index),
-                    "claim",
+                    "jobs/claim",
                     claim,
                     own=False,
                 )
@@ -222,7 +227,7 @@ class JobLife(Model[State]):
                 Step(
                     f"{name} writes again",
                     lambda _, keys: replace(state, keys=keys),
-                    "finish",
+                    "jobs/finish",
                     again,
                     own=False,
                 )
@@ -266,15 +271,17 @@ class JobLife(Model[State]):
             return replace(after, entered=state.entered + 1).with_worker(index, stage="running")
 
         back = (JOB, worker.fence, TTL)
-        onwards = Step(f"{name} writes", wrote, "finish", end)
+        onwards = Step(f"{name} writes", wrote, "jobs/finish", end)
         if worker.stage == "waiting" and not state.overdue:
-            onwards = Step(f"{name} begins", begun, "begin", (JOB, worker.fence))
+            onwards = Step(f"{name} begins", begun, "jobs/start_isolated", (JOB, worker.fence))
         return [
             onwards,
-            Step(f"{name} beats", beaten, "heartbeat", (LEASE * MS, JOB, worker.fence)),
-            Step(f"{name} hands back", handed_back(sent=True), "hand_back", back, own=False),
-            Step(f"{name} hands back, message lost", handed_back(sent=False), "hand_back", back, own=False),
-            Step(f"{name} claims again, its answer was lost", once_more, "claim", claim, own=False),
+            Step(f"{name} beats", beaten, "jobs/heartbeat", (LEASE * MS, JOB, worker.fence)),
+            Step(f"{name} hands back", handed_back(sent=True), "jobs/requeue", back, own=False),
+            Step(
+                f"{name} hands back, message lost", handed_back(sent=False), "jobs/requeue", back, own=False
+            ),
+            Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claim, own=False),
         ]
 
     def _taken(self, state: State, index: int) -> State:
@@ -331,9 +338,9 @@ class JobLife(Model[State]):
         job, keys = after.job, after.keys
         if before.terminal:
             assert job == before.job, "an ended job has changed"
-        if step.script in ("heartbeat", "begin", "finish", "hand_back"):
+        if step.script in ("jobs/heartbeat", "jobs/start_isolated", "jobs/finish", "jobs/requeue"):
             self._check_token(before, step, answer)
-        if step.script == "claim" and answer[0] == "claimed":
+        if step.script == "jobs/claim" and answer[0] == "claimed":
             serves = self._serve[WORKERS.index(step.name[0])]
             assert not serves or serves == self._model, "given to a worker of another model"
             holder = before.job["claim_token"] if before.job["status"] == "running" else None
@@ -342,7 +349,7 @@ class JobLife(Model[State]):
                     "taken from one whose lease holds"
                 )
                 assert not before.overdue, "given to a worker after its deadline"
-        if step.script == "finish" and answer == 1:
+        if step.script == "jobs/finish" and answer == 1:
             assert before.terminal or before.job["status"] == "running", "an end of a job that does not run"
             assert before.winner in (0, after.winner), "two winners"
             assert before.terminal == (step.name.endswith("again")), "an end was written twice"
@@ -354,7 +361,7 @@ class JobLife(Model[State]):
         live = not after.terminal
         if not live:
             self.ends.add(job["status"])
-        if step.script == "reconcile":
+        if step.script == "queues/reconcile":
             assert not (after.overdue and job["status"] == "queued"), "it waits on after its deadline"
         if not live or job["status"] == "queued":  # of a running one the engine sees to it
             has = live and bool(job["deadline"])
@@ -389,7 +396,7 @@ class JobLife(Model[State]):
         current = str(worker.fence) == job["fence"] and (
             worker.stage == "wrote" or job["status"] == "running"
         )
-        if step.script == "hand_back":  # 0 too when it ends as cancelled
+        if step.script == "jobs/requeue":  # 0 too when it ends as cancelled
             assert current or answer == 0, "handed back by one that has lost it"
         else:
             assert (answer in (1, ["ok"], ["cancel"])) == current, (
@@ -424,11 +431,11 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
 
 
 MUTATIONS_OF_MODELS = [
-    ("claim", "    requeue(job, job.attempts)\n", ""),
-    ("claim", "model ~= own", "model == ''"),
-    ("common", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
+    ("jobs/claim", "    requeue(job, job.attempts)\n", ""),
+    ("jobs/claim", "model ~= own", "model == ''"),
+    ("lib/queues", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
     (
-        "common",
+        "lib/queues",
         "  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end",
         "",
     ),
@@ -444,22 +451,26 @@ def test_a_fault_with_models_is_found_out(scratch: redis.Redis, script: str, old
 
 
 MUTATIONS = [
-    ("common", "  resize(P .. 'job:' .. job.id, job.owner, #result", "  count_bytes(job.owner, #result"),
-    ("outbox", "  count_bytes(owner, bytes)\n", ""),
-    ("finish", " or job.fence ~= fence then", " then"),
-    ("finish", "if job.status ~= 'running' then return 0 end", ""),
-    ("finish", "if job.written_fence == fence then return 1 end", ""),
-    ("heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
-    ("claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
-    ("claim", " and job.lease_until > NOW then", " and false then"),
-    ("claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
-    ("claim", "if job.uncounted == '' then", "if true then"),
-    ("begin", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
-    ("begin", "int(job.attempts + 1)", "int(job.attempts)"),
-    ("hand_back", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
-    ("reconcile", "requeue(job, job.attempts)", "requeue(job, job.attempts - 1)"),
-    ("reconcile", "    to_send(job)\n    resent", "    resent"),
-    ("cancel", "cancel(job, tonumber(ARGV[2]))", "close(job, 'cancelled', '', '', tonumber(ARGV[2]))"),
+    (
+        "lib/job_states",
+        "  resize(P .. 'job:' .. job.id, job.owner, #result",
+        "  count_bytes(job.owner, #result",
+    ),
+    ("lib/outbox", "  count_bytes(owner, bytes)\n", ""),
+    ("jobs/finish", " or job.fence ~= fence then", " then"),
+    ("jobs/finish", "if job.status ~= 'running' then return 0 end", ""),
+    ("jobs/finish", "if job.written_fence == fence then return 1 end", ""),
+    ("jobs/heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
+    ("jobs/claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
+    ("jobs/claim", " and job.lease_until > NOW then", " and false then"),
+    ("jobs/claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
+    ("jobs/claim", "if job.uncounted == '' then", "if true then"),
+    ("jobs/start_isolated", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("jobs/start_isolated", "int(job.attempts + 1)", "int(job.attempts)"),
+    ("jobs/requeue", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("queues/reconcile", "requeue(job, job.attempts)", "requeue(job, job.attempts - 1)"),
+    ("queues/reconcile", "    to_send(job)\n    resent", "    resent"),
+    ("jobs/cancel", "cancel(job, tonumber(ARGV[2]))", "close(job, 'cancelled', '', '', tonumber(ARGV[2]))"),
 ]
 
 
@@ -473,13 +484,13 @@ def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, o
 
 MUTATIONS_OF_DEADLINES = [
     (
-        "reconcile",
+        "queues/reconcile",
         "if job.status == 'queued' then\n    close(job, 'expired'",
         "if false then\n    close(job, 'expired'",
     ),
-    ("common", "elseif job.deadline and job.deadline <= NOW then", "elseif false then"),
+    ("lib/job_states", "elseif job.deadline and job.deadline <= NOW then", "elseif false then"),
     (
-        "common",
+        "lib/job_states",
         "  if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end\n",
         "",
     ),

@@ -94,7 +94,7 @@ def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore
     record = store.redis.hgetall(f"{store.prefix}key:{made.id}")
     fields = [value for name in record for value in (name, record[name]) if name not in ("id", "digest")]
     keys.revoke(made.id)
-    store.scripts.run("key_create", made.id, digest(secret), *fields)
+    store.scripts.run("keys/create", made.id, digest(secret), *fields)
     [listed] = keys.list()
     assert listed.revoked_at is not None, "it is not brought back"
     assert keys.admit(secret).standing is KeyStanding.NONE

@@ -19,61 +19,62 @@ from tasks.batches import BatchStore
 from tasks.endpoints import CHAT
 from tasks.errors import FileInUse, FileNotFound
 from tasks.file_records import FileRecords, NewFile, Purpose, new_file_id
+from tasks.scripts import assemble, read_sources
 from tasks.store import JobStore
-from tests.tasks.explorer import CLOCK, LUA, SHARED, Keys, Server
+from tests.tasks.explorer import CLOCK, Keys, Server
 from tests.tasks.helpers import batch_store
 
 MS = 1000
 RECORDS = ("job", "batch", "file", "hook", "key")  # the kinds that have a record, a hash under their id
 LEADS: Keys = {f"string {CLOCK}": "1000", "string led_by": "x", "string leader": "x"}
 NO_ID = {  # scripts that take none, or make the record of a new one
-    "batch_create",
-    "batch_lead",
-    "batch_renew",
-    "batch_resign",
-    "create",
-    "earlier",
-    "file_create",
-    "file_due",
-    "file_page",
-    "hook_secret",
-    "hook_take",
-    "key_admit",
-    "key_create",
-    "key_list",
-    "list",
-    "reconcile",
-    "release",
-    "standing",
+    "batches/create",
+    "leader/lead",
+    "leader/renew",
+    "leader/resign",
+    "jobs/create",
+    "jobs/idempotency_lookup",
+    "files/create",
+    "files/due",
+    "files/page",
+    "webhooks/secret",
+    "webhooks/lease_due",
+    "keys/admit",
+    "keys/create",
+    "keys/list",
+    "jobs/list",
+    "queues/reconcile",
+    "queues/release_deferred",
+    "queues/queue_stats",
 }
 JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
 LINE = ("job_1-1", 1, "a", "", "{}", "", 0)
 GONE: dict[str, tuple[str | int, ...]] = {
-    "batch_chunks": ("x", BATCH, 1, 1),
-    "batch_collected": ("x", BATCH, 0, "part", 1, 1, 0, 1, "code", 1),
-    "batch_delete": (BATCH, ""),
-    "batch_end": (BATCH, "cancelled", ""),
-    "batch_ended": ("x", BATCH, 9),
-    "batch_fill": ("x", BATCH, 0, 0, 1, 0, "", *LINE),
-    "batch_finalizing": ("x", BATCH, 1, "code"),
-    "batch_finish": ("x", BATCH, MS, "completed"),
-    "batch_validated": ("x", BATCH, 1, 1, 1, "[]", "", "code", 1),
-    "begin": (JOB, 1),
-    "cancel": (JOB, MS, ""),
-    "claim": (JOB, "w", "token", MS, 3, MS, "", ""),
-    "delete": (JOB, ""),
-    "file_begin": (FILE, MS, "", 0, 9, 9),
-    "file_delete": (FILE, MS, ""),
-    "file_gone": (FILE,),
-    "file_renew": (FILE, MS),
-    "finish": (JOB, 1, "succeeded", "", "", "", MS, 1),
-    "hand_back": (JOB, 1, MS),
-    "heartbeat": (MS, JOB, 1),
-    "hook_done": (HOOK, 1, "delivered", 0, "{}", MS, 9),
-    "hook_replay": (HOOK, "o"),
-    "key_revoke": (KEY,),
-    "tokens": (MS, JOB, 1, 0, "text", "{}"),
-    "watch": (JOB, ""),
+    "batches/chunks_ready": ("x", BATCH, 1, 1),
+    "batches/segment_stored": ("x", BATCH, 0, "part", 1, 1, 0, 1, "code", 1),
+    "batches/delete": (BATCH, ""),
+    "batches/stop": (BATCH, "cancelled", ""),
+    "batches/next_results": ("x", BATCH, 9),
+    "batches/enqueue_lines": ("x", BATCH, 0, 0, 1, 0, "", *LINE),
+    "batches/finalizing": ("x", BATCH, 1, "code"),
+    "batches/finish": ("x", BATCH, MS, "completed"),
+    "batches/validated": ("x", BATCH, 1, 1, 1, "[]", "", "code", 1),
+    "jobs/start_isolated": (JOB, 1),
+    "jobs/cancel": (JOB, MS, ""),
+    "jobs/claim": (JOB, "w", "token", MS, 3, MS, "", ""),
+    "jobs/delete": (JOB, ""),
+    "files/begin": (FILE, MS, "", 0, 9, 9),
+    "files/delete": (FILE, MS, ""),
+    "files/gone": (FILE,),
+    "files/renew": (FILE, MS),
+    "jobs/finish": (JOB, 1, "succeeded", "", "", "", MS, 1),
+    "jobs/requeue": (JOB, 1, MS),
+    "jobs/heartbeat": (MS, JOB, 1),
+    "webhooks/attempt_done": (HOOK, 1, "delivered", 0, "{}", MS, 9),
+    "webhooks/replay": (HOOK, "o"),
+    "keys/revoke": (KEY,),
+    "jobs/append_text": (MS, JOB, 1, 0, "text", "{}"),
+    "jobs/subscribe": (JOB, ""),
 }
 
 
@@ -84,7 +85,7 @@ def records(keys: Keys) -> list[str]:
 
 @pytest.fixture(scope="module")
 def names() -> set[str]:
-    return {path.stem for path in LUA.glob("*.lua")} - set(SHARED)
+    return set(assemble(read_sources()))
 
 
 def test_all_scripts_are_here(names: set[str]) -> None:
@@ -104,11 +105,11 @@ RECONCILE = (3, 0, MS, MS, 10**9, 200, "bulk", "", "x:queue")
 @pytest.mark.parametrize(
     ("script", "arguments", "index"),
     [
-        ("reconcile", RECONCILE, "zset leases"),
-        ("reconcile", RECONCILE, "zset deadlines"),
-        ("reconcile", RECONCILE, "zset pending:bulk"),
-        ("reconcile", RECONCILE, "zset expiry"),
-        ("release", ("x", "o", 5), "zset held:o"),
+        ("queues/reconcile", RECONCILE, "zset leases"),
+        ("queues/reconcile", RECONCILE, "zset deadlines"),
+        ("queues/reconcile", RECONCILE, "zset pending:bulk"),
+        ("queues/reconcile", RECONCILE, "zset expiry"),
+        ("queues/release_deferred", ("x", "o", 5), "zset held:o"),
     ],
 )
 def test_an_index_without_the_record_holds_nothing_up(
@@ -124,7 +125,7 @@ def test_an_index_without_the_record_holds_nothing_up(
 def test_scores_beyond_the_clock_without_the_record(scratch: redis.Redis) -> None:
     """The clock was set back: these are brought forward, but only where there is a record."""
     keys = {**LEADS, "zset pending:bulk": {JOB: str(10**9)}, "zset leases": {JOB: str(10**9)}}
-    [(_, after)] = Server(scratch).run([(keys, "reconcile", RECONCILE)])
+    [(_, after)] = Server(scratch).run([(keys, "queues/reconcile", RECONCILE)])
     assert records(after) == []
 
 
@@ -132,27 +133,27 @@ def test_a_batch_is_made_of_a_file_that_stands(scratch: redis.Redis) -> None:
     """And leaves nothing behind where it does not: the file may have gone since somebody looked."""
     server = Server(scratch)
     create = (BATCH, "+86400", "k", "hash", MS, FILE, "o", 9, 9, 10**9, "metadata", "{}")
-    [(answer, after)] = server.run([(LEADS, "batch_create", create)])
+    [(answer, after)] = server.run([(LEADS, "batches/create", create)])
     assert (answer, after) == (["no_file", FILE], LEADS)
     stands = {**LEADS, f"hash file:{FILE}": {"id": FILE, "purpose": "batch", "owner": "o"}}
-    [(answer, made)] = server.run([(stands, "batch_create", create)])
+    [(answer, made)] = server.run([(stands, "batches/create", create)])
     assert answer[0] == "created"
-    [(answer, after)] = server.run([(made, "file_delete", (FILE, MS, ""))])
+    [(answer, after)] = server.run([(made, "files/delete", (FILE, MS, ""))])
     assert (answer, after) == ("in_use", made)
 
 
 REFUSED: list[tuple[str, tuple[Any, ...], Keys]] = [
     (
-        "create",
+        "jobs/create",
         (JOB, "bulk", "", "{}", "{}", "", "", "k", "hash", MS, "", "", "o", 1, 0, "", "", "", 9, 9, 0, ""),
         {},
     ),
     (
-        "batch_create",
+        "batches/create",
         (BATCH, "+86400", "k", "hash", MS, FILE, "key_o", 9, 9, 10**9, "metadata", "{}"),
         {"hash key:key_o": {"max_batches": "0"}, f"hash file:{FILE}": {"id": FILE}},
     ),
-    ("file_create", (FILE, 1, "a", "batch", "", "k", "hash", MS, "o"), {}),
+    ("files/create", (FILE, 1, "a", "batch", "", "k", "hash", MS, "o"), {}),
 ]
 
 

@@ -198,8 +198,8 @@ def test_scripts_that_run_twice_count_once(
         store.cancel(job.id)
     counted(store, owner)
     for job in (single, *several):
-        once("delete", job.id, owner)
-        once("delete", job.id, owner)
+        once("jobs/delete", job.id, owner)
+        once("jobs/delete", job.id, owner)
     assert counted(store, owner) == 0
 
 
