@@ -136,20 +136,21 @@ class BatchStore:
             "default_model": new.default_model,
             "choose_from": json.dumps(new.choose_from),
         }
-        answer, record = self._run(
-            "batches/create",
-            new.id,
-            f"+{WINDOW_S}" if new.deadline is None else str(round(new.deadline * 1000)),
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            new.input_file_id,
-            new.owner,
-            self._settings.max_files,
-            self._settings.max_files_bytes,
-            self._settings.max_stored_bytes,
-            *(value for pair in fields.items() for value in pair),
-        )
+        arguments = {
+            "id": new.id,
+            "expires_at_ms": None if new.deadline is None else round(new.deadline * 1000),
+            "expires_in_ms": WINDOW_S * 1000,
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "input_file_id": new.input_file_id,
+            "owner": new.owner,
+            "max_files": self._settings.max_files,
+            "max_files_bytes": self._settings.max_files_bytes,
+            "max_stored_bytes": self._settings.max_stored_bytes,
+        }
+        further = (value for pair in fields.items() for value in pair)
+        answer, record = self._run("batches/create", arguments, *further)
         if answer == "conflict":
             raise IdempotencyConflict(record)
         if answer == "files":
@@ -233,17 +234,17 @@ class BatchStore:
         answer = self._run("leader/lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
-        _, now, outstanding, held, active, cleanup, keys, known = answer
-        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in active}
+        found = pairs(answer[1:])
+        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in found["active"]}
         return Work(
-            int(now) / 1000,
-            _by_lane(outstanding),
-            _by_lane(held),
-            [Active(self._led[text], live, ended) for text, live, ended in active],
-            cleanup,
-            {owner: float(weight) for owner, weight, _ in keys},
-            frozenset(owner for owner, _, spent in keys if spent),
-            frozenset(known),
+            int(found["now"]) / 1000,
+            _by_lane(found["outstanding"]),
+            _by_lane(found["held"]),
+            [Active(self._led[text], live, ended) for text, live, ended in found["active"]],
+            found["cleanup"],
+            {owner: float(weight) for owner, weight, _ in found["keys"]},
+            frozenset(owner for owner, _, spent in found["keys"] if spent),
+            frozenset(found["known"]),
         )
 
     def renew(self, token: str) -> None:
@@ -285,12 +286,16 @@ class BatchStore:
         model: str | None,
     ) -> None:
         """The whole file is read; invalid: codes and how many lines have each. Raises LeadLost."""
-        codes = (value for pair in invalid.items() for value in pair)
-        dumped = json.dumps(list(errors), ensure_ascii=False)
-        count = sum(invalid.values())
-        _check(
-            self._run("batches/validated", token, batch_id, chunks, lines, count, dumped, model or "", *codes)
-        )
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "chunks": chunks,
+            "lines": lines,
+            "invalid": sum(invalid.values()),
+            "model": model or "",
+            "codes": dict(invalid),
+        }
+        _check(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
 
     def fill(
         self,
@@ -303,22 +308,28 @@ class BatchStore:
         """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
         is nothing to send any more, or somebody sent these already. Raises LeadLost.
         """
-        flat = (
-            value
+        lines = [
+            {
+                "job_id": job_id,
+                "number": line.number,
+                "custom_id": line.custom_id,
+                "model": line.model,
+                "preview": line.preview,
+                "max_tokens": json.loads(line.request).get("max_tokens", 0),
+            }
             for job_id, line in jobs
-            for value in (
-                job_id,
-                line.number,
-                line.custom_id,
-                line.model,
-                line.request,
-                line.preview,
-                json.loads(line.request).get("max_tokens", 0),
-            )
-        )
-        status = self._run(
-            "batches/enqueue_lines", token, batch.id, batch.chunk, batch.place, *after, lane, *flat
-        )
+        ]
+        arguments = {
+            "token": token,
+            "id": batch.id,
+            "chunk": batch.chunk,
+            "offset": batch.place,
+            "next_chunk": after[0],
+            "next_offset": after[1],
+            "lane": lane,
+            "lines": lines,
+        }
+        status = self._run("batches/enqueue_lines", arguments, *(line.request for _, line in jobs))
         _check(status)
         return bool(status == "ok")
 
@@ -343,8 +354,19 @@ class BatchStore:
 
         False where a part of this number was counted before. Raises LeadLost.
         """
-        flat = (value for pair in codes.items() for value in pair)
-        status = self._run("batches/segment_stored", token, batch_id, number, part, taken, *tokens, *flat)
+        input_tokens, cached_tokens, output_tokens = tokens
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "number": number,
+            "name": part,
+            "results": taken,
+            "input_tokens": input_tokens,
+            "cached_tokens": cached_tokens,
+            "output_tokens": output_tokens,
+            "codes": dict(codes),
+        }
+        status = self._run("batches/segment_stored", arguments)
         _check(status)
         return bool(status == "ok")
 

@@ -188,14 +188,19 @@ class DeliveryStore:
         free: how many the caller can send besides what it does. held: those that it is sending, by owner and
         host. At most most_to_one go to a host; of either an owner gets its share (tasks/webhook_slots.py).
         """
-        sending = json.dumps([(owner, host, count) for (owner, host), count in held.items()])
-        bounds = most, free, most_to_one, MOST_LOST, *self._bounds()
-        wait, now, *flat = self._run("webhooks/lease_due", round(self.lease_s * 1000), *bounds, sending)
+        arguments = {
+            "lease_ms": round(self.lease_s * 1000),
+            "most": most,
+            "free": free,
+            "most_to_one": most_to_one,
+            "most_lost": MOST_LOST,
+            **self._bounds(),
+            "sending": [(owner, host, count) for (owner, host), count in held.items()],
+        }
+        wait, now, *deliveries = self._run("webhooks/lease_due", arguments)
         due = [
             Due(name, int(number), int(tries), owner, url, host, body.encode(), int(now) / 1000)
-            for name, number, tries, owner, url, host, body in zip(
-                *(flat[i::7] for i in range(7)), strict=True
-            )
+            for name, number, tries, owner, url, host, body in deliveries
         ]
         return due, None if int(wait) < 0 else int(wait) / 1000
 
@@ -208,11 +213,17 @@ class DeliveryStore:
             "status_code": attempt.status_code,
             "error": attempt.error,
         }
-        end = (status.value, round(delay_s * 1000), json.dumps(noted, ensure_ascii=False))
-        return bool(self._run("webhooks/attempt_done", due.id, due.number, *end, *self._bounds()))
+        arguments = {
+            "id": due.id,
+            "fence": due.number,
+            "status": status,
+            "delay_ms": round(delay_s * 1000),
+            **self._bounds(),
+        }
+        return bool(self._run("webhooks/attempt_done", arguments, json.dumps(noted, ensure_ascii=False)))
 
-    def _bounds(self) -> tuple[int, int]:
-        return self._ttl_ms, self._settings.webhook_log
+    def _bounds(self) -> dict[str, int]:
+        return {"ttl_ms": self._ttl_ms, "kept": self._settings.webhook_log}
 
     def _load(self, ids: Sequence[str], owner: str, object_id: str | None = None) -> list[Delivery]:
         """Those of them that there are, and are the owner's."""

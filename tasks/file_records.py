@@ -108,8 +108,15 @@ class FileRecords:
         Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
         s = self._settings
-        limits = (s.max_files, s.max_files_bytes)
-        answer, *told = self._scripts.run("files/begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
+        arguments = {
+            "id": file_id,
+            "lease_ms": WRITER_LEASE_MS,
+            "owner": owner,
+            "most_bytes": most_bytes,
+            "max_files": s.max_files,
+            "max_files_bytes": s.max_files_bytes,
+        }
+        answer, *told = self._scripts.run("files/begin", arguments)
         if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")
         if answer == "files":
@@ -125,18 +132,18 @@ class FileRecords:
         Raises IdempotencyConflict, and FileStoreUnavailable for an object that has been given up. Safe to
         repeat with the same NewFile.
         """
-        answer = self._scripts.run(
-            "files/create",
-            new.id,
-            new.bytes,
-            new.filename,
-            new.purpose.value,
-            "" if new.expires_after_s is None else new.expires_after_s * 1000,
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            new.owner,
-        )
+        arguments = {
+            "id": new.id,
+            "bytes": new.bytes,
+            "filename": new.filename,
+            "purpose": new.purpose,
+            "expires_in_ms": None if new.expires_after_s is None else new.expires_after_s * 1000,
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "owner": new.owner,
+        }
+        answer = self._scripts.run("files/create", arguments)
         if answer[0] == "conflict":
             raise IdempotencyConflict(answer[1])
         if answer[0] == "lost":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from tasks import ids
@@ -54,7 +54,7 @@ class KeyStore:
     def list(self) -> list[ApiKey]:
         """All that were ever made, the oldest first."""
         return [
-            ApiKey.from_hash(pairs(record), *map(int, counts))
+            ApiKey.from_hash(pairs(record), **pairs(counts))
             for record, *counts in self._scripts.run("keys/list")
         ]
 
@@ -85,7 +85,7 @@ class KeyStore:
         answer, *rest = self._scripts.run("keys/admit", digest(secret) if secret else "")
         if not rest:
             return Admission(KeyStanding(answer))
-        return _admission(KeyStanding(answer), rest)
+        return _admission(KeyStanding(answer), pairs(rest))
 
 
 def digest(secret: str) -> str:
@@ -120,12 +120,17 @@ def check_keys(settings: Settings) -> None:
         )
 
 
-def _admission(standing: KeyStanding, values: Sequence[str]) -> Admission:
-    key_id, requests, left, free_ms, next_ms, tokens, tokens_left, day_ms = values
+def _admission(standing: KeyStanding, fields: Mapping[str, str]) -> Admission:
     return Admission(
         standing,
-        key_id,
-        Rate(int(requests), int(left), int(free_ms) / 1000) if requests else None,
-        Rate(int(tokens), int(tokens_left), int(day_ms) / 1000) if tokens else None,
-        int(next_ms) / 1000,
+        fields["id"],
+        _rate(fields, "requests"),
+        _rate(fields, "tokens"),
+        int(fields["next_ms"]) / 1000,
     )
+
+
+def _rate(fields: Mapping[str, str], name: str) -> Rate | None:
+    if not fields[name]:
+        return None
+    return Rate(int(fields[name]), int(fields[f"{name}_left"]), int(fields[f"{name}_ms"]) / 1000)

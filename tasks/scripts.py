@@ -1,12 +1,15 @@
 """The Lua scripts in tasks/lua: one script is one change, whole or not at all.
 
 The first line of a script names the files of tasks/lua/lib that it uses, as in "-- needs: base, jobs"; these
-list the keys, and are put before it with those that they need themselves. A script that cannot run, or whose
-answer is late, raises StoreUnavailable.
+list the keys, and are put before it with those that they need themselves. A script that would take more than
+five arguments takes an object, as JSON. Texts that may be long and are only stored come behind it as they
+are: Redis serves nobody else while it decodes. A script that cannot run, or whose answer is late, raises
+StoreUnavailable.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +21,8 @@ from redis.commands.core import Script
 
 from tasks.errors import StoreUnavailable
 from tasks.figures import timing_redis
+
+Argument = str | int | Mapping[str, Any]
 
 _LUA = Path(__file__).parent / "lua"
 _LIBRARY = "lib/"
@@ -33,9 +38,17 @@ class Scripts:
             name: client.register_script(text) for name, text in assemble(read_sources()).items()
         }
 
-    def run(self, name: str, *args: str | int) -> Any:
+    def run(self, name: str, *args: Argument) -> Any:
         with answering():
-            return self._scripts[name](keys=[self._prefix], args=args)
+            return self._scripts[name](keys=[self._prefix], args=[encode(arg) for arg in args])
+
+
+def encode(argument: Argument) -> str | int:
+    """An object as JSON, without its fields that are None: they would be cjson.null, which is true in Lua."""
+    if isinstance(argument, str | int):
+        return argument
+    fields = {name: value for name, value in argument.items() if value is not None}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def read_sources() -> dict[str, str]:
@@ -76,8 +89,8 @@ def _in_order(sources: Mapping[str, str], name: str, users: tuple[str, ...]) -> 
     return [*parts, name]
 
 
-def pairs(flat: Sequence[str]) -> dict[str, str]:
-    """A hash as Redis lists it."""
+def pairs(flat: Sequence[Any]) -> dict[str, Any]:
+    """A hash as Redis lists it, or names and values that a script returns."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 

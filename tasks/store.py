@@ -7,7 +7,6 @@ Redis does not answer in time.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +26,11 @@ from tasks.errors import (
     LimitReached,
     StorageLimit,
 )
-from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview
+from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
 from tasks.queues import list_key
 from tasks.redis_clients import make_client
 from tasks.redis_options import tls_options
-from tasks.scripts import Scripts, answering, pairs
+from tasks.scripts import Argument, Scripts, answering, pairs
 from tasks.settings import Settings
 from tasks.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
 
@@ -80,6 +79,28 @@ class Claim:
     traceparent: str = ""
     alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
     lane: str = ""
+
+    @classmethod
+    def from_fields(cls, job_id: str, fields: Mapping[str, Any]) -> Claim:
+        """By the names of claim.lua."""
+        return cls(
+            job_id=job_id,
+            fence=int(fields["fence"]),
+            attempts=int(fields["attempts"]),
+            request=joined(fields["request"], fields["shared"], fields["prompt"]),
+            model=fields["model"] or None,
+            priority=Priority(fields["priority"]),
+            deadline=seconds(fields["deadline"]),
+            created_at=int(fields["created_at"]) / 1000,
+            claimed_at=int(fields["now"]) / 1000,
+            preview=fields["preview"],
+            watched=fields["watched"] == "1",
+            queued_at=int(fields["queued_at"]) / 1000,
+            batch_id=fields["batch"] or None,
+            traceparent=fields["traceparent"],
+            alone=fields["alone"] == "1",
+            lane=fields["lane"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,36 +181,32 @@ class JobStore:
         ids = [new.id, *(new_job_id() for _ in variants[1:])]
         requests = [{**new.request, **variant} for variant in variants]
         parts = split(new.request, variants)
-        previews = [preview(request) for request in requests]
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
-        further = zip(ids[1:], parts.own[1:], previews[1:], parts.places[1:], strict=True)
-        answer, *told = self._run(
-            "jobs/create",
-            new.id,
-            new.priority.value,
-            new.model or "",
-            parts.own[0],
-            _dump(new.metadata),
-            "" if deadline_ms is None else deadline_ms,
-            previews[0],
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            "1" if new.watched else "",
-            "" if new.keep_s is None else round(new.keep_s * 1000),
-            new.owner,
-            new.request.get("max_tokens", 0),
-            self._settings.max_queued,
-            "" if new.webhook is None else new.webhook.stored(),
-            new.traceparent,
-            self._settings.max_stored_bytes,
-            result_bytes(new.request),
-            parts.common,
-            len(parts.prompts),
-            *parts.prompts,
-            parts.places[0],
-            *itertools.chain.from_iterable(further),
-        )
+        jobs = [
+            {"id": job_id, "preview": preview(request), "prompt": place}
+            for job_id, request, place in zip(ids, requests, parts.places, strict=True)
+        ]
+        arguments = {
+            "priority": new.priority,
+            "model": new.model or "",
+            "metadata": dump(new.metadata),
+            "deadline_ms": deadline_ms,
+            "owner": new.owner,
+            "watched": new.watched,
+            "traceparent": new.traceparent,
+            "keep_ms": None if new.keep_s is None else round(new.keep_s * 1000),
+            "webhook": None if new.webhook is None else new.webhook.stored(),
+            "max_tokens": new.request.get("max_tokens", 0),
+            "reserved_bytes": result_bytes(new.request),
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "max_queued": self._settings.max_queued,
+            "max_stored_bytes": self._settings.max_stored_bytes,
+            "jobs": jobs,
+        }
+        shared = [parts.common, *parts.prompts] if parts.common else []
+        answer, *told = self._run("jobs/create", arguments, *parts.own, *shared)
         if answer == "conflict":
             raise IdempotencyConflict(told[0])
         if answer in FULL:
@@ -237,14 +254,19 @@ class JobStore:
         With filters, a page may have fewer than there are, or none, where few of those looked at fit; the
         next begins behind `last_id`. Raises JobNotFound for an unknown `after`.
         """
-        filters = [text for pair in (metadata or {}).items() for text in pair]
-        wanted, below = status.value if status else "", ""
+        look: dict[str, Any] = {
+            "status": status,
+            "after": after,
+            "limit": limit,
+            "owner": owner,
+            "looks": LOOK_RECORDS,
+            "filters": dict(metadata or {}),
+        }
         for _ in range(MOST_LOOKS):
-            look = wanted, after or "", below, limit, owner or "", LOOK_RECORDS
-            answer = self._run("jobs/list", *look, *filters)
+            answer = self._run("jobs/list", look)
             if answer[0] == "unknown":
                 raise JobNotFound(after or "")
-            more, below, last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
+            more, look["below"], last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
             if ids or not more:
                 break
         with answering(), self.redis.pipeline(transaction=False) as pipe:
@@ -282,34 +304,23 @@ class JobStore:
         last_alone: the worker does as Claim.alone says. model: what it serves. A job for another model that
         is known waits for that one from now on, and its message must be sent.
         """
-        s = self._settings
-        limits = (s.lease_ms, s.max_attempts, self.ttl_ms)
-        answer = self._run("jobs/claim", job_id, worker, token, *limits, "1" if last_alone else "", model)
+        arguments = {
+            "id": job_id,
+            "worker": worker,
+            "claim_token": token,
+            "lease_ms": self._settings.lease_ms,
+            "max_attempts": self._settings.max_attempts,
+            "ttl_ms": self.ttl_ms,
+            "model": model,
+            "isolates": last_alone,
+        }
+        answer = self._run("jobs/claim", arguments)
         if answer[0] == "elsewhere":
             _, lane, other, line = answer
             return Unsent(job_id, Priority(other), line, lane)
         if answer[0] != "claimed":
             return Refusal(answer[0])
-        fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
-        shown, watched, queued_at, batch_id, traceparent, alone, lane, *shared = rest
-        return Claim(
-            job_id=job_id,
-            fence=int(fence),
-            attempts=int(attempts),
-            request=joined(request, *shared),
-            model=model or None,
-            priority=Priority(priority),
-            deadline=int(deadline) / 1000 if deadline else None,
-            created_at=int(created_at) / 1000,
-            claimed_at=int(now) / 1000,
-            preview=shown,
-            watched=watched == "1",
-            queued_at=int(queued_at) / 1000,
-            batch_id=batch_id or None,
-            traceparent=traceparent,
-            alone=alone == "1",
-            lane=lane,
-        )
+        return Claim.from_fields(job_id, pairs(answer[1:]))
 
     def begin(self, job_id: str, fence: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
@@ -350,9 +361,15 @@ class JobStore:
 
         model: the one that ran it, for a job that names none.
         """
-        end = (status.value, _dump(result), _dump(error), model)
-        tokens = (result or {}).get("usage", {}).get("total_tokens", 0)
-        return bool(self._run("jobs/finish", job_id, fence, *end, self.ttl_ms, tokens) == 1)
+        end = {
+            "id": job_id,
+            "fence": fence,
+            "status": status,
+            "model": model,
+            "ttl_ms": self.ttl_ms,
+            "tokens": (result or {}).get("usage", {}).get("total_tokens", 0),
+        }
+        return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
@@ -374,27 +391,21 @@ class JobStore:
             queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
         else:
             queues = [(p.value, lane, str(count)) for (p, lane), count in waiting.items()]
-        answer = self._run(
-            "queues/reconcile",
-            s.max_attempts,
-            int(s.resend_after_s * 1000),
-            self.ttl_ms,
-            s.lease_ms,
-            gap_ms,
-            RECONCILE_LIMIT,
-            *itertools.chain(*queues),
+        arguments = {
+            "max_attempts": s.max_attempts,
+            "resend_after_ms": int(s.resend_after_s * 1000),
+            "ttl_ms": self.ttl_ms,
+            "lease_ms": s.lease_ms,
+            "gap_ms": gap_ms,
+            "limit": RECONCILE_LIMIT,
+            "queues": queues,
+        }
+        counts, *jobs = self._run("queues/reconcile", arguments)
+        unsent = tuple(
+            Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in jobs
         )
-        requeued, lost, expired, resent, dropped, full, *unsent = answer
-        each = zip(unsent[::4], unsent[1::4], unsent[2::4], unsent[3::4], strict=True)
-        return Reconciled(
-            requeued,
-            lost,
-            expired,
-            resent,
-            dropped,
-            bool(full),
-            tuple(Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in each),
-        )
+        done = pairs(counts)
+        return Reconciled(**{**done, "full": bool(done["full"])}, unsent=unsent)
 
     @property
     def settings(self) -> Settings:
@@ -417,7 +428,7 @@ class JobStore:
     def _key(self, job_id: str) -> str:
         return f"{self.prefix}job:{job_id}"
 
-    def _run(self, name: str, *args: str | int) -> Any:
+    def _run(self, name: str, *args: Argument) -> Any:
         return self.scripts.run(name, *args)
 
 

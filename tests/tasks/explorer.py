@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import redis
 
-from tasks.scripts import assemble, read_sources
+from tasks.scripts import Argument, assemble, encode, read_sources
 
 PREFIX = "x:"
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
@@ -70,7 +70,7 @@ class Server:
             name: str(client.script_load(WRAPPED % text)) for name, text in assemble(sources).items()
         }
 
-    def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
+    def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it; equal calls are made once.
 
         Many are equal: states often differ in what the actors remember alone.
@@ -80,7 +80,7 @@ class Server:
         for keys, name, arguments in calls:
             if id(keys) not in texts:
                 texts[id(keys)] = json.dumps(_flat(keys))
-            wanted.append((name, texts[id(keys)], tuple(arguments)))
+            wanted.append((name, texts[id(keys)], tuple(map(encode, arguments))))
         distinct = list(dict.fromkeys(wanted))
         with self._client.pipeline(transaction=False) as pipe:
             for name, text, given in distinct:
@@ -100,7 +100,7 @@ class Step(Generic[S]):
     name: str
     then: Callable[[Any, Keys], S]
     script: str | None = None
-    arguments: Sequence[str | int] = ()
+    arguments: Sequence[Argument] = ()
     own: bool = True
 
 

@@ -17,6 +17,7 @@ from tasks.files import FileStore
 from tasks.key import Limits
 from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tests.files import Kept
 from tests.servers import RedisServer, fast_settings
@@ -147,7 +148,7 @@ def test_scripts_that_run_twice_count_once(
     """As when a connection broke before the answer."""
     once = store.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 

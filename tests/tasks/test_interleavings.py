@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from tasks.scripts import Argument, pairs
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 
 JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
@@ -28,8 +29,15 @@ MESSAGES = 2  # copies of the job's message in the queue at most
 MS = 1000
 TTL = 10**9  # ms; no record is dropped here
 NEVER = 10**9  # ms
-RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200)
-RECONCILE += ("bulk", "", PREFIX + LIST, "bulk", MODEL, PREFIX + LIST)
+RECONCILE = {
+    "max_attempts": CAP,
+    "resend_after_ms": RESEND * MS,
+    "ttl_ms": TTL,
+    "lease_ms": LEASE * MS,
+    "gap_ms": NEVER,
+    "limit": 200,
+    "queues": [("bulk", "", PREFIX + LIST), ("bulk", MODEL, PREFIX + LIST)],
+}
 TERMINAL = ("succeeded", "failed", "cancelled", "expired")
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" for status in TERMINAL]})
 WORKERS = ("a", "b")
@@ -101,46 +109,43 @@ class State:
         return replace(self, keys=keys)
 
 
+def finish(fence: int, status: str) -> Argument:
+    return {"id": JOB, "fence": fence, "status": status, "model": "", "ttl_ms": TTL, "tokens": TOOK}
+
+
 class JobLife(Model[State]):
     """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too.
 
-    deadline: ms, or "". model: that it asks for, not known when it was created, but by now. serve: what the
+    deadline: ms, or None. model: that it asks for, not known when it was created, but by now. serve: what the
     workers have. ends: the statuses in which the job has been seen.
     """
 
     def __init__(
         self,
         server: Server,
-        deadline: int | str = "",
+        deadline: int | None = None,
         model: str = "",
         serve: tuple[str, str] = ("", ""),
     ) -> None:
         self._model, self._serve = model, serve
-        create = (
-            JOB,
-            "bulk",
-            model,
-            "{}",
-            "{}",
-            deadline,
-            "",
-            "",
-            "",
-            0,
-            "",
-            "",
-            OWNER,
-            SET_ASIDE,
-            1000,
-            HOOK,
-            "",
-            10**9,
-            RESERVED,
-            "",
-            0,
-            "",
-        )
-        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "jobs/create", create)])
+        create = {
+            "priority": "bulk",
+            "model": model,
+            "metadata": "{}",
+            "deadline_ms": deadline,
+            "owner": OWNER,
+            "watched": False,
+            "traceparent": "",
+            "webhook": HOOK,
+            "max_tokens": SET_ASIDE,
+            "reserved_bytes": RESERVED,
+            "idempotency_key": "",
+            "max_queued": 1000,
+            "max_stored_bytes": 10**9,
+            "idempotency_ttl_ms": 0,
+            "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+        }
+        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "jobs/create", (create, "{}"))])
         if model:
             keys["zset models"] = {model: "1"}
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
@@ -169,7 +174,7 @@ class JobLife(Model[State]):
         def reconciled(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
                 after = replace(state, keys=keys)
-                return after.with_messages(queued + len(answer[6:]) // 4) if sent else after
+                return after.with_messages(queued + len(answer[1:])) if sent else after
 
             return then
 
@@ -178,8 +183,10 @@ class JobLife(Model[State]):
 
         return [
             Step("time passes", tick),
-            Step("reconcile", reconciled(sent=True), "queues/reconcile", RECONCILE),
-            Step("reconcile, message lost", reconciled(sent=False), "queues/reconcile", RECONCILE, own=False),
+            Step("reconcile", reconciled(sent=True), "queues/reconcile", (RECONCILE,)),
+            Step(
+                "reconcile, message lost", reconciled(sent=False), "queues/reconcile", (RECONCILE,), own=False
+            ),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
             Step(
                 "cancel", lambda _, keys: replace(state, keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
@@ -201,7 +208,7 @@ class JobLife(Model[State]):
             return steps
         steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
         if worker.stage == "taken":
-            claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
+            claim = self._claim(index, worker)
             steps.append(
                 Step(
                     f"{name} claims",
@@ -222,7 +229,7 @@ class JobLife(Model[State]):
         elif worker.stage in HOLDING:
             steps += self._of_running(state, index)
         else:
-            again = (JOB, worker.fence, "failed", "", "{}", "", TTL, TOOK)
+            again = (finish(worker.fence, "failed"), "", "{}")
             steps.append(
                 Step(
                     f"{name} writes again",
@@ -237,9 +244,9 @@ class JobLife(Model[State]):
 
     def _of_running(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
-        claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
+        claim = self._claim(index, worker)
         status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
-        end = (JOB, worker.fence, status, "{}", "", "", TTL, TOOK)
+        end = (finish(worker.fence, status), "{}", "")
 
         def beaten(answer: Any, keys: Keys) -> State:
             after = replace(state, keys=keys)
@@ -284,6 +291,20 @@ class JobLife(Model[State]):
             Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claim, own=False),
         ]
 
+    def _claim(self, index: int, worker: Worker) -> tuple[Argument]:
+        return (
+            {
+                "id": JOB,
+                "worker": WORKERS[index],
+                "claim_token": worker.token,
+                "lease_ms": LEASE * MS,
+                "max_attempts": CAP,
+                "ttl_ms": TTL,
+                "model": self._serve[index],
+                "isolates": True,
+            },
+        )
+
     def _taken(self, state: State, index: int) -> State:
         after = state.with_messages(len(state.queue) - 1)
         after = replace(after, tokens=state.tokens + 1)
@@ -295,7 +316,8 @@ class JobLife(Model[State]):
             return after.idle(index).with_messages(len(state.queue) + 1)
         if answer[0] != "claimed":
             return after.idle(index)
-        stage, fence = "waiting" if answer[14] == "1" else "running", int(answer[1])
+        claimed = pairs(answer[1:])
+        stage, fence = "waiting" if claimed["alone"] == "1" else "running", int(claimed["fence"])
         enters = stage == "running" and fence != state.workers[index].fence
         after = replace(after, entered=state.entered + enters)
         return after.with_worker(index, stage=stage, fence=fence)

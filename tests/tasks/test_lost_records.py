@@ -9,7 +9,6 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import redis
@@ -19,7 +18,7 @@ from tasks.batches import BatchStore
 from tasks.endpoints import CHAT
 from tasks.errors import FileInUse, FileNotFound
 from tasks.file_records import FileRecords, NewFile, Purpose, new_file_id
-from tasks.scripts import assemble, read_sources
+from tasks.scripts import Argument, assemble, read_sources
 from tasks.store import JobStore
 from tests.tasks.explorer import CLOCK, Keys, Server
 from tests.tasks.helpers import batch_store
@@ -48,29 +47,75 @@ NO_ID = {  # scripts that take none, or make the record of a new one
     "queues/queue_stats",
 }
 JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
-LINE = ("job_1-1", 1, "a", "", "{}", "", 0)
-GONE: dict[str, tuple[str | int, ...]] = {
+LINE = {"job_id": "job_1-1", "number": 1, "custom_id": "a", "model": "", "preview": "", "max_tokens": 0}
+GONE: dict[str, tuple[Argument, ...]] = {
     "batches/chunks_ready": ("x", BATCH, 1, 1),
-    "batches/segment_stored": ("x", BATCH, 0, "part", 1, 1, 0, 1, "code", 1),
+    "batches/segment_stored": (
+        {
+            "token": "x",
+            "id": BATCH,
+            "number": 0,
+            "name": "part",
+            "results": 1,
+            "input_tokens": 1,
+            "cached_tokens": 0,
+            "output_tokens": 1,
+            "codes": {"code": 1},
+        },
+    ),
     "batches/delete": (BATCH, ""),
     "batches/stop": (BATCH, "cancelled", ""),
     "batches/next_results": ("x", BATCH, 9),
-    "batches/enqueue_lines": ("x", BATCH, 0, 0, 1, 0, "", *LINE),
+    "batches/enqueue_lines": (
+        {
+            "token": "x",
+            "id": BATCH,
+            "chunk": 0,
+            "offset": 0,
+            "next_chunk": 1,
+            "next_offset": 0,
+            "lane": "",
+            "lines": [LINE],
+        },
+        "{}",
+    ),
     "batches/finalizing": ("x", BATCH, 1, "code"),
     "batches/finish": ("x", BATCH, MS, "completed"),
-    "batches/validated": ("x", BATCH, 1, 1, 1, "[]", "", "code", 1),
+    "batches/validated": (
+        {"token": "x", "id": BATCH, "chunks": 1, "lines": 1, "invalid": 1, "model": "", "codes": {"code": 1}},
+        "[]",
+    ),
     "jobs/start_isolated": (JOB, 1),
     "jobs/cancel": (JOB, MS, ""),
-    "jobs/claim": (JOB, "w", "token", MS, 3, MS, "", ""),
+    "jobs/claim": (
+        {
+            "id": JOB,
+            "worker": "w",
+            "claim_token": "token",
+            "lease_ms": MS,
+            "max_attempts": 3,
+            "ttl_ms": MS,
+            "model": "",
+        },
+    ),
     "jobs/delete": (JOB, ""),
-    "files/begin": (FILE, MS, "", 0, 9, 9),
+    "files/begin": (
+        {"id": FILE, "lease_ms": MS, "owner": "", "most_bytes": 0, "max_files": 9, "max_files_bytes": 9},
+    ),
     "files/delete": (FILE, MS, ""),
     "files/gone": (FILE,),
     "files/renew": (FILE, MS),
-    "jobs/finish": (JOB, 1, "succeeded", "", "", "", MS, 1),
+    "jobs/finish": (
+        {"id": JOB, "fence": 1, "status": "succeeded", "model": "", "ttl_ms": MS, "tokens": 1},
+        "",
+        "",
+    ),
     "jobs/requeue": (JOB, 1, MS),
     "jobs/heartbeat": (MS, JOB, 1),
-    "webhooks/attempt_done": (HOOK, 1, "delivered", 0, "{}", MS, 9),
+    "webhooks/attempt_done": (
+        {"id": HOOK, "fence": 1, "status": "delivered", "delay_ms": 0, "ttl_ms": MS, "kept": 9},
+        "{}",
+    ),
     "webhooks/replay": (HOOK, "o"),
     "keys/revoke": (KEY,),
     "jobs/append_text": (MS, JOB, 1, 0, "text", "{}"),
@@ -99,7 +144,28 @@ def test_a_script_makes_no_half_of_a_record(scratch: redis.Redis, script: str) -
     assert records(after) == []
 
 
-RECONCILE = (3, 0, MS, MS, 10**9, 200, "bulk", "", "x:queue")
+RECONCILE: tuple[Argument] = (
+    {
+        "max_attempts": 3,
+        "resend_after_ms": 0,
+        "ttl_ms": MS,
+        "lease_ms": MS,
+        "gap_ms": 10**9,
+        "limit": 200,
+        "queues": [("bulk", "", "x:queue")],
+    },
+)
+CREATE_BATCH = {
+    "id": BATCH,
+    "expires_in_ms": 86400 * MS,
+    "idempotency_key": "k",
+    "body_hash": "hash",
+    "idempotency_ttl_ms": MS,
+    "input_file_id": FILE,
+    "max_files": 9,
+    "max_files_bytes": 9,
+    "max_stored_bytes": 10**9,
+}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +179,7 @@ RECONCILE = (3, 0, MS, MS, 10**9, 200, "bulk", "", "x:queue")
     ],
 )
 def test_an_index_without_the_record_holds_nothing_up(
-    scratch: redis.Redis, script: str, arguments: tuple[str | int, ...], index: str
+    scratch: redis.Redis, script: str, arguments: tuple[Argument, ...], index: str
 ) -> None:
     """As after a restore of a Redis that had lost a part."""
     keys = {**LEADS, index: {JOB: "1"}, "hash held": {"o": "1"}}
@@ -132,7 +198,7 @@ def test_scores_beyond_the_clock_without_the_record(scratch: redis.Redis) -> Non
 def test_a_batch_is_made_of_a_file_that_stands(scratch: redis.Redis) -> None:
     """And leaves nothing behind where it does not: the file may have gone since somebody looked."""
     server = Server(scratch)
-    create = (BATCH, "+86400", "k", "hash", MS, FILE, "o", 9, 9, 10**9, "metadata", "{}")
+    create = ({**CREATE_BATCH, "owner": "o"}, "metadata", "{}")
     [(answer, after)] = server.run([(LEADS, "batches/create", create)])
     assert (answer, after) == (["no_file", FILE], LEADS)
     stands = {**LEADS, f"hash file:{FILE}": {"id": FILE, "purpose": "batch", "owner": "o"}}
@@ -142,24 +208,56 @@ def test_a_batch_is_made_of_a_file_that_stands(scratch: redis.Redis) -> None:
     assert (answer, after) == ("in_use", made)
 
 
-REFUSED: list[tuple[str, tuple[Any, ...], Keys]] = [
+REFUSED: list[tuple[str, tuple[Argument, ...], Keys]] = [
     (
         "jobs/create",
-        (JOB, "bulk", "", "{}", "{}", "", "", "k", "hash", MS, "", "", "o", 1, 0, "", "", "", 9, 9, 0, ""),
+        (
+            {
+                "priority": "bulk",
+                "model": "",
+                "metadata": "{}",
+                "owner": "o",
+                "traceparent": "",
+                "max_tokens": 1,
+                "reserved_bytes": 9,
+                "idempotency_key": "k",
+                "body_hash": "hash",
+                "idempotency_ttl_ms": MS,
+                "max_queued": 0,
+                "max_stored_bytes": 9,
+                "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+            },
+            "{}",
+        ),
         {},
     ),
     (
         "batches/create",
-        (BATCH, "+86400", "k", "hash", MS, FILE, "key_o", 9, 9, 10**9, "metadata", "{}"),
+        ({**CREATE_BATCH, "owner": "key_o"}, "metadata", "{}"),
         {"hash key:key_o": {"max_batches": "0"}, f"hash file:{FILE}": {"id": FILE}},
     ),
-    ("files/create", (FILE, 1, "a", "batch", "", "k", "hash", MS, "o"), {}),
+    (
+        "files/create",
+        (
+            {
+                "id": FILE,
+                "bytes": 1,
+                "filename": "a",
+                "purpose": "batch",
+                "idempotency_key": "k",
+                "body_hash": "hash",
+                "idempotency_ttl_ms": MS,
+                "owner": "o",
+            },
+        ),
+        {},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("script", "arguments", "keys"), REFUSED, ids=[each[0] for each in REFUSED])
 def test_what_is_refused_leaves_no_note_of_its_idempotency_key(
-    scratch: redis.Redis, script: str, arguments: tuple[Any, ...], keys: Keys
+    scratch: redis.Redis, script: str, arguments: tuple[Argument, ...], keys: Keys
 ) -> None:
     before = json.loads(json.dumps({**LEADS, **keys}))
     [(answer, after)] = Server(scratch).run([(before, script, arguments)])

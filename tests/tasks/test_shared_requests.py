@@ -12,6 +12,7 @@ from tasks.errors import BudgetSpent, JobNotFound, LimitReached
 from tasks.job import Job, NewJob, Priority, Status
 from tasks.key import Limits
 from tasks.keys import KeyStore
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed
@@ -108,7 +109,7 @@ def test_a_creation_that_is_sent_twice_makes_the_same_jobs(
     """As a client does that lost the connection before the answer."""
     once = store.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 

@@ -16,6 +16,7 @@ from tasks.job import NewJob, Status
 from tasks.key import NOBODY, Limits
 from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tests.servers import RedisServer, fast_settings
@@ -177,7 +178,7 @@ def test_scripts_that_run_twice_count_once(
 ) -> None:
     once = store.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 

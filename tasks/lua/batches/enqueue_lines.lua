@@ -1,23 +1,24 @@
 -- needs: base, job_records, leader, queues, quotas
--- ARGV: leader token, batch id, chunk and place of the first line to send, chunk and place after the last one,
---       lane, then of each line: job id, line number, custom_id, model, request, preview, most tokens of the answer.
+-- ARGV: an object, then the request of each line.
+--       token (of the leader), id, chunk and offset of the first line to send, next_chunk and next_offset of the one
+--       after the last, lane; lines: of each its job id, number, custom_id, model, preview and max_tokens (most of the
+--       answer)
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
-if not leads(ARGV[1]) then return 'lost' end
-local id = ARGV[2]
+local args = cjson.decode(ARGV[1])
+if not leads(args.token) then return 'lost' end
+local id, lane = args.id, args.lane
 local key = P .. 'batch:' .. id
 local batch = redis.call('HMGET', key, 'chunk', 'place', 'ending', 'owner', 'expires_at')
 if batch[3] ~= '' or not redis.call('ZSCORE', P .. 'batches:active', id) then return 'ending' end
-if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end
-redis.call('HSET', key, 'chunk', ARGV[5], 'place', ARGV[6])
+if batch[1] ~= int(args.chunk) or batch[2] ~= int(args.offset) then return 'moved' end
+redis.call('HSET', key, 'chunk', int(args.next_chunk), 'place', int(args.next_offset))
 local metadata = cjson.encode({ batch_id = id })
-local lane = ARGV[7]
-for i = 8, #ARGV, 7 do
-  local job = ARGV[i]
-  add_job(job, 'bulk', batch[4], ARGV[i + 4], metadata, batch[5], ARGV[i + 5], 'model', ARGV[i + 3], 'lane', lane,
-    'batch', id, 'line', ARGV[i + 1], 'custom_id', ARGV[i + 2],
-    unpack(reserve_quota(batch[4], tonumber(ARGV[i + 6]))))
-  wait_in_queue(job, 'bulk', lane)
-  redis.call('SADD', key .. ':live', job)
-  count_in(job, batch[4], lane)
+for i, line in ipairs(args.lines) do
+  add_job(line.job_id, 'bulk', batch[4], ARGV[i + 1], metadata, batch[5], line.preview, 'model', line.model,
+    'lane', lane, 'batch', id, 'line', int(line.number), 'custom_id', line.custom_id,
+    unpack(reserve_quota(batch[4], line.max_tokens)))
+  wait_in_queue(line.job_id, 'bulk', lane)
+  redis.call('SADD', key .. ':live', line.job_id)
+  count_in(line.job_id, batch[4], lane)
 end
 return 'ok'

@@ -1,15 +1,18 @@
 -- needs: base, batches, leader, quotas
--- ARGV: leader token, id, chunks, lines, invalid lines, validation errors JSON, model, then code and count of each
---       reason why lines are invalid.
+-- ARGV: an object, then the validation errors as JSON.
+--       token (of the leader), id, chunks, lines, invalid (how many of them), model ('' for several), codes (why lines
+--       are invalid -> how many)
 -- Returns 'ok', or 'lost' if another leads or has ended it.
-if not leads(ARGV[1]) then return 'lost' end
-local key = P .. 'batch:' .. ARGV[2]
+local args = cjson.decode(ARGV[1])
+if not leads(args.token) then return 'lost' end
+local key = P .. 'batch:' .. args.id
 if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
-if is_over(ARGV[2]) then return 'lost' end
-redis.call('HSET', key, 'validated', 1, 'chunks', ARGV[3], 'total', ARGV[4], 'errors', ARGV[6], 'model', ARGV[7])
-resize(key, redis.call('HGET', key, 'owner'), #ARGV[6])
-redis.call('HINCRBY', key, 'failed', ARGV[5])
-for i = 8, #ARGV, 2 do redis.call('HINCRBY', key .. ':codes', ARGV[i], ARGV[i + 1]) end
+if is_over(args.id) then return 'lost' end
+redis.call('HSET', key, 'validated', 1, 'chunks', int(args.chunks), 'total', int(args.lines), 'errors', ARGV[2],
+  'model', args.model)
+resize(key, redis.call('HGET', key, 'owner'), #ARGV[2])
+redis.call('HINCRBY', key, 'failed', int(args.invalid))
+for code, count in pairs(args.codes) do redis.call('HINCRBY', key .. ':codes', code, int(count)) end
 if redis.call('HGET', key, 'status') == 'validating' then
   redis.call('HSET', key, 'status', 'in_progress', 'in_progress_at', int(NOW))
 end

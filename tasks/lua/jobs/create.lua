@@ -1,25 +1,20 @@
 -- needs: base, idempotency, job_records, queues, quotas
--- ARGV: id, priority, model, request, metadata, deadline ms or '', preview,
---       idempotency key or '', body hash, idempotency ttl ms, '1' for somebody listens or '',
---       how long the record is kept when that is not the usual time, ms or '', owner, most tokens of the answer,
---       how many jobs may be queued in all, webhook as JSON of url, to and events, or '', trace context or '',
---       how many bytes an owner's records may take, bytes to reserve for each result;
---       then, of jobs that are made together, what their requests have in common or '', the number of their
---       prompts, each prompt, which of them is the first job's or '', and of each further job its id, request,
---       preview and prompt. All of that is JSON objects, which joined are the whole requests.
+-- ARGV: an object, then each job's request, and of jobs that are made together what their requests have in common and
+--       each of their prompts. All of these texts are JSON objects, which joined are the whole requests.
+--       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, watched (somebody listens), traceparent,
+--       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
+--       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
+--       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
+--       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
 -- Makes all of the jobs or none. Returns 'created' with ms of now, the lane, and of each job '1' if its message must be
 -- sent by the caller, or '' if its owner's share does not allow it yet; 'existing' with the record; 'conflict' with
 -- the id of the other job; or what is full with its limit and ms until it has room, 0 for unknown:
 -- 'queue' | 'jobs' | 'tokens' | 'storage'.
-local id = ARGV[1]
-local earlier = idempotent('job', ARGV[8], ARGV[9])
+local args = cjson.decode(ARGV[1])
+local jobs = args.jobs
+local id = jobs[1].id
+local earlier = idempotent('job', args.idempotency_key, args.body_hash)
 if earlier then return earlier end
-
-local prompts = tonumber(ARGV[21])
-local jobs = { { id = id, request = ARGV[4], preview = ARGV[7], part = ARGV[22 + prompts] } }
-for i = 23 + prompts, #ARGV, 4 do
-  table.insert(jobs, { id = ARGV[i], request = ARGV[i + 1], preview = ARGV[i + 2], part = ARGV[i + 3] })
-end
 
 -- A client that lost the reply of its first call asks again with the same ids.
 if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
@@ -27,13 +22,15 @@ if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
   local made = redis.call('HMGET', P .. 'job:' .. id, 'created_at', 'lane')
   local answer = { 'created', made[1], made[2] }
   for _, job in ipairs(jobs) do
-    table.insert(answer, redis.call('ZSCORE', queue_key('pending', ARGV[2], made[2]), job.id) and '1' or '')
+    table.insert(answer, redis.call('ZSCORE', queue_key('pending', args.priority, made[2]), job.id) and '1' or '')
   end
   return answer
 end
 
-local priority, owner, tokens = ARGV[2], ARGV[13], tonumber(ARGV[14])
-if redis.call('ZCARD', P .. 'status:queued') + #jobs > tonumber(ARGV[15]) then return { 'queue', { ARGV[15], 0 } } end
+local priority, owner, tokens = args.priority, args.owner, args.max_tokens
+if redis.call('ZCARD', P .. 'status:queued') + #jobs > args.max_queued then
+  return { 'queue', { int(args.max_queued), 0 } }
+end
 if keyed(owner) then
   local limits = redis.call('HMGET', P .. 'key:' .. owner, 'max_jobs', 'tokens_per_day')
   local most_jobs, most_tokens = tonumber(limits[1] or ''), tonumber(limits[2] or '')
@@ -47,46 +44,47 @@ if keyed(owner) then
 end
 
 -- What a job takes that add_job does not know of: the trace context has a fixed length, and is in JOB_BYTES.
-local reserved = tonumber(ARGV[19])
-local further = reserved + #ARGV[16] + (ARGV[8] ~= '' and NOTE_BYTES + 2 * #ARGV[8] or 0)
-local shared, shared_bytes = ARGV[20] ~= '' and P .. 'shared:' .. id, 0
+local webhook, key_bytes = args.webhook or '', #args.idempotency_key
+local further = args.reserved_bytes + #webhook + (key_bytes > 0 and NOTE_BYTES + 2 * key_bytes or 0)
+local common = ARGV[#jobs + 2]
+local shared, shared_bytes = common and P .. 'shared:' .. id, 0
 if shared then
-  shared_bytes = JOB_BYTES + #ARGV[20]
-  for place = 1, prompts do shared_bytes = shared_bytes + #ARGV[21 + place] end
+  shared_bytes = JOB_BYTES
+  for i = #jobs + 2, #ARGV do shared_bytes = shared_bytes + #ARGV[i] end
 end
 local bytes = shared_bytes
-for _, job in ipairs(jobs) do bytes = bytes + further + job_bytes(job.request, ARGV[5], job.preview) end
-local full = storage_full(owner, bytes, ARGV[18])
+for i, job in ipairs(jobs) do bytes = bytes + further + job_bytes(ARGV[i + 1], args.metadata, job.preview) end
+local full = storage_full(owner, bytes, args.max_stored_bytes)
 if full then return full end
 
 if shared then
-  redis.call('HSET', shared, 'rest', ARGV[20], 'stored', int(shared_bytes))
-  for place = 1, prompts do redis.call('HSET', shared, int(place), ARGV[21 + place]) end
+  redis.call('HSET', shared, 'rest', common, 'stored', int(shared_bytes))
+  for i = #jobs + 3, #ARGV do redis.call('HSET', shared, int(i - #jobs - 2), ARGV[i]) end
   count_bytes(owner, shared_bytes)
 end
 
-local lane = lane_of(ARGV[3])
+local lane = lane_of(args.model)
 local room = priority == 'bulk' and tonumber(redis.call('GET', P .. 'bulk_room') or '')
 
-local function create(job)
+local function create(job, request)
   local key = P .. 'job:' .. job.id
-  local seq = add_job(job.id, priority, owner, job.request, ARGV[5], ARGV[6], job.preview, 'model', ARGV[3], 'lane',
-    lane, unpack(reserve_quota(owner, tokens)))
-  redis.call('HSET', key, 'reserved', int(reserved))
+  local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
+    job.preview, 'model', args.model, 'lane', lane, unpack(reserve_quota(owner, tokens)))
+  redis.call('HSET', key, 'reserved', int(args.reserved_bytes))
   resize(key, owner, further)
   if shared then
-    local bytes = #ARGV[20] + redis.call('HSTRLEN', shared, job.part)
-    redis.call('HSET', key, 'shared', id, 'prompt_part', job.part, 'shared_bytes', int(bytes))
+    local shared_by_it = #common + redis.call('HSTRLEN', shared, job.prompt)
+    redis.call('HSET', key, 'shared', id, 'prompt_part', job.prompt, 'shared_bytes', int(shared_by_it))
     redis.call('SADD', shared .. ':jobs', job.id)
   end
   if keyed(owner) then
     redis.call('HSET', key, 'seat', 1)
     redis.call('HINCRBY', P .. 'live', owner, 1)
   end
-  if ARGV[11] ~= '' then redis.call('HSET', key, 'watched', ARGV[11]) end
-  if ARGV[17] ~= '' then redis.call('HSET', key, 'traceparent', ARGV[17]) end
-  if ARGV[12] ~= '' then redis.call('HSET', key, 'keep_ms', ARGV[12]) end
-  if ARGV[16] ~= '' then redis.call('HSET', key, 'webhook', ARGV[16]) end
+  if args.watched then redis.call('HSET', key, 'watched', 1) end
+  if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
+  if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
+  if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
   if room and (holds(lane) or outstanding(lane) >= room) then
     redis.call('ZADD', P .. 'held:' .. account(owner, lane), seq, job.id)
     redis.call('HINCRBY', P .. 'held', account(owner, lane), 1)
@@ -99,6 +97,6 @@ local function create(job)
 end
 
 local answer = { 'created', int(NOW), lane }
-for _, job in ipairs(jobs) do table.insert(answer, create(job)) end
-note_key('job', ARGV[8], ARGV[9], id, ARGV[10])
+for i, job in ipairs(jobs) do table.insert(answer, create(job, ARGV[i + 1])) end
+note_key('job', args.idempotency_key, args.body_hash, id, int(args.idempotency_ttl_ms))
 return answer

@@ -1,19 +1,21 @@
 -- needs: base, jobs
--- ARGV: status or '', id to start after or '', sequence number to start below or '', limit, owner or '' for all, most
---       records to look at, then name and value of each metadata filter.
+-- ARGV: an object of status, after (the id to start after), below (the sequence number to start below), limit, owner,
+--       looks (most records to look at), filters (metadata, name -> value); of these status, after, below and owner may
+--       be absent.
 -- A page ends early where its records would be larger than PAGE_BYTES together, or enough were looked at.
 -- Returns 'unknown' if there is no such id to start after, else 'ok', 1 or 0 for more, the sequence number and the id
 -- of the last record that was looked at if there are more to look at, '' and '' otherwise, and the ids.
+local args = cjson.decode(ARGV[1])
 local CHUNK = 200
 local PAGE_BYTES = 4194304
-local status, owner, limit, most = ARGV[1], ARGV[5], tonumber(ARGV[4]), tonumber(ARGV[6])
-local base = owner == '' and P .. 'jobs' or P .. 'owner:' .. owner .. ':jobs'
+local status, owner, filters = args.status, args.owner, args.filters
+local base = not owner and P .. 'jobs' or P .. 'owner:' .. owner .. ':jobs'
 
 local below = '+inf'
-if ARGV[3] ~= '' then
-  below = '(' .. ARGV[3]
-elseif ARGV[2] ~= '' then
-  local seq = redis.call('ZSCORE', base, ARGV[2])
+if args.below then
+  below = '(' .. args.below
+elseif args.after then
+  local seq = redis.call('ZSCORE', base, args.after)
   if not seq then return { 'unknown' } end
   below = '(' .. seq
 end
@@ -21,22 +23,21 @@ end
 -- Who may see everything walks the smallest index. Any other walks its own: the time that the common ones take tells
 -- what others have in them.
 local walked = base
-if owner == '' then
+if not owner then
   local indexes = { base }
-  if status ~= '' then table.insert(indexes, P .. 'status:' .. status) end
-  for i = 7, #ARGV, 2 do table.insert(indexes, meta_key(ARGV[i], ARGV[i + 1])) end
+  if status then table.insert(indexes, P .. 'status:' .. status) end
+  for name, value in pairs(filters) do table.insert(indexes, meta_key(name, value)) end
   table.sort(indexes, function(a, b) return redis.call('ZCARD', a) < redis.call('ZCARD', b) end)
   walked = indexes[1]
 end
 
 local function fits(id)
-  if status == '' and #ARGV < 7 then return true end
+  if not status and not next(filters) then return true end
   local record = redis.call('HMGET', P .. 'job:' .. id, 'status', 'metadata')
-  if status ~= '' and record[1] ~= status then return false end
-  if #ARGV < 7 then return true end
+  if status and record[1] ~= status then return false end
   local metadata = cjson.decode(record[2] or '{}')
-  for i = 7, #ARGV, 2 do
-    if metadata[ARGV[i]] ~= ARGV[i + 1] then return false end
+  for name, value in pairs(filters) do
+    if metadata[name] ~= value then return false end
   end
   return true
 end
@@ -44,21 +45,21 @@ end
 local page, bytes, looked, full, last = {}, 0, 0, false, nil
 local ids
 repeat
-  ids = redis.call('ZREVRANGEBYSCORE', walked, below, '-inf', 'LIMIT', 0, math.min(CHUNK, most - looked))
+  ids = redis.call('ZREVRANGEBYSCORE', walked, below, '-inf', 'LIMIT', 0, math.min(CHUNK, args.looks - looked))
   for _, id in ipairs(ids) do
     looked = looked + 1
     if fits(id) then
       for _, field in ipairs({ 'request', 'result' }) do
         bytes = bytes + redis.call('HSTRLEN', P .. 'job:' .. id, field)
       end
-      full = #page == limit or (#page > 0 and bytes > PAGE_BYTES)
+      full = #page == args.limit or (#page > 0 and bytes > PAGE_BYTES)
       if full then break end
       table.insert(page, id)
     end
     last = id
   end
   if #ids > 0 then below = '(' .. redis.call('ZSCORE', walked, ids[#ids]) end
-until full or #ids == 0 or looked >= most
+until full or #ids == 0 or looked >= args.looks
 
 if full then return { 'ok', 1, '', '', unpack(page) } end
 if #ids == 0 or not last then return { 'ok', 0, '', '', unpack(page) } end

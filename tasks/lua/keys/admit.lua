@@ -1,8 +1,8 @@
 -- needs: base, quotas
 -- ARGV: SHA-256 of a key, or ''. A request of whoever holds it takes its place among those of the minute.
--- Returns 'never' when no key was ever made, 'none' when none stands, 'unknown' for another, else 'ok' or 'limited',
--- the id, requests a minute or '', how many are left, ms until all are, ms until the next is,
--- tokens a day or '', how many are left, ms until all are.
+-- Returns 'never' when no key was ever made, 'none' when none stands, 'unknown' for another, else 'ok' or 'limited' with
+-- names and values: id, requests a minute or '', requests_left, ms until all are free (requests_ms) and until the next
+-- is (next_ms), tokens a day or '', tokens_left, ms until all are free (tokens_ms).
 local MINUTE_MS = 60000
 local id = ARGV[1] ~= '' and redis.call('HGET', P .. 'keys', ARGV[1])
 if not id then
@@ -30,5 +30,6 @@ if tokens then
   local spent, _, ends = spent_today(id)
   tokens_left, ends_in = math.max(0, tokens - spent), ends - NOW
 end
-return { answer, id, limits[1] or '', int(left), int(math.ceil(free_in)), int(math.ceil(next_in)),
-  limits[2] or '', int(tokens_left), int(ends_in) }
+return { answer, 'id', id, 'requests', limits[1] or '', 'requests_left', int(left),
+  'requests_ms', int(math.ceil(free_in)), 'next_ms', int(math.ceil(next_in)),
+  'tokens', limits[2] or '', 'tokens_left', int(tokens_left), 'tokens_ms', int(ends_in) }

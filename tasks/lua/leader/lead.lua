@@ -1,7 +1,8 @@
 -- needs: base, leader, queues, quotas
 -- ARGV: leader token, room for bulk jobs, most batches to clean up, fields of a batch. Takes or keeps the lead.
--- Returns 1 and what there is to do (accounts' outstanding and held jobs, active batches, batches to clean up, keys
--- among the owners with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
+-- Returns 1 with names and values of what there is to do (now in ms, accounts' outstanding and held jobs, active
+-- batches, batches to clean up, keys among the owners with their weights and 1 for those whose tokens are spent, known
+-- models), or 0 if another leads.
 -- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
 if not leads(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
@@ -24,5 +25,6 @@ for owner in pairs(owners) do
     table.insert(keys, { owner, weight, is_spent(owner) and 1 or 0 })
   end
 end
-return { 1, int(NOW), redis.call('HGETALL', P .. 'outstanding'), redis.call('HGETALL', P .. 'held'), batches,
-  redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), keys, all_known() }
+return { 1, 'now', int(NOW), 'outstanding', redis.call('HGETALL', P .. 'outstanding'),
+  'held', redis.call('HGETALL', P .. 'held'), 'active', batches,
+  'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), 'keys', keys, 'known', all_known() }

@@ -1,13 +1,13 @@
 -- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
--- ARGV: max attempts, resend after ms, result ttl ms, lease ms, gap ms, limit,
---       then of each queue its priority, its lane, and its Celery list or, where another broker has it, its length.
--- Returns counts (requeued, lost, expired, resent, dropped), 1 if a limit was hit,
--- then id, priority, preview and lane of each job whose message must be sent.
+-- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, and queues: of each
+--       its priority, its lane, and its Celery list or, where another broker has it, its length.
+-- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), then
+-- id, priority, preview and lane of each job whose message must be sent.
 --
 -- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
 --                       spared for a while
-local max_attempts, resend_after, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local lease, gap, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local args = cjson.decode(ARGV[1])
+local ttl, lease, limit = args.ttl_ms, args.lease_ms, args.limit
 local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
 local send = {}
 
@@ -22,7 +22,7 @@ local function due(index, until_ms)
 end
 
 local function to_send(job)
-  for _, value in ipairs({ job.id, job.priority, job.preview, job.lane }) do table.insert(send, value) end
+  table.insert(send, { job.id, job.priority, job.preview, job.lane })
 end
 
 -- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
@@ -40,11 +40,12 @@ end
 not_beyond(P .. 'leases', NOW + lease)
 not_longer('grace_since', lease)
 not_longer('leader', LEAD_MS)
-for i = 7, #ARGV, 3 do
-  for _, job in ipairs(not_beyond(queue_key('pending', ARGV[i], ARGV[i + 1]), NOW)) do
+for _, queue in ipairs(args.queues) do
+  local priority, lane = unpack(queue)
+  for _, job in ipairs(not_beyond(queue_key('pending', priority, lane), NOW)) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
   end
-  local claimed = queue_key('claimed', ARGV[i], ARGV[i + 1])
+  local claimed = queue_key('claimed', priority, lane)
   if tonumber(redis.call('GET', claimed) or '0') > NOW then redis.call('SET', claimed, int(NOW)) end
 end
 
@@ -54,11 +55,11 @@ end
 local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
 redis.call('SET', P .. 'reconciled_at', int(NOW))
 if last > NOW then hooks_earlier(last - NOW) end
-if NOW - last > gap then redis.call('SET', P .. 'grace_since', int(last), 'PX', int(lease)) end
+if NOW - last > args.gap_ms then redis.call('SET', P .. 'grace_since', int(last), 'PX', int(lease)) end
 
 local since = tonumber(redis.call('GET', P .. 'grace_since') or int(NOW))
 for _, job in ipairs(due(P .. 'leases', math.min(NOW, since))) do
-  if closed_before_run(job, max_attempts, ttl) then
+  if closed_before_run(job, args.max_attempts, ttl) then
     lost = lost + 1
   else
     requeue(job, job.attempts)
@@ -78,14 +79,14 @@ for _, job in ipairs(due(P .. 'deadlines', NOW)) do
 end
 
 -- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
-for i = 7, #ARGV, 3 do
-  local priority, lane, list = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for _, queue in ipairs(args.queues) do
+  local priority, lane, list = unpack(queue)
   local waiting = tonumber(list) or redis.call('LLEN', list)
   local newest = NOW
   if waiting > 0 then
     newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, lane)) or '0'))
   end
-  for _, job in ipairs(due(queue_key('pending', priority, lane), newest - resend_after)) do
+  for _, job in ipairs(due(queue_key('pending', priority, lane), newest - args.resend_after_ms)) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
     redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), job.id)
     job.lane = lane
@@ -108,4 +109,5 @@ for _, job in ipairs(due(P .. 'expiry', NOW)) do
 end
 for _, id in ipairs(due_ids(P .. 'batches:expiry', NOW)) do drop_batch(id) end
 
-return { requeued, lost, expired, resent, dropped, full, unpack(send) }
+return { { 'requeued', requeued, 'lost', lost, 'expired', expired, 'resent', resent, 'dropped', dropped, 'full', full },
+  unpack(send) }

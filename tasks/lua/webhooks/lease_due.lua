@@ -1,13 +1,12 @@
 -- needs: base, deliveries, outbox
--- ARGV: lease ms, most deliveries, how many more the caller can send, most to one host at once, most senders that one
---       may lose in a row, result ttl ms, most kept of a status, then as JSON what the caller is sending: of each
---       owner and host how many.
+-- ARGV: an object of lease_ms, most (deliveries), free (how many more the caller can send), most_to_one (host at once),
+--       most_lost (senders that one may lose in a row), ttl_ms (of results), kept (most of a status), sending: what the
+--       caller is sending, as owner, host and how many of each
 -- Takes deliveries that are due; whoever holds one must say what came of it within the lease. Drops old records.
--- Returns ms until the next one is due or -1, ms of now, then of each: id, fence, which of its tries this is, owner,
--- url, host, body.
-local lease, most, free, most_to_one = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local most_lost, ttl, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local sending = cjson.decode(ARGV[8])
+-- Returns ms until the next one is due or -1, ms of now, then of each delivery: id, fence, which of its tries this is,
+-- owner, url, host, body.
+local args = cjson.decode(ARGV[1])
+local ttl, kept = args.ttl_ms, args.kept
 local to_host, of_owner, of_both = {}, {}, {} -- deliveries under way
 local DROP, OWNERS, LOOKS = 200, 1000, 500 -- in one script; looks at hosts and ports of an owner
 
@@ -30,14 +29,14 @@ local function begin(hook)
   if is_gone(hook.owner, hook.url) then
     nothing_came(hook, cjson.null, 'not sent: the address answered 410 before')
     end_hook(hook, 'disabled', ttl, kept)
-  elseif lost >= most_lost then
+  elseif lost >= args.most_lost then
     end_hook(hook, 'failed', ttl, kept)
   else
     hook.fence = int(hook.fence + 1)
     redis.call('HSET', P .. 'hook:' .. hook.id, 'fence', hook.fence, 'lost', int(lost), 'sending', '1', 'again', '',
       'next_at', '')
     -- The more senders it has lost, the longer it waits for the next: they may be lost because of it.
-    redis.call('ZADD', hook_queue(hook.owner, hook.to), int(NOW + lease * (lost + 1)), hook.id)
+    redis.call('ZADD', hook_queue(hook.owner, hook.to), int(NOW + args.lease_ms * (lost + 1)), hook.id)
     return true
   end
 end
@@ -51,7 +50,7 @@ local function note_sending(owner, host, count)
   to_host[host], of_owner[owner] = (to_host[host] or 0) + count, (of_owner[owner] or 0) + count
   of_both[both] = (of_both[both] or 0) + count
 end
-for _, one in ipairs(sending) do note_sending(one[1], one[2], one[3]) end
+for _, one in ipairs(args.sending) do note_sending(one[1], one[2], one[3]) end
 
 -- How many more of so many free ones an owner that holds some may take: tasks/webhook_slots.py.
 local EIGHTH, HALF = 8, 2
@@ -75,8 +74,8 @@ local function take(owner, to, host, room)
     elseif begin(hook) then
       taken = taken + 1
       note_sending(owner, host, 1)
-      for _, value in ipairs({ id, hook.fence, int(hook.tries + 1), owner, hook.url, host,
-        redis.call('HGET', P .. 'hook:' .. id, 'body') }) do table.insert(answer, value) end
+      table.insert(answer, { id, hook.fence, int(hook.tries + 1), owner, hook.url, host,
+        redis.call('HGET', P .. 'hook:' .. id, 'body') })
     else
       ended = ended + 1
     end
@@ -85,7 +84,7 @@ local function take(owner, to, host, room)
 end
 
 local function room_for(owner)
-  return math.min(most - taken, share(free - taken, of_owner[owner] or 0, EIGHTH))
+  return math.min(args.most - taken, share(args.free - taken, of_owner[owner] or 0, EIGHTH))
 end
 
 for _, owner in ipairs(due(P .. 'hook_owners', OWNERS)) do
@@ -93,7 +92,7 @@ for _, owner in ipairs(due(P .. 'hook_owners', OWNERS)) do
     for _, to in ipairs(due(P .. 'hook_due:' .. owner, LOOKS)) do -- those that are full stay in front
       if room_for(owner) <= 0 then break end
       local host = to:match('^(.*):%d+$')
-      local of_host = share(most_to_one - (to_host[host] or 0), of_both[owner .. ' ' .. host] or 0, HALF)
+      local of_host = share(args.most_to_one - (to_host[host] or 0), of_both[owner .. ' ' .. host] or 0, HALF)
       local room = math.min(room_for(owner), of_host)
       if room > 0 then take(owner, to, host, room) end
     end
