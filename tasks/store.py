@@ -125,7 +125,7 @@ class Unsent:
 
     @classmethod
     def of(cls, job: Job) -> Unsent:
-        return cls(job.id, job.priority, preview(job.request), job.lane)
+        return cls(job.id, job.priority, job.preview, job.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +182,10 @@ class JobStore:
         requests = [{**new.request, **variant} for variant in variants]
         parts = split(new.request, variants)
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
+        previews = [preview(request) for request in requests]
         jobs = [
-            {"id": job_id, "preview": preview(request), "prompt": place}
-            for job_id, request, place in zip(ids, requests, parts.places, strict=True)
+            {"id": job_id, "preview": shown, "prompt": place}
+            for job_id, shown, place in zip(ids, previews, parts.places, strict=True)
         ]
         arguments = {
             "priority": new.priority,
@@ -215,8 +216,8 @@ class JobStore:
             return [(self._job(told[0]), False)]
         now, lane, *to_send = told
         return [
-            (Job.created(new, job_id, request, deadline_ms, int(now), lane), flag == "1")
-            for job_id, request, flag in zip(ids, requests, to_send, strict=True)
+            (Job.created(new, job_id, request, deadline_ms, int(now), lane, shown), flag == "1")
+            for job_id, request, shown, flag in zip(ids, requests, previews, to_send, strict=True)
         ]
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
