@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
+from tasks.claim import Unsent
+from tasks.database import Database
 from tasks.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.job import Priority
+from tasks.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.scripts import answering, pairs
-from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, files_full, full
 
 Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
@@ -106,16 +108,16 @@ class Ended:
 
 
 class BatchStore:
-    """Over the connection and the scripts of a job store."""
+    """Kept in a database."""
 
-    def __init__(self, jobs: JobStore) -> None:
-        self._settings = jobs.settings
-        self._scripts = jobs.scripts
-        self._run = jobs.scripts.run
-        self._redis = jobs.redis
-        self.prefix = jobs.prefix
+    def __init__(self, database: Database) -> None:
+        self._settings = database.settings
+        self._scripts = database.scripts
+        self._run = database.scripts.run
+        self._redis = database.redis
+        self.prefix = database.prefix
         self._led: dict[str, Batch] = {}  # the last round's, by their JSON: most of them stay as they are
-        self._ttl_ms = jobs.ttl_ms
+        self._ttl_ms = database.ttl_ms
 
     # For the gateway
 
@@ -216,13 +218,13 @@ class BatchStore:
 
     def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
-        if not self._run("batches/stop", batch_id, how.value, owner or ""):
+        if not self._run("batches/stop", batch_id, how.value, owner):
             raise BatchNotFound(batch_id)
         return self.get(batch_id)
 
     def delete(self, batch_id: str, owner: str | None = None) -> bool:
         """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
-        answer = self._run("batches/delete", batch_id, owner or "")
+        answer = self._run("batches/delete", batch_id, owner)
         if answer == "unknown":
             raise BatchNotFound(batch_id)
         return bool(answer == "deleted")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.job import seconds
 from tasks.scripts import answering
 from tasks.settings import Settings
-from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, new_secret
 
 ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
@@ -111,14 +111,14 @@ class Secrets:
 
 
 class DeliveryStore:
-    """Over the connection and the scripts of a job store."""
+    """Kept in a database."""
 
-    def __init__(self, jobs: JobStore, settings: Settings) -> None:
-        self._run = jobs.scripts.run
-        self._redis = jobs.redis
-        self._ttl_ms = jobs.ttl_ms
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._run = database.scripts.run
+        self._redis = database.redis
+        self._ttl_ms = database.ttl_ms
         self._settings = settings
-        self.prefix = jobs.prefix
+        self.prefix = database.prefix
         self.lease_s = settings.webhook_lease_s
 
     # For those who ask

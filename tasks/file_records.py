@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
+from tasks.script_answers import IDEMPOTENCY_TTL_MS, files_full
 from tasks.scripts import answering, pairs
-from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, files_full
 
 WRITER_LEASE_MS = 3_600_000  # a writer that says nothing for an hour is dead, whatever it writes to
 AGAIN_MS = 60_000  # until a removal that was not confirmed is tried again, or a file in use is looked at
@@ -93,13 +94,13 @@ class FilePage:
 
 
 class FileRecords:
-    """Kept in the Redis of a job store. Thread-safe."""
+    """Kept in a database. Thread-safe."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._settings = store.settings
-        self._redis = store.redis
-        self._prefix = store.prefix
-        self._scripts = store.scripts
+    def __init__(self, database: Database) -> None:
+        self._settings = database.settings
+        self._redis = database.redis
+        self._prefix = database.prefix
+        self._scripts = database.scripts
 
     def begin(self, file_id: str, owner: str = "", most_bytes: int = 0) -> None:
         """Announce an object: it is removed unless create() comes, or renew(), within WRITER_LEASE_MS.
@@ -168,14 +169,14 @@ class FileRecords:
     ) -> FilePage:
         """Newest first unless told, beginning behind the file `after`; raises FileNotFound if unknown."""
         order = "asc" if oldest_first else "desc"
-        answer = self._scripts.run("files/page", purpose or "", after or "", limit, order, owner or "")
+        answer = self._scripts.run("files/page", purpose, after, limit, order, owner)
         if answer[0] == "unknown":
             raise FileNotFound(after or "")
         return FilePage(tuple(_record(flat) for flat in answer[2:]), has_more=answer[1] == 1)
 
     def drop(self, file_id: str, owner: str | None = None) -> None:
         """Forget the file; its object is to be removed now. Raises FileNotFound or FileInUse."""
-        answer = self._scripts.run("files/delete", file_id, AGAIN_MS, owner or "")
+        answer = self._scripts.run("files/delete", file_id, AGAIN_MS, owner)
         if answer == "unknown":
             raise FileNotFound(file_id)
         if answer == "in_use":

@@ -43,6 +43,7 @@ from engine.named_models import Register
 from engine.refusing import FACTORY as REFUSING
 from tasks import tracing
 from tasks.app import app, settings
+from tasks.claim import Claim, Unsent
 from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.figure_board import FigureReporter
@@ -52,12 +53,13 @@ from tasks.job import Job, Priority, Status, result_line
 from tasks.logs import about
 from tasks.openai_answers import may_call_tools
 from tasks.publish import Publisher
-from tasks.queues import GENERATE, QUEUES, add_queue, queue_of
+from tasks.queue_names import GENERATE, QUEUES, queue_of
+from tasks.queues import add_queue
 from tasks.readiness import tell_ready
 from tasks.registry import Registry, WorkerInfo
 from tasks.room import Room
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, Refusal, Unsent, new_token
+from tasks.store import JobStore, Refusal, new_token
 from tasks.token_stream import TokenStream
 from tasks.worker_figures import EngineCollector, observe_job
 
@@ -99,7 +101,7 @@ class ModelWorker:
             settings,
             self._store,
             self._publisher,
-            Registry(self._store, settings.worker_ttl_s),
+            Registry(self._store.db, settings.worker_ttl_s),
             cancel=self._cancel,
             describe=self._describe,
             watch=self._watch,
@@ -108,7 +110,7 @@ class ModelWorker:
         self._tokens.start()
         REGISTRY.register(EngineCollector(model, self._figures))
         self._tracing = tracing.begin("medusaq-worker")
-        self.reporter = FigureReporter(settings, self._store, "worker", self.id)
+        self.reporter = FigureReporter(settings, self._store.db, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()

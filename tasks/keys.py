@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
 from tasks.key import Admission, ApiKey, KeyStanding, Limits, Rate
 from tasks.scripts import answering, pairs
 from tasks.settings import Settings, is_loopback
-from tasks.store import JobStore
 
 SECRET_PREFIX = "mq_"  # what a leaked key is recognised by, in a log or a repository
 SECRET_BYTES = 32
@@ -24,12 +24,12 @@ SHOWN_CHARS = 4  # of a key's end, so that people can tell theirs apart
 
 
 class KeyStore:
-    """Kept in the Redis of a job store. Thread-safe; every method raises StoreUnavailable."""
+    """Kept in a database. Thread-safe; every method raises StoreUnavailable."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._scripts = store.scripts
-        self._redis = store.redis
-        self._prefix = store.prefix
+    def __init__(self, database: Database) -> None:
+        self._scripts = database.scripts
+        self._redis = database.redis
+        self._prefix = database.prefix
 
     def create(self, name: str, limits: Limits) -> tuple[ApiKey, str]:
         """A new key and its secret, which is kept nowhere."""
@@ -106,11 +106,11 @@ def check_keys(settings: Settings) -> None:
     """Raise SettingsError for an address beyond loopback while there are no API keys; StoreUnavailable."""
     if settings.allow_open or is_loopback(settings.reached_at):
         return
-    store = JobStore(settings)
+    database = Database.connect(settings)
     try:
-        standing = KeyStore(store).standing()
+        standing = KeyStore(database).standing()
     finally:
-        store.close()
+        database.close()
     if standing is not KeyStanding.UNKNOWN:
         variable = "MEDUSAQ_PUBLISH_ADDRESS" if settings.publish_address else "MEDUSAQ_HOST"
         raise SettingsError(

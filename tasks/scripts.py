@@ -22,10 +22,11 @@ from redis.commands.core import Script
 from tasks.errors import StoreUnavailable
 from tasks.figures import timing_redis
 
-Argument = str | int | Mapping[str, Any]
+Argument = str | int | None | Mapping[str, Any]
 
 _LUA = Path(__file__).parent / "lua"
 _LIBRARY = "lib/"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NEEDS = re.compile(r"-- needs: (\w+(?:, \w+)*)\n")
 
 
@@ -44,11 +45,16 @@ class Scripts:
 
 
 def encode(argument: Argument) -> str | int:
-    """An object as JSON, without its fields that are None: they would be cjson.null, which is true in Lua."""
+    """An object as JSON, without its fields that are None: they would be cjson.null, which is true in Lua.
+
+    By itself None is "": an argument of a script is a text.
+    """
+    if argument is None:
+        return ""
     if isinstance(argument, str | int):
         return argument
     fields = {name: value for name, value in argument.items() if value is not None}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return _JSON.encode(fields)
 
 
 def read_sources() -> dict[str, str]:

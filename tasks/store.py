@@ -13,30 +13,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
+from tasks.claim import Claim, Unsent
+from tasks.database import Database
 from tasks.errors import (
-    BudgetSpent,
-    FilesLimit,
     IdempotencyConflict,
     JobNotFinished,
     JobNotFound,
-    LimitReached,
-    StorageLimit,
 )
 from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
-from tasks.queues import list_key
-from tasks.redis_clients import make_client
-from tasks.redis_options import tls_options
-from tasks.scripts import Argument, Scripts, answering, pairs
+from tasks.queue_names import list_key
+from tasks.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full
+from tasks.scripts import Argument, answering, pairs
 from tasks.settings import Settings
 from tasks.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
 
-IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
-FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
+
 LOOK_RECORDS = 1000  # looked at by one call for a page: some ms in which Redis serves nobody else
 MOST_LOOKS = 20  # calls for one page
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
@@ -60,50 +52,6 @@ class Beat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A job this worker holds. Times are Unix seconds by the clock of Redis."""
-
-    job_id: str
-    fence: int
-    attempts: int
-    request: dict[str, Any]
-    model: str | None
-    priority: Priority
-    deadline: float | None
-    created_at: float
-    claimed_at: float
-    preview: str
-    watched: bool = False  # somebody listened already when it was claimed
-    queued_at: float = 0.0  # when its message was last sent
-    batch_id: str | None = None
-    traceparent: str = ""
-    alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
-    lane: str = ""
-
-    @classmethod
-    def from_fields(cls, job_id: str, fields: Mapping[str, Any]) -> Claim:
-        """By the names of claim.lua."""
-        return cls(
-            job_id=job_id,
-            fence=int(fields["fence"]),
-            attempts=int(fields["attempts"]),
-            request=joined(fields["request"], fields["shared"], fields["prompt"]),
-            model=fields["model"] or None,
-            priority=Priority(fields["priority"]),
-            deadline=seconds(fields["deadline"]),
-            created_at=int(fields["created_at"]) / 1000,
-            claimed_at=int(fields["now"]) / 1000,
-            preview=fields["preview"],
-            watched=fields["watched"] == "1",
-            queued_at=int(fields["queued_at"]) / 1000,
-            batch_id=fields["batch"] or None,
-            traceparent=fields["traceparent"],
-            alone=fields["alone"] == "1",
-            lane=fields["lane"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class TokenPart:
     """A part of a running job's text: bytes of text before it, and what is published."""
 
@@ -112,20 +60,6 @@ class TokenPart:
     before: int
     text: str
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """A queued job whose Celery message must be sent. lane: as in Job."""
-
-    job_id: str
-    priority: Priority
-    preview: str
-    lane: str = ""
-
-    @classmethod
-    def of(cls, job: Job) -> Unsent:
-        return cls(job.id, job.priority, job.preview, job.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +88,14 @@ class JobStore:
     """Thread-safe; one per process."""
 
     def __init__(self, settings: Settings) -> None:
+        self.db = Database.connect(settings)
         self._settings = settings
-        self.prefix = settings.key_prefix
-        self.redis: Any = connect(settings)  # typed, every answer would be perhaps an awaitable
-        self.scripts = Scripts(self.redis, self.prefix)
+        self._redis = self.db.redis
+        self._prefix = self.db.prefix
+        self._ttl_ms = self.db.ttl_ms
 
     def close(self) -> None:
-        self.redis.close()
+        self.db.close()
 
     def create(self, new: NewJob) -> tuple[Job, bool]:
         """Store a queued job; the flag says whether its message must be sent.
@@ -222,13 +157,13 @@ class JobStore:
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
         """The job that came with this idempotency key; raises IdempotencyConflict for another body's."""
-        record = earlier(self.scripts, "job", key, body_hash)
+        record = earlier(self.db.scripts, "job", key, body_hash)
         return self._whole(record) if record else None
 
     def get(self, job_id: str, owner: str | None = None) -> Job:
         """The record; raises JobNotFound."""
         with answering():
-            fields = self.redis.hgetall(self._key(job_id))
+            fields = self._redis.hgetall(self._key(job_id))
         if not fields or owner not in (None, fields.get("owner")):
             raise JobNotFound(job_id)
         return self._whole(fields)
@@ -236,7 +171,7 @@ class JobStore:
     def refresh(self, job: Job) -> Job:
         """The same job as it is now, read without its request, which never changes; raises JobNotFound."""
         with answering():
-            values = self.redis.hmget(self._key(job.id), CHANGING)
+            values = self._redis.hmget(self._key(job.id), CHANGING)
         fields = {name: value for name, value in zip(CHANGING, values, strict=True) if value is not None}
         if not fields:
             raise JobNotFound(job.id)
@@ -270,7 +205,7 @@ class JobStore:
             more, look["below"], last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
             if ids or not more:
                 break
-        with answering(), self.redis.pipeline(transaction=False) as pipe:
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
             for job_id in ids:
                 pipe.hgetall(self._key(job_id))
             records = pipe.execute()
@@ -279,19 +214,19 @@ class JobStore:
         fit = fitting(present)
         if len(fit) < len(present):
             more, last = True, fit[-1]["id"]
-        jobs = tuple(whole_jobs(self.redis, self.prefix, fit))
+        jobs = tuple(whole_jobs(self._redis, self._prefix, fit))
         return Page(jobs, more, last or (ids[-1] if ids else None))
 
     def cancel(self, job_id: str, owner: str | None = None) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
-        record = self._run("jobs/cancel", job_id, self.ttl_ms, owner or "")
+        record = self._run("jobs/cancel", job_id, self._ttl_ms, owner)
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
 
     def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
-        answer = self._run("jobs/delete", job_id, owner or "")
+        answer = self._run("jobs/delete", job_id, owner)
         if answer == "unknown":
             raise JobNotFound(job_id)
         if answer == "active":
@@ -311,7 +246,7 @@ class JobStore:
             "claim_token": token,
             "lease_ms": self._settings.lease_ms,
             "max_attempts": self._settings.max_attempts,
-            "ttl_ms": self.ttl_ms,
+            "ttl_ms": self._ttl_ms,
             "model": model,
             "isolates": last_alone,
         }
@@ -321,7 +256,7 @@ class JobStore:
             return Unsent(job_id, Priority(other), line, lane)
         if answer[0] != "claimed":
             return Refusal(answer[0])
-        return Claim.from_fields(job_id, pairs(answer[1:]))
+        return _claim(job_id, pairs(answer[1:]))
 
     def begin(self, job_id: str, fence: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
@@ -329,7 +264,7 @@ class JobStore:
 
     def watch(self, job_id: str, owner: str | None = None) -> Job:
         """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
-        record = self._run("jobs/subscribe", job_id, owner or "")
+        record = self._run("jobs/subscribe", job_id, owner)
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
@@ -342,7 +277,7 @@ class JobStore:
     def text_so_far(self, job_id: str) -> str:
         """Of a watched job that runs; empty for any other."""
         with answering():
-            return self.redis.get(f"{self.prefix}text:{job_id}") or ""
+            return self._redis.get(f"{self._prefix}text:{job_id}") or ""
 
     def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
         """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
@@ -367,19 +302,19 @@ class JobStore:
             "fence": fence,
             "status": status,
             "model": model,
-            "ttl_ms": self.ttl_ms,
+            "ttl_ms": self._ttl_ms,
             "tokens": (result or {}).get("usage", {}).get("total_tokens", 0),
         }
         return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
-        return bool(self._run("jobs/requeue", job_id, fence, self.ttl_ms) == 1)
+        return bool(self._run("jobs/requeue", job_id, fence, self._ttl_ms) == 1)
 
     def lanes(self) -> list[str]:
         """Models in whose queues jobs may wait, and "" for the queues of any worker."""
         with answering():
-            return ["", *sorted(self.redis.smembers(f"{self.prefix}lanes"))]
+            return ["", *sorted(self._redis.smembers(f"{self._prefix}lanes"))]
 
     def reconcile(self, waiting: Mapping[tuple[Priority, str], int] | None = None) -> Reconciled:
         """One pass over expired leases, passed deadlines, lost messages and records past their time.
@@ -395,7 +330,7 @@ class JobStore:
         arguments = {
             "max_attempts": s.max_attempts,
             "resend_after_ms": int(s.resend_after_s * 1000),
-            "ttl_ms": self.ttl_ms,
+            "ttl_ms": self._ttl_ms,
             "lease_ms": s.lease_ms,
             "gap_ms": gap_ms,
             "limit": RECONCILE_LIMIT,
@@ -408,79 +343,20 @@ class JobStore:
         done = pairs(counts)
         return Reconciled(**{**done, "full": bool(done["full"])}, unsent=unsent)
 
-    @property
-    def settings(self) -> Settings:
-        return self._settings
-
-    @property
-    def ttl_ms(self) -> int:
-        """How long ended work is kept."""
-        return self._settings.result_ttl_s * 1000
-
     def _job(self, flat: Sequence[str]) -> Job:
         return self._whole(pairs(flat))
 
     def _whole(self, fields: Mapping[str, str]) -> Job:
         """The job of a hash; raises JobNotFound where it was deleted since that was read."""
-        for job in whole_jobs(self.redis, self.prefix, [fields]):
+        for job in whole_jobs(self._redis, self._prefix, [fields]):
             return job
         raise JobNotFound(fields["id"])
 
     def _key(self, job_id: str) -> str:
-        return f"{self.prefix}job:{job_id}"
+        return f"{self._prefix}job:{job_id}"
 
     def _run(self, name: str, *args: Argument) -> Any:
-        return self.scripts.run(name, *args)
-
-
-def connect(settings: Settings) -> redis.Redis:
-    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
-
-    It may send a command twice when the connection broke: every script is safe to repeat.
-    """
-    return make_client(
-        settings.redis_url,
-        decode_responses=True,
-        socket_timeout=settings.redis_timeout_s,
-        socket_connect_timeout=settings.redis_timeout_s,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-        **tls_options(settings),
-    )
-
-
-def full(what: str, told: Sequence[str]) -> LimitReached:
-    """The error for what a script says is full: its limit, and ms until it has room."""
-    limit, wait_ms = (int(value) for value in told)
-    if what == "tokens":
-        return BudgetSpent(limit, wait_ms / 1000)
-    if what == "storage":
-        return StorageLimit(limit)
-    said = {
-        "jobs": "jobs of this API key are waiting or running",
-        "batches": "batches of this API key have not ended",
-        "queue": "jobs are queued",
-    }
-    return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
-
-
-def files_full(told: Sequence[str]) -> FilesLimit:
-    """The error for what files_full in tasks/lua/lib/files.lua says."""
-    files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
-    return FilesLimit(
-        f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
-        f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
-    )
-
-
-def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:
-    """The record that came with an idempotency key, empty for none; raises IdempotencyConflict."""
-    if key is None:
-        return {}
-    answer, record = scripts.run("jobs/idempotency_lookup", kind, key, body_hash)
-    if answer == "conflict":
-        raise IdempotencyConflict(record)
-    return pairs(record)
+        return self.db.scripts.run(name, *args)
 
 
 def new_token() -> str:
@@ -490,3 +366,25 @@ def new_token() -> str:
 
 def _dump(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else dump(value)
+
+
+def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
+    """By the names of claim.lua."""
+    return Claim(
+        job_id=job_id,
+        fence=int(fields["fence"]),
+        attempts=int(fields["attempts"]),
+        request=joined(fields["request"], fields["shared"], fields["prompt"]),
+        model=fields["model"] or None,
+        priority=Priority(fields["priority"]),
+        deadline=seconds(fields["deadline"]),
+        created_at=int(fields["created_at"]) / 1000,
+        claimed_at=int(fields["now"]) / 1000,
+        preview=fields["preview"],
+        watched=fields["watched"] == "1",
+        queued_at=int(fields["queued_at"]) / 1000,
+        batch_id=fields["batch"] or None,
+        traceparent=fields["traceparent"],
+        alone=fields["alone"] == "1",
+        lane=fields["lane"],
+    )

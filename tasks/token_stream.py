@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tasks.claim import Claim
 from tasks.errors import StoreUnavailable
-from tasks.store import Claim, JobStore, TokenPart
+from tasks.store import JobStore, TokenPart
 
 log = logging.getLogger(__name__)
 

@@ -266,7 +266,7 @@ def test_what_is_refused_leaves_no_note_of_its_idempotency_key(
 
 
 def test_batches_made_of_files_that_are_deleted_at_the_same_time(store: JobStore) -> None:
-    files, batches = FileRecords(store), BatchStore(store)
+    files, batches = FileRecords(store.db), BatchStore(store.db)
     made = refused = 0
     with ThreadPoolExecutor(2) as pool:
         for _ in range(100):
@@ -277,7 +277,7 @@ def test_batches_made_of_files_that_are_deleted_at_the_same_time(store: JobStore
             creating = pool.submit(batches.create, NewBatch(CHAT, file_id))
             outcomes = type(deleting.exception()), type(creating.exception())
             assert outcomes in ((FileInUse, type(None)), (type(None), FileNotFound)), outcomes
-            uses = store.redis.smembers(f"{store.prefix}file_uses:{file_id}")
+            uses = store.db.redis.smembers(f"{store.db.prefix}file_uses:{file_id}")
             if outcomes[0] is FileInUse:
                 made += 1
                 assert uses == {creating.result().id}
@@ -315,6 +315,8 @@ def test_a_batch_repeated_while_it_is_deleted(store: JobStore) -> None:
         seen = set.union(*(each.result(30) for each in repeating))
     assert len(seen) > 1
     halves = [
-        key for key in store.redis.scan_iter(f"{store.prefix}batch:*") if not store.redis.hexists(key, "id")
+        key
+        for key in store.db.redis.scan_iter(f"{store.db.prefix}batch:*")
+        if not store.db.redis.hexists(key, "id")
     ]
     assert halves == []

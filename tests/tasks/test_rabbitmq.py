@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from tasks.claim import Unsent
 from tasks.errors import PublishFailed
 from tasks.job import NewJob, Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import add_queue, list_key, make_app, over_redis, queue_of
+from tasks.queue_names import list_key, queue_of
+from tasks.queues import add_queue, make_app, over_redis
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.flower import flower
 from tests.rabbit import RabbitServer, rabbit_missing
 from tests.servers import RedisServer, fast_settings, free_port
@@ -89,7 +91,7 @@ def test_jobs_run_through_it_and_their_records_stay_in_redis(
 ) -> None:
     jobs = [_submit(own_store, sender, priority) for priority in Priority for _ in range(3)]
     assert sender.waiting() == dict.fromkeys(QUEUES_OF_ALL, 3)
-    assert not own_store.redis.exists(*(list_key(rabbit_settings, priority) for priority in Priority))
+    assert not own_store.db.redis.exists(*(list_key(rabbit_settings, priority) for priority in Priority))
     with flower(rabbit_settings) as shown:
         workers.model(rabbit_settings)
         for job_id in jobs:
@@ -141,7 +143,7 @@ def test_each_model_has_its_own_queues_in_it(
     assert sender.waiting(["", two]) == {(p, lane): 0 for p in Priority for lane in ("", two)} | {
         (Priority.BULK, ""): 1
     }, "a model that nobody has served yet has no queue"
-    registry = Registry(own_store, rabbit_settings.worker_ttl_s)
+    registry = Registry(own_store.db, rabbit_settings.worker_ttl_s)
     registry.refresh(WorkerInfo("x", two, 2048, 1, pid=1, host="h", started_at=0.0))
     registry.leave("x")
     first = workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": one})

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tasks.scripts import assemble, needs, read_sources
+from tasks.scripts import Argument, assemble, encode, needs, read_sources
 
 BASE = {"lib/base": "local P = KEYS[1]\n"}
 SOURCES = read_sources()
@@ -94,3 +94,20 @@ def test_a_library_comes_once_and_behind_what_it_needs() -> None:
 def test_what_cannot_be_put_together(sources: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         assemble({**BASE, **sources})
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("a", "a"),
+        (7, 7),
+        (None, ""),
+        (
+            {"id": "a", "owner": None, "codes": {}, "lines": [("é", 1)]},
+            '{"id":"a","codes":{},"lines":[["é",1]]}',
+        ),
+    ],
+)
+def test_arguments(argument: Argument, text: str | int) -> None:
+    """What is None is nil in the script, and never cjson.null, which is true."""
+    assert encode(argument) == text
