@@ -60,8 +60,13 @@ def _of_redis(gateway: Gateway) -> Iterator[Metric]:
     """All that is in Redis; nothing but the word that it is away when it is."""
     store = gateway.store
     try:
-        now, view = standing(store), gateway.view()
-        found = [*_queues(now), *_models(now, view), *_workers(FigureBoard(store).read()), *_memory(store)]
+        now, view = standing(store.db), gateway.view()
+        found = [
+            *_queues(now),
+            *_models(now, view),
+            *_workers(FigureBoard(store.db).read()),
+            *_memory(store),
+        ]
     except StoreUnavailable as error:
         log.warning("metrics without the queues and the workers: %s", error)
         found = None
@@ -116,7 +121,7 @@ def _workers(workers: list[Figures]) -> Iterator[Metric]:
 
 def _memory(store: JobStore) -> Iterator[Metric]:
     try:
-        memory = store.redis.info("memory")
+        memory = store.db.redis.info("memory")
     except redis.ResponseError as error:  # a hosted server may refuse
         log.debug("no figures of Redis's memory: %s", error)
         return

@@ -87,7 +87,7 @@ class Waiter:
 
     async def _listen(self) -> None:
         """Subscribe, and again whenever the connection breaks."""
-        events_channel, tokens_channel = (f"{self._store.prefix}{name}" for name in ("events", "tokens"))
+        events_channel, tokens_channel = (f"{self._store.db.prefix}{name}" for name in ("events", "tokens"))
         while True:
             try:
                 async with self._client() as client, client.pubsub() as events:

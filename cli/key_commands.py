@@ -124,23 +124,23 @@ def revoke(
 def _store(state_dir: Path) -> Iterator[KeyStore]:
     """Of the Redis of the settings, or of the stack that runs on the state folder."""
     from cli.stack_notes import running_stack
+    from tasks.database import Database
     from tasks.errors import KeyNotFound, StoreUnavailable
     from tasks.keys import KeyStore
     from tasks.settings import get_settings
-    from tasks.store import JobStore
 
     settings = get_settings()
     if "redis_url" not in settings.model_fields_set and (running := running_stack(state_dir)):
         settings = settings.model_copy(update={"redis_url": running["redis_url"]})
-    store = JobStore(settings)
+    database = Database.connect(settings)
     try:
-        yield KeyStore(store)
+        yield KeyStore(database)
     except KeyNotFound as error:
         raise CliError(str(error)) from None
     except StoreUnavailable as error:
         raise CliError(f"{error}; start `medusaq up`, or set MEDUSAQ_REDIS_URL") from None
     finally:
-        store.close()
+        database.close()
 
 
 def _shown(key: ApiKey) -> dict[str, object]:

@@ -19,7 +19,7 @@ from cli.supervisor import ChildSpec, Supervisor
 from cli.turns import Model, Phase, Rules, at_once, decide
 from tasks.errors import StoreUnavailable
 from tasks.job import Priority
-from tasks.queues import list_key
+from tasks.queue_names import list_key
 from tasks.registry import Registry, WorkerInfo
 from tasks.scripts import answering
 from tasks.settings import Settings
@@ -73,7 +73,7 @@ class ModelPool:
         if self._store is None:
             self._store = JobStore(self._settings)
         try:
-            registry = Registry(self._store, self._settings.worker_ttl_s)
+            registry = Registry(self._store.db, self._settings.worker_ttl_s)
             live, waiting = registry.live(), self._waiting(self._store)
             names = [member.served.name for member in self._members if not member.lost]
             registry.announce_models(names, ANNOUNCED_S)
@@ -98,7 +98,7 @@ class ModelPool:
     def _waiting(self, store: JobStore) -> dict[str, int]:
         """Messages in the queues of each model. Raises StoreUnavailable."""
         names = [NO_MODEL, *(member.served.name for member in self._members)]
-        with answering(), store.redis.pipeline(transaction=False) as pipe:
+        with answering(), store.db.redis.pipeline(transaction=False) as pipe:
             for name in names:
                 for priority in Priority:
                     pipe.llen(list_key(self._settings, priority, name))

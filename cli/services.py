@@ -151,7 +151,7 @@ def _celery(*arguments: str) -> NoReturn:
 def _say_if_redis_is_down(settings: Settings) -> None:
     import redis
 
-    from tasks.store import connect
+    from tasks.database import connect
 
     client = connect(settings)
     try:

@@ -21,16 +21,16 @@ def gateway() -> bool:
 
 def worker() -> bool:
     """Its entry in the registry, renewed at every heartbeat, has not run out."""
+    from tasks.database import Database
     from tasks.registry import Registry
     from tasks.settings import get_settings
-    from tasks.store import JobStore
 
     settings = get_settings()
-    store = JobStore(settings)
+    database = Database.connect(settings)
     try:
-        live = Registry(store, settings.worker_ttl_s).live()
+        live = Registry(database, settings.worker_ttl_s).live()
     finally:
-        store.close()
+        database.close()
     return any(entry.host == socket.gethostname() for entry in live)
 
 

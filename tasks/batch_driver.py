@@ -63,8 +63,8 @@ class BatchDriver:
         self._files = files = keeper.objects
         self._patience = Patience(RETRY_S)
         self._token = uuid.uuid4().hex
-        self._batches = BatchStore(store)
-        self._registry = Registry(store, settings.worker_ttl_s)
+        self._batches = BatchStore(store.db)
+        self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
         self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
         self._collector = Collector(self._batches, files, self._token)
@@ -147,8 +147,8 @@ class BatchDriver:
 
     def _wakes(self) -> redis.client.PubSub:
         if self._pubsub is None:
-            self._pubsub = self._store.redis.pubsub(ignore_subscribe_messages=True)
-            self._pubsub.subscribe(f"{self._store.prefix}wake")
+            self._pubsub = self._store.db.redis.pubsub(ignore_subscribe_messages=True)
+            self._pubsub.subscribe(f"{self._store.db.prefix}wake")
         return self._pubsub
 
     def round(self) -> bool:

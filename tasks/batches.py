@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
+from tasks.claim import Unsent
+from tasks.database import Database
 from tasks.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.job import Priority
+from tasks.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.scripts import answering, pairs
-from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, files_full, full
 
 Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
@@ -106,16 +108,16 @@ class Ended:
 
 
 class BatchStore:
-    """Over the connection and the scripts of a job store."""
+    """Kept in a database."""
 
-    def __init__(self, jobs: JobStore) -> None:
-        self._settings = jobs.settings
-        self._scripts = jobs.scripts
-        self._run = jobs.scripts.run
-        self._redis = jobs.redis
-        self.prefix = jobs.prefix
+    def __init__(self, database: Database) -> None:
+        self._settings = database.settings
+        self._scripts = database.scripts
+        self._run = database.scripts.run
+        self._redis = database.redis
+        self.prefix = database.prefix
         self._led: dict[str, Batch] = {}  # the last round's, by their JSON: most of them stay as they are
-        self._ttl_ms = jobs.ttl_ms
+        self._ttl_ms = database.ttl_ms
 
     # For the gateway
 
@@ -136,20 +138,21 @@ class BatchStore:
             "default_model": new.default_model,
             "choose_from": json.dumps(new.choose_from),
         }
-        answer, record = self._run(
-            "batch_create",
-            new.id,
-            f"+{WINDOW_S}" if new.deadline is None else str(round(new.deadline * 1000)),
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            new.input_file_id,
-            new.owner,
-            self._settings.max_files,
-            self._settings.max_files_bytes,
-            self._settings.max_stored_bytes,
-            *(value for pair in fields.items() for value in pair),
-        )
+        arguments = {
+            "id": new.id,
+            "expires_at_ms": None if new.deadline is None else round(new.deadline * 1000),
+            "expires_in_ms": WINDOW_S * 1000,
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "input_file_id": new.input_file_id,
+            "owner": new.owner,
+            "max_files": self._settings.max_files,
+            "max_files_bytes": self._settings.max_files_bytes,
+            "max_stored_bytes": self._settings.max_stored_bytes,
+        }
+        further = (value for pair in fields.items() for value in pair)
+        answer, record = self._run("batches/create", arguments, *further)
         if answer == "conflict":
             raise IdempotencyConflict(record)
         if answer == "files":
@@ -215,13 +218,13 @@ class BatchStore:
 
     def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
-        if not self._run("batch_end", batch_id, how.value, owner or ""):
+        if not self._run("batches/stop", batch_id, how.value, owner):
             raise BatchNotFound(batch_id)
         return self.get(batch_id)
 
     def delete(self, batch_id: str, owner: str | None = None) -> bool:
         """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
-        answer = self._run("batch_delete", batch_id, owner or "")
+        answer = self._run("batches/delete", batch_id, owner)
         if answer == "unknown":
             raise BatchNotFound(batch_id)
         return bool(answer == "deleted")
@@ -230,34 +233,36 @@ class BatchStore:
 
     def lead(self, token: str, room: int) -> Work | None:
         """Take or keep the lead, with room for so many bulk jobs; None while another leads."""
-        answer = self._run("batch_lead", token, room, MOST_CLEANUPS, *WORKED_ON)
+        answer = self._run("leader/lead", token, room, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
-        _, now, outstanding, held, active, cleanup, keys, known = answer
-        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in active}
+        found = pairs(answer[1:])
+        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in found["active"]}
         return Work(
-            int(now) / 1000,
-            _by_lane(outstanding),
-            _by_lane(held),
-            [Active(self._led[text], live, ended) for text, live, ended in active],
-            cleanup,
-            {owner: float(weight) for owner, weight, _ in keys},
-            frozenset(owner for owner, _, spent in keys if spent),
-            frozenset(known),
+            int(found["now"]) / 1000,
+            _by_lane(found["outstanding"]),
+            _by_lane(found["held"]),
+            [Active(self._led[text], live, ended) for text, live, ended in found["active"]],
+            found["cleanup"],
+            {owner: float(weight) for owner, weight, _ in found["keys"]},
+            frozenset(owner for owner, _, spent in found["keys"] if spent),
+            frozenset(found["known"]),
         )
 
     def renew(self, token: str) -> None:
         """Say that the leader lives, however long its round takes. Raises LeadLost."""
-        _check(self._run("batch_renew", token))
+        _check(self._run("leader/renew", token))
 
     def resign(self, token: str) -> None:
         """Let another lead at once."""
-        self._run("batch_resign", token)
+        self._run("leader/resign", token)
 
     def release(self, token: str, shares: Mapping[str, int], lane: str = "") -> list[Unsent]:
         """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
         accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
-        status, *flat = self._run("release", token, *(value for pair in accounts for value in pair))
+        status, *flat = self._run(
+            "queues/release_deferred", token, *(value for pair in accounts for value in pair)
+        )
         _check(status)
         each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return [Unsent(job_id, Priority.BULK, shown, of) for job_id, shown, of in each]
@@ -267,7 +272,7 @@ class BatchStore:
 
         Gives what has ended the batch meanwhile. Raises LeadLost.
         """
-        status, ending = self._run("batch_chunks", token, batch_id, chunks, lines)
+        status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
         _check(status)
         return Ending(ending)
 
@@ -283,12 +288,16 @@ class BatchStore:
         model: str | None,
     ) -> None:
         """The whole file is read; invalid: codes and how many lines have each. Raises LeadLost."""
-        codes = (value for pair in invalid.items() for value in pair)
-        dumped = json.dumps(list(errors), ensure_ascii=False)
-        count = sum(invalid.values())
-        _check(
-            self._run("batch_validated", token, batch_id, chunks, lines, count, dumped, model or "", *codes)
-        )
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "chunks": chunks,
+            "lines": lines,
+            "invalid": sum(invalid.values()),
+            "model": model or "",
+            "codes": dict(invalid),
+        }
+        _check(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
 
     def fill(
         self,
@@ -301,26 +310,34 @@ class BatchStore:
         """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
         is nothing to send any more, or somebody sent these already. Raises LeadLost.
         """
-        flat = (
-            value
+        lines = [
+            {
+                "job_id": job_id,
+                "number": line.number,
+                "custom_id": line.custom_id,
+                "model": line.model,
+                "preview": line.preview,
+                "max_tokens": json.loads(line.request).get("max_tokens", 0),
+            }
             for job_id, line in jobs
-            for value in (
-                job_id,
-                line.number,
-                line.custom_id,
-                line.model,
-                line.request,
-                line.preview,
-                json.loads(line.request).get("max_tokens", 0),
-            )
-        )
-        status = self._run("batch_fill", token, batch.id, batch.chunk, batch.place, *after, lane, *flat)
+        ]
+        arguments = {
+            "token": token,
+            "id": batch.id,
+            "chunk": batch.chunk,
+            "offset": batch.place,
+            "next_chunk": after[0],
+            "next_offset": after[1],
+            "lane": lane,
+            "lines": lines,
+        }
+        status = self._run("batches/enqueue_lines", arguments, *(line.request for _, line in jobs))
         _check(status)
         return bool(status == "ok")
 
     def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
         """The oldest ends that are in no part yet. Raises LeadLost."""
-        status, *rest = self._run("batch_ended", token, batch_id, most)
+        status, *rest = self._run("batches/next_results", token, batch_id, most)
         _check(status)
         number, *records = rest
         return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
@@ -339,14 +356,25 @@ class BatchStore:
 
         False where a part of this number was counted before. Raises LeadLost.
         """
-        flat = (value for pair in codes.items() for value in pair)
-        status = self._run("batch_collected", token, batch_id, number, part, taken, *tokens, *flat)
+        input_tokens, cached_tokens, output_tokens = tokens
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "number": number,
+            "name": part,
+            "results": taken,
+            "input_tokens": input_tokens,
+            "cached_tokens": cached_tokens,
+            "output_tokens": output_tokens,
+            "codes": dict(codes),
+        }
+        status = self._run("batches/segment_stored", arguments)
         _check(status)
         return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
         """All results are in parts, and these lines were never sent. Raises LeadLost."""
-        _check(self._run("batch_finalizing", token, batch_id, unsent, code))
+        _check(self._run("batches/finalizing", token, batch_id, unsent, code))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
         """It cannot be run, or its results cannot be had. Raises LeadLost."""
@@ -356,7 +384,7 @@ class BatchStore:
     def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
         """Write its end. Raises LeadLost."""
         flat = (value for pair in fields.items() for value in pair)
-        _check(self._run("batch_finish", token, batch_id, self._ttl_ms, status, *flat))
+        _check(self._run("batches/finish", token, batch_id, self._ttl_ms, status, *flat))
 
     def cleaned(self, batch_id: str) -> None:
         """Nothing of it is in the file store any more but its output files."""

@@ -18,11 +18,11 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
+from tasks.claim import Claim
 from tasks.errors import JobFailed
 from tasks.job import Job, Priority, Status, result_line
 from tasks.openai_answers import may_call_tools
 from tasks.settings import Settings
-from tasks.store import Claim
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The outbox of webhooks: what is to be delivered, what came of each attempt, and the keys of signatures.
 
-A delivery is put in by the script that ends the job or batch (tasks/lua/outbox.lua). Every method raises
+A delivery is put in by the script that ends the job or batch (tasks/lua/lib/outbox.lua). Every method raises
 StoreUnavailable when Redis does not answer in time.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
 from tasks.job import seconds
 from tasks.scripts import answering
 from tasks.settings import Settings
-from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, new_secret
 
 ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
@@ -111,14 +111,14 @@ class Secrets:
 
 
 class DeliveryStore:
-    """Over the connection and the scripts of a job store."""
+    """Kept in a database."""
 
-    def __init__(self, jobs: JobStore, settings: Settings) -> None:
-        self._run = jobs.scripts.run
-        self._redis = jobs.redis
-        self._ttl_ms = jobs.ttl_ms
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._run = database.scripts.run
+        self._redis = database.redis
+        self._ttl_ms = database.ttl_ms
         self._settings = settings
-        self.prefix = jobs.prefix
+        self.prefix = database.prefix
         self.lease_s = settings.webhook_lease_s
 
     # For those who ask
@@ -157,7 +157,7 @@ class DeliveryStore:
 
     def replay(self, delivery_id: str, owner: str) -> Delivery:
         """Send it again now, whatever came of it; raises DeliveryNotFound."""
-        if not self._run("hook_replay", delivery_id, owner):
+        if not self._run("webhooks/replay", delivery_id, owner):
             raise DeliveryNotFound(delivery_id)
         return self.get(delivery_id, owner)
 
@@ -169,7 +169,7 @@ class DeliveryStore:
         if self._settings.webhook_keys:
             raise SecretFixed
         current, previous, until = self._run(
-            "hook_secret", owner, new_secret(), ROTATION_MS if rotate else ""
+            "webhooks/secret", owner, new_secret(), ROTATION_MS if rotate else ""
         )
         if not current:
             raise SecretChanging
@@ -188,14 +188,19 @@ class DeliveryStore:
         free: how many the caller can send besides what it does. held: those that it is sending, by owner and
         host. At most most_to_one go to a host; of either an owner gets its share (tasks/webhook_slots.py).
         """
-        sending = json.dumps([(owner, host, count) for (owner, host), count in held.items()])
-        bounds = most, free, most_to_one, MOST_LOST, *self._bounds()
-        wait, now, *flat = self._run("hook_take", round(self.lease_s * 1000), *bounds, sending)
+        arguments = {
+            "lease_ms": round(self.lease_s * 1000),
+            "most": most,
+            "free": free,
+            "most_to_one": most_to_one,
+            "most_lost": MOST_LOST,
+            **self._bounds(),
+            "sending": [(owner, host, count) for (owner, host), count in held.items()],
+        }
+        wait, now, *deliveries = self._run("webhooks/lease_due", arguments)
         due = [
             Due(name, int(number), int(tries), owner, url, host, body.encode(), int(now) / 1000)
-            for name, number, tries, owner, url, host, body in zip(
-                *(flat[i::7] for i in range(7)), strict=True
-            )
+            for name, number, tries, owner, url, host, body in deliveries
         ]
         return due, None if int(wait) < 0 else int(wait) / 1000
 
@@ -208,11 +213,17 @@ class DeliveryStore:
             "status_code": attempt.status_code,
             "error": attempt.error,
         }
-        end = (status.value, round(delay_s * 1000), json.dumps(noted, ensure_ascii=False))
-        return bool(self._run("hook_done", due.id, due.number, *end, *self._bounds()))
+        arguments = {
+            "id": due.id,
+            "fence": due.number,
+            "status": status,
+            "delay_ms": round(delay_s * 1000),
+            **self._bounds(),
+        }
+        return bool(self._run("webhooks/attempt_done", arguments, json.dumps(noted, ensure_ascii=False)))
 
-    def _bounds(self) -> tuple[int, int]:
-        return self._ttl_ms, self._settings.webhook_log
+    def _bounds(self) -> dict[str, int]:
+        return {"ttl_ms": self._ttl_ms, "kept": self._settings.webhook_log}
 
     def _load(self, ids: Sequence[str], owner: str, object_id: str | None = None) -> list[Delivery]:
         """Those of them that there are, and are the owner's."""

@@ -12,13 +12,13 @@ from itertools import takewhile
 from tasks.batch import Batch, line_job_id
 from tasks.batch_files import read_chunk
 from tasks.batches import Active, BatchStore, Lanes, Line, Work
+from tasks.claim import Unsent
 from tasks.fairness import HELD, Source, in_turns, shares
 from tasks.files import FileStore
 from tasks.job import Priority
 from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import WorkerInfo
-from tasks.store import Unsent
 
 LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
 REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 
+from tasks.database import Database
 from tasks.errors import StoreUnavailable
 from tasks.figure_server import FigureServer
 from tasks.figures import Figures
 from tasks.scripts import answering
 from tasks.settings import Settings
-from tasks.store import JobStore
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ KEPT_S = 3 * LEAVE_S  # figures of a silent worker
 class FigureBoard:
     """In Redis: one key for each worker, which dies with its time to live, and the set of them."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._redis = store.redis
-        self._members = f"{store.prefix}figures"
-        self._prefix = f"{store.prefix}figures:"
+    def __init__(self, database: Database) -> None:
+        self._redis = database.redis
+        self._members = f"{database.prefix}figures"
+        self._prefix = f"{database.prefix}figures:"
 
     def leave(self, figures: Figures) -> None:
         """Put them there, in place of the worker's earlier ones. Raises StoreUnavailable."""
@@ -56,8 +56,8 @@ class FigureReporter:
     start() and stop() belong to the worker's life.
     """
 
-    def __init__(self, settings: Settings, store: JobStore, service: str, worker: str) -> None:
-        self._board = FigureBoard(store)
+    def __init__(self, settings: Settings, database: Database, service: str, worker: str) -> None:
+        self._board = FigureBoard(database)
         self._server = FigureServer(settings, service, worker)
         self._service, self._worker = service, worker
         self._stopping = threading.Event()

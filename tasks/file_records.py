@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
+from tasks.script_answers import IDEMPOTENCY_TTL_MS, files_full
 from tasks.scripts import answering, pairs
-from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, files_full
 
 WRITER_LEASE_MS = 3_600_000  # a writer that says nothing for an hour is dead, whatever it writes to
 AGAIN_MS = 60_000  # until a removal that was not confirmed is tried again, or a file in use is looked at
@@ -93,13 +94,13 @@ class FilePage:
 
 
 class FileRecords:
-    """Kept in the Redis of a job store. Thread-safe."""
+    """Kept in a database. Thread-safe."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._settings = store.settings
-        self._redis = store.redis
-        self._prefix = store.prefix
-        self._scripts = store.scripts
+    def __init__(self, database: Database) -> None:
+        self._settings = database.settings
+        self._redis = database.redis
+        self._prefix = database.prefix
+        self._scripts = database.scripts
 
     def begin(self, file_id: str, owner: str = "", most_bytes: int = 0) -> None:
         """Announce an object: it is removed unless create() comes, or renew(), within WRITER_LEASE_MS.
@@ -108,8 +109,15 @@ class FileRecords:
         Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
         s = self._settings
-        limits = (s.max_files, s.max_files_bytes)
-        answer, *told = self._scripts.run("file_begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
+        arguments = {
+            "id": file_id,
+            "lease_ms": WRITER_LEASE_MS,
+            "owner": owner,
+            "most_bytes": most_bytes,
+            "max_files": s.max_files,
+            "max_files_bytes": s.max_files_bytes,
+        }
+        answer, *told = self._scripts.run("files/begin", arguments)
         if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")
         if answer == "files":
@@ -117,7 +125,7 @@ class FileRecords:
 
     def renew(self, file_id: str) -> bool:
         """Say that the writer lives. False: the object has been given up."""
-        return bool(self._scripts.run("file_renew", file_id, WRITER_LEASE_MS))
+        return bool(self._scripts.run("files/renew", file_id, WRITER_LEASE_MS))
 
     def create(self, new: NewFile) -> FileRecord:
         """Record a file, its object being whole; the earlier file if the idempotency key gave one.
@@ -125,18 +133,18 @@ class FileRecords:
         Raises IdempotencyConflict, and FileStoreUnavailable for an object that has been given up. Safe to
         repeat with the same NewFile.
         """
-        answer = self._scripts.run(
-            "file_create",
-            new.id,
-            new.bytes,
-            new.filename,
-            new.purpose.value,
-            "" if new.expires_after_s is None else new.expires_after_s * 1000,
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            new.owner,
-        )
+        arguments = {
+            "id": new.id,
+            "bytes": new.bytes,
+            "filename": new.filename,
+            "purpose": new.purpose,
+            "expires_in_ms": None if new.expires_after_s is None else new.expires_after_s * 1000,
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "owner": new.owner,
+        }
+        answer = self._scripts.run("files/create", arguments)
         if answer[0] == "conflict":
             raise IdempotencyConflict(answer[1])
         if answer[0] == "lost":
@@ -161,14 +169,14 @@ class FileRecords:
     ) -> FilePage:
         """Newest first unless told, beginning behind the file `after`; raises FileNotFound if unknown."""
         order = "asc" if oldest_first else "desc"
-        answer = self._scripts.run("file_page", purpose or "", after or "", limit, order, owner or "")
+        answer = self._scripts.run("files/page", purpose, after, limit, order, owner)
         if answer[0] == "unknown":
             raise FileNotFound(after or "")
         return FilePage(tuple(_record(flat) for flat in answer[2:]), has_more=answer[1] == 1)
 
     def drop(self, file_id: str, owner: str | None = None) -> None:
         """Forget the file; its object is to be removed now. Raises FileNotFound or FileInUse."""
-        answer = self._scripts.run("file_delete", file_id, AGAIN_MS, owner or "")
+        answer = self._scripts.run("files/delete", file_id, AGAIN_MS, owner)
         if answer == "unknown":
             raise FileNotFound(file_id)
         if answer == "in_use":
@@ -176,11 +184,11 @@ class FileRecords:
 
     def due(self) -> list[str]:
         """Forget files that have expired; the ids of up to REMOVE_LIMIT objects to remove now."""
-        return list(self._scripts.run("file_due", REMOVE_LIMIT, AGAIN_MS))
+        return list(self._scripts.run("files/due", REMOVE_LIMIT, AGAIN_MS))
 
     def gone(self, file_id: str) -> None:
         """The object is removed, or never was."""
-        self._scripts.run("file_gone", file_id)
+        self._scripts.run("files/gone", file_id)
 
 
 def given_up(file_id: str) -> FileStoreUnavailable:

@@ -22,7 +22,8 @@ from tasks.job import Priority
 from tasks.logs import about
 from tasks.model_worker import ModelWorker
 from tasks.publish import Publisher
-from tasks.queues import GENERATE, QUEUES, add_queue, queue_of
+from tasks.queue_names import GENERATE, QUEUES, queue_of
+from tasks.queues import add_queue
 from tasks.readiness import tell_ready
 
 SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads

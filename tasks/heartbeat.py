@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tasks.claim import Claim
 from tasks.errors import PublishFailed, StoreUnavailable
 from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
-from tasks.store import Beat, Claim, JobStore
+from tasks.store import Beat, JobStore
 
 log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ for _outcome in OUTCOMES:  # they are there before the first
 _store = JobStore(settings)
 _publisher = Publisher(app)
 try:
-    _files = FileKeeper(make_store(settings.files), FileRecords(_store))
+    _files = FileKeeper(make_store(settings.files), FileRecords(_store.db))
 except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
 _batches: BatchDriver | None = None
@@ -61,9 +61,9 @@ def _start(**_: object) -> None:
     global _batches, _webhooks, _reporter
     _batches = BatchDriver(settings, _store, _publisher, _files)
     _batches.start()
-    _webhooks = WebhookSender(settings, _store)
+    _webhooks = WebhookSender(settings, _store.db)
     _webhooks.start()
-    _reporter = FigureReporter(settings, _store, "io", f"{socket.gethostname()}:{os.getpid()}")
+    _reporter = FigureReporter(settings, _store.db, "io", f"{socket.gethostname()}:{os.getpid()}")
     _reporter.start()
     for periodic in _periodic:
         periodic.start()

@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 CHANGING = (  # fields of the hash that a job is made of, but for its request
     *("id", "status", "priority", "model", "created_at", "started_at", "finished_at", "deadline", "attempts"),
-    *("worker", "metadata", "result", "error", "owner", "lane"),
+    *("worker", "metadata", "result", "error", "owner", "lane", "preview"),
 )
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
@@ -120,6 +120,7 @@ class Job:
     """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too.
 
     lane: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
+    preview: the start of its prompt.
     """
 
     id: str
@@ -138,6 +139,7 @@ class Job:
     error: dict[str, Any] | None
     owner: str = ""
     lane: str = ""
+    preview: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -152,8 +154,9 @@ class Job:
         deadline_ms: int | None,
         now_ms: int,
         lane: str,
+        shown: str,
     ) -> Job:
-        """As it stands when it was stored."""
+        """As it stands when it was stored. shown: its preview."""
         return cls(
             id=job_id,
             status=Status.QUEUED,
@@ -171,6 +174,7 @@ class Job:
             error=None,
             owner=new.owner,
             lane=lane,
+            preview=shown,
         )
 
     @classmethod
@@ -193,6 +197,7 @@ class Job:
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),
             lane=fields.get("lane", ""),
+            preview=fields.get("preview", ""),
         )
 
     def to_json(self) -> dict[str, Any]:

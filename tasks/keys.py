@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from tasks import ids
+from tasks.database import Database
 from tasks.errors import KeyNotFound, SettingsError, StoreUnavailable
 from tasks.key import Admission, ApiKey, KeyStanding, Limits, Rate
 from tasks.scripts import answering, pairs
 from tasks.settings import Settings, is_loopback
-from tasks.store import JobStore
 
 SECRET_PREFIX = "mq_"  # what a leaked key is recognised by, in a log or a repository
 SECRET_BYTES = 32
@@ -24,12 +24,12 @@ SHOWN_CHARS = 4  # of a key's end, so that people can tell theirs apart
 
 
 class KeyStore:
-    """Kept in the Redis of a job store. Thread-safe; every method raises StoreUnavailable."""
+    """Kept in a database. Thread-safe; every method raises StoreUnavailable."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._scripts = store.scripts
-        self._redis = store.redis
-        self._prefix = store.prefix
+    def __init__(self, database: Database) -> None:
+        self._scripts = database.scripts
+        self._redis = database.redis
+        self._prefix = database.prefix
 
     def create(self, name: str, limits: Limits) -> tuple[ApiKey, str]:
         """A new key and its secret, which is kept nowhere."""
@@ -48,20 +48,20 @@ class KeyStore:
         }
         flat = (value for pair in fields.items() for value in pair)
         key_id = ids.KEY.new()
-        record = self._scripts.run("key_create", key_id, digest(secret), *flat)
+        record = self._scripts.run("keys/create", key_id, digest(secret), *flat)
         return ApiKey.from_hash(pairs(record)), secret
 
     def list(self) -> list[ApiKey]:
         """All that were ever made, the oldest first."""
         return [
-            ApiKey.from_hash(pairs(record), *map(int, counts))
-            for record, *counts in self._scripts.run("key_list")
+            ApiKey.from_hash(pairs(record), **pairs(counts))
+            for record, *counts in self._scripts.run("keys/list")
         ]
 
     def revoke(self, key_id: str) -> None:
         """Refuse it from the next request on, and end those under way within seconds; jobs and batches that
         it has sent go on. Raises KeyNotFound."""
-        if not (ids.KEY.matches(key_id) and self._scripts.run("key_revoke", key_id)):
+        if not (ids.KEY.matches(key_id) and self._scripts.run("keys/revoke", key_id)):
             raise KeyNotFound(key_id)
 
     def revoked(self, key_ids: Collection[str]) -> set[str]:
@@ -78,14 +78,14 @@ class KeyStore:
 
     def standing(self) -> KeyStanding:
         """NEVER, NONE, or UNKNOWN where keys stand."""
-        return KeyStanding(self._scripts.run("key_admit", "")[0])
+        return KeyStanding(self._scripts.run("keys/admit", "")[0])
 
     def admit(self, secret: str) -> Admission:
         """Count a request of whoever holds the secret, '' for nobody, unless it is one too many."""
-        answer, *rest = self._scripts.run("key_admit", digest(secret) if secret else "")
+        answer, *rest = self._scripts.run("keys/admit", digest(secret) if secret else "")
         if not rest:
             return Admission(KeyStanding(answer))
-        return _admission(KeyStanding(answer), rest)
+        return _admission(KeyStanding(answer), pairs(rest))
 
 
 def digest(secret: str) -> str:
@@ -106,11 +106,11 @@ def check_keys(settings: Settings) -> None:
     """Raise SettingsError for an address beyond loopback while there are no API keys; StoreUnavailable."""
     if settings.allow_open or is_loopback(settings.reached_at):
         return
-    store = JobStore(settings)
+    database = Database.connect(settings)
     try:
-        standing = KeyStore(store).standing()
+        standing = KeyStore(database).standing()
     finally:
-        store.close()
+        database.close()
     if standing is not KeyStanding.UNKNOWN:
         variable = "MEDUSAQ_PUBLISH_ADDRESS" if settings.publish_address else "MEDUSAQ_HOST"
         raise SettingsError(
@@ -120,12 +120,17 @@ def check_keys(settings: Settings) -> None:
         )
 
 
-def _admission(standing: KeyStanding, values: Sequence[str]) -> Admission:
-    key_id, requests, left, free_ms, next_ms, tokens, tokens_left, day_ms = values
+def _admission(standing: KeyStanding, fields: Mapping[str, str]) -> Admission:
     return Admission(
         standing,
-        key_id,
-        Rate(int(requests), int(left), int(free_ms) / 1000) if requests else None,
-        Rate(int(tokens), int(tokens_left), int(day_ms) / 1000) if tokens else None,
-        int(next_ms) / 1000,
+        fields["id"],
+        _rate(fields, "requests"),
+        _rate(fields, "tokens"),
+        int(fields["next_ms"]) / 1000,
     )
+
+
+def _rate(fields: Mapping[str, str], name: str) -> Rate | None:
+    if not fields[name]:
+        return None
+    return Rate(int(fields[name]), int(fields[f"{name}_left"]), int(fields[f"{name}_ms"]) / 1000)

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject
 from celery.worker import state as worker_state
 
 from engine import EngineClosed, EngineService, RequestRefused
+from tasks.claim import Claim, Unsent
 from tasks.conversions import STATUS, end_line, shown, to_error, to_request, to_result, unbegun
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.figure_board import FigureReporter
@@ -24,7 +25,7 @@ from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
 from tasks.room import Room
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, Refusal, Unsent, new_token
+from tasks.store import JobStore, Refusal, new_token
 from tasks.token_stream import TokenStream
 from tasks.tracing_setup import begin
 from tasks.worker_figures import EngineCollector, observe_job
@@ -56,7 +57,7 @@ class ModelWorker:
             settings,
             self._store,
             self._publisher,
-            Registry(self._store, settings.worker_ttl_s),
+            Registry(self._store.db, settings.worker_ttl_s),
             cancel=self._cancel,
             describe=self._describe,
             watch=self._watch,
@@ -65,7 +66,7 @@ class ModelWorker:
         self._tokens.start()
         REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
         self._tracing = begin("medusaq-worker")
-        self.reporter = FigureReporter(settings, self._store, "worker", self.id)
+        self.reporter = FigureReporter(settings, self._store.db, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()

@@ -14,11 +14,12 @@ from kombu import Producer
 from kombu.exceptions import KombuError
 from redis import RedisError
 
+from tasks.claim import Unsent
 from tasks.errors import PublishFailed
 from tasks.job import Job, Priority
-from tasks.queues import GENERATE, add_queue, make_app, queue_of
+from tasks.queue_names import GENERATE, queue_of
+from tasks.queues import add_queue, make_app
 from tasks.settings import Settings
-from tasks.store import Unsent
 
 log = logging.getLogger(__name__)
 

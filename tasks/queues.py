@@ -1,15 +1,10 @@
-"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process.
-
-Each model has queues of its own, medusaq.interactive.NAME and medusaq.bulk.NAME; those without a name hold
-what any worker may run.
-"""
+"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 from celery import Celery
 from kombu import Queue
@@ -18,13 +13,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tasks.job import Priority
+from tasks.queue_names import IO_QUEUE, QUEUES
 from tasks.redis_options import tls_options
 from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings
-
-GENERATE = "medusaq.generate"  # the task's name: part of the wire format between gateway and workers
-QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
-IO_QUEUE = "medusaq.io"
 
 # Far above any run: leases recover a lost worker's jobs, and the shortest value of any peer wins.
 VISIBILITY_TIMEOUT_S = 24 * 3600
@@ -52,21 +44,6 @@ class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no ty
 def _rank(name: str) -> int:
     of = [name == queue or name.startswith(f"{queue}.") for queue in QUEUES.values()]
     return of.index(True) if True in of else len(of)
-
-
-def queue_of(priority: Priority, model: str = "") -> str:
-    """The name of a queue. model: whose it is; "" is the queue of jobs that any worker may run.
-
-    Two models never share one, whatever is in their names.
-    """
-    if not model:
-        return QUEUES[priority]
-    return f"{QUEUES[priority]}.{quote(model, safe='')}"
-
-
-def list_key(settings: Settings, priority: Priority, model: str = "") -> str:
-    """The Redis list that holds the waiting messages of a queue."""
-    return settings.key_prefix + queue_of(priority, model)
 
 
 def add_queue(app: Celery, name: str) -> Queue:

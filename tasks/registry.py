@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tasks.database import Database
 from tasks.scripts import answering
-from tasks.store import JobStore
 
 MOST_SEEN = 256  # models that are remembered, those served last
 
@@ -39,14 +39,14 @@ class WorkerInfo:
 
 
 class Registry:
-    """Kept in the Redis of a job store."""
+    """Kept in a database."""
 
-    def __init__(self, store: JobStore, ttl_s: float) -> None:
-        self._redis = store.redis
-        self._members = f"{store.prefix}workers"
-        self._prefix = f"{store.prefix}worker:"
-        self._models = f"{store.prefix}models"
-        self._announced = f"{store.prefix}announced"
+    def __init__(self, database: Database, ttl_s: float) -> None:
+        self._redis = database.redis
+        self._members = f"{database.prefix}workers"
+        self._prefix = f"{database.prefix}worker:"
+        self._models = f"{database.prefix}models"
+        self._announced = f"{database.prefix}announced"
         self._ttl_ms = round(ttl_s * 1000)
 
     def refresh(self, worker: WorkerInfo) -> None:

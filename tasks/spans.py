@@ -28,8 +28,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from tasks.claim import Claim
 from tasks.job import Status
-from tasks.store import Claim
 from tasks.tracing import Answered, Tracing
 
 SERVER_ERROR = 500

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.store import JobStore
+from tasks.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Standing:
     models: Mapping[str, Mapping[str, Waiting]]
 
 
-def standing(store: JobStore) -> Standing:
+def standing(database: Database) -> Standing:
     """Raises StoreUnavailable."""
-    found = json.loads(store.scripts.run("standing"))
+    found = json.loads(database.scripts.run("queues/queue_stats"))
     return Standing(
         jobs=found["jobs"],
         ended=found["ended"],

@@ -1,43 +1,34 @@
 """The job store: every change of a record is one Lua script, so that it happens whole or not at all.
 
-The scripts are in tasks/lua; common.lua lists the keys. Where a method takes an `owner`, what belongs to
-another is not found; None is whoever may see everything. Every method raises StoreUnavailable when Redis
-does not answer in time.
+The scripts are in tasks/lua; those of tasks/lua/lib list the keys. Where a method takes an `owner`, what
+belongs to another is not found; None is whoever may see everything. Every method raises StoreUnavailable when
+Redis does not answer in time.
 """
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
+from tasks.claim import Claim, Unsent
+from tasks.database import Database
 from tasks.errors import (
-    BudgetSpent,
-    FilesLimit,
     IdempotencyConflict,
     JobNotFinished,
     JobNotFound,
-    LimitReached,
-    StorageLimit,
 )
-from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview
-from tasks.queues import list_key
-from tasks.redis_clients import make_client
-from tasks.redis_options import tls_options
-from tasks.scripts import Scripts, answering, pairs
+from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
+from tasks.queue_names import list_key
+from tasks.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full
+from tasks.scripts import Argument, answering, pairs
 from tasks.settings import Settings
 from tasks.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
 
-IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
-FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
+
 LOOK_RECORDS = 1000  # looked at by one call for a page: some ms in which Redis serves nobody else
 MOST_LOOKS = 20  # calls for one page
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
@@ -61,28 +52,6 @@ class Beat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A job this worker holds. Times are Unix seconds by the clock of Redis."""
-
-    job_id: str
-    fence: int
-    attempts: int
-    request: dict[str, Any]
-    model: str | None
-    priority: Priority
-    deadline: float | None
-    created_at: float
-    claimed_at: float
-    preview: str
-    watched: bool = False  # somebody listened already when it was claimed
-    queued_at: float = 0.0  # when its message was last sent
-    batch_id: str | None = None
-    traceparent: str = ""
-    alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
-    lane: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TokenPart:
     """A part of a running job's text: bytes of text before it, and what is published."""
 
@@ -91,20 +60,6 @@ class TokenPart:
     before: int
     text: str
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """A queued job whose Celery message must be sent. lane: as in Job."""
-
-    job_id: str
-    priority: Priority
-    preview: str
-    lane: str = ""
-
-    @classmethod
-    def of(cls, job: Job) -> Unsent:
-        return cls(job.id, job.priority, preview(job.request), job.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +88,14 @@ class JobStore:
     """Thread-safe; one per process."""
 
     def __init__(self, settings: Settings) -> None:
+        self.db = Database.connect(settings)
         self._settings = settings
-        self.prefix = settings.key_prefix
-        self.redis: Any = connect(settings)  # typed, every answer would be perhaps an awaitable
-        self.scripts = Scripts(self.redis, self.prefix)
+        self._redis = self.db.redis
+        self._prefix = self.db.prefix
+        self._ttl_ms = self.db.ttl_ms
 
     def close(self) -> None:
-        self.redis.close()
+        self.db.close()
 
     def create(self, new: NewJob) -> tuple[Job, bool]:
         """Store a queued job; the flag says whether its message must be sent.
@@ -160,36 +116,33 @@ class JobStore:
         ids = [new.id, *(new_job_id() for _ in variants[1:])]
         requests = [{**new.request, **variant} for variant in variants]
         parts = split(new.request, variants)
-        previews = [preview(request) for request in requests]
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
-        further = zip(ids[1:], parts.own[1:], previews[1:], parts.places[1:], strict=True)
-        answer, *told = self._run(
-            "create",
-            new.id,
-            new.priority.value,
-            new.model or "",
-            parts.own[0],
-            _dump(new.metadata),
-            "" if deadline_ms is None else deadline_ms,
-            previews[0],
-            new.idempotency_key or "",
-            new.body_hash,
-            IDEMPOTENCY_TTL_MS,
-            "1" if new.watched else "",
-            "" if new.keep_s is None else round(new.keep_s * 1000),
-            new.owner,
-            new.request.get("max_tokens", 0),
-            self._settings.max_queued,
-            "" if new.webhook is None else new.webhook.stored(),
-            new.traceparent,
-            self._settings.max_stored_bytes,
-            result_bytes(new.request),
-            parts.common,
-            len(parts.prompts),
-            *parts.prompts,
-            parts.places[0],
-            *itertools.chain.from_iterable(further),
-        )
+        previews = [preview(request) for request in requests]
+        jobs = [
+            {"id": job_id, "preview": shown, "prompt": place}
+            for job_id, shown, place in zip(ids, previews, parts.places, strict=True)
+        ]
+        arguments = {
+            "priority": new.priority,
+            "model": new.model or "",
+            "metadata": dump(new.metadata),
+            "deadline_ms": deadline_ms,
+            "owner": new.owner,
+            "watched": new.watched,
+            "traceparent": new.traceparent,
+            "keep_ms": None if new.keep_s is None else round(new.keep_s * 1000),
+            "webhook": None if new.webhook is None else new.webhook.stored(),
+            "max_tokens": new.request.get("max_tokens", 0),
+            "reserved_bytes": result_bytes(new.request),
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "max_queued": self._settings.max_queued,
+            "max_stored_bytes": self._settings.max_stored_bytes,
+            "jobs": jobs,
+        }
+        shared = [parts.common, *parts.prompts] if parts.common else []
+        answer, *told = self._run("jobs/create", arguments, *parts.own, *shared)
         if answer == "conflict":
             raise IdempotencyConflict(told[0])
         if answer in FULL:
@@ -198,19 +151,19 @@ class JobStore:
             return [(self._job(told[0]), False)]
         now, lane, *to_send = told
         return [
-            (Job.created(new, job_id, request, deadline_ms, int(now), lane), flag == "1")
-            for job_id, request, flag in zip(ids, requests, to_send, strict=True)
+            (Job.created(new, job_id, request, deadline_ms, int(now), lane, shown), flag == "1")
+            for job_id, request, shown, flag in zip(ids, requests, previews, to_send, strict=True)
         ]
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
         """The job that came with this idempotency key; raises IdempotencyConflict for another body's."""
-        record = earlier(self.scripts, "job", key, body_hash)
+        record = earlier(self.db.scripts, "job", key, body_hash)
         return self._whole(record) if record else None
 
     def get(self, job_id: str, owner: str | None = None) -> Job:
         """The record; raises JobNotFound."""
         with answering():
-            fields = self.redis.hgetall(self._key(job_id))
+            fields = self._redis.hgetall(self._key(job_id))
         if not fields or owner not in (None, fields.get("owner")):
             raise JobNotFound(job_id)
         return self._whole(fields)
@@ -218,7 +171,7 @@ class JobStore:
     def refresh(self, job: Job) -> Job:
         """The same job as it is now, read without its request, which never changes; raises JobNotFound."""
         with answering():
-            values = self.redis.hmget(self._key(job.id), CHANGING)
+            values = self._redis.hmget(self._key(job.id), CHANGING)
         fields = {name: value for name, value in zip(CHANGING, values, strict=True) if value is not None}
         if not fields:
             raise JobNotFound(job.id)
@@ -237,17 +190,22 @@ class JobStore:
         With filters, a page may have fewer than there are, or none, where few of those looked at fit; the
         next begins behind `last_id`. Raises JobNotFound for an unknown `after`.
         """
-        filters = [text for pair in (metadata or {}).items() for text in pair]
-        wanted, below = status.value if status else "", ""
+        look: dict[str, Any] = {
+            "status": status,
+            "after": after,
+            "limit": limit,
+            "owner": owner,
+            "looks": LOOK_RECORDS,
+            "filters": dict(metadata or {}),
+        }
         for _ in range(MOST_LOOKS):
-            look = wanted, after or "", below, limit, owner or "", LOOK_RECORDS
-            answer = self._run("list", *look, *filters)
+            answer = self._run("jobs/list", look)
             if answer[0] == "unknown":
                 raise JobNotFound(after or "")
-            more, below, last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
+            more, look["below"], last, ids = answer[1] == 1, answer[2], answer[3], answer[4:]
             if ids or not more:
                 break
-        with answering(), self.redis.pipeline(transaction=False) as pipe:
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
             for job_id in ids:
                 pipe.hgetall(self._key(job_id))
             records = pipe.execute()
@@ -256,19 +214,19 @@ class JobStore:
         fit = fitting(present)
         if len(fit) < len(present):
             more, last = True, fit[-1]["id"]
-        jobs = tuple(whole_jobs(self.redis, self.prefix, fit))
+        jobs = tuple(whole_jobs(self._redis, self._prefix, fit))
         return Page(jobs, more, last or (ids[-1] if ids else None))
 
     def cancel(self, job_id: str, owner: str | None = None) -> Job:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
-        record = self._run("cancel", job_id, self.ttl_ms, owner or "")
+        record = self._run("jobs/cancel", job_id, self._ttl_ms, owner)
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
 
     def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
-        answer = self._run("delete", job_id, owner or "")
+        answer = self._run("jobs/delete", job_id, owner)
         if answer == "unknown":
             raise JobNotFound(job_id)
         if answer == "active":
@@ -282,42 +240,31 @@ class JobStore:
         last_alone: the worker does as Claim.alone says. model: what it serves. A job for another model that
         is known waits for that one from now on, and its message must be sent.
         """
-        s = self._settings
-        limits = (s.lease_ms, s.max_attempts, self.ttl_ms)
-        answer = self._run("claim", job_id, worker, token, *limits, "1" if last_alone else "", model)
+        arguments = {
+            "id": job_id,
+            "worker": worker,
+            "claim_token": token,
+            "lease_ms": self._settings.lease_ms,
+            "max_attempts": self._settings.max_attempts,
+            "ttl_ms": self._ttl_ms,
+            "model": model,
+            "isolates": last_alone,
+        }
+        answer = self._run("jobs/claim", arguments)
         if answer[0] == "elsewhere":
             _, lane, other, line = answer
             return Unsent(job_id, Priority(other), line, lane)
         if answer[0] != "claimed":
             return Refusal(answer[0])
-        fence, attempts, request, model, priority, deadline, created_at, now, *rest = answer[1:]
-        shown, watched, queued_at, batch_id, traceparent, alone, lane, *shared = rest
-        return Claim(
-            job_id=job_id,
-            fence=int(fence),
-            attempts=int(attempts),
-            request=joined(request, *shared),
-            model=model or None,
-            priority=Priority(priority),
-            deadline=int(deadline) / 1000 if deadline else None,
-            created_at=int(created_at) / 1000,
-            claimed_at=int(now) / 1000,
-            preview=shown,
-            watched=watched == "1",
-            queued_at=int(queued_at) / 1000,
-            batch_id=batch_id or None,
-            traceparent=traceparent,
-            alone=alone == "1",
-            lane=lane,
-        )
+        return _claim(job_id, pairs(answer[1:]))
 
     def begin(self, job_id: str, fence: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
-        return bool(self._run("begin", job_id, fence) == 1)
+        return bool(self._run("jobs/start_isolated", job_id, fence) == 1)
 
     def watch(self, job_id: str, owner: str | None = None) -> Job:
         """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
-        record = self._run("watch", job_id, owner or "")
+        record = self._run("jobs/subscribe", job_id, owner)
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
@@ -325,17 +272,17 @@ class JobStore:
     def publish_tokens(self, parts: Sequence[TokenPart]) -> list[bool]:
         """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
         flat = [value for p in parts for value in (p.job_id, p.fence, p.before, p.text, p.message)]
-        return [answer == 1 for answer in self._run("tokens", TEXT_TTL_MS, *flat)]
+        return [answer == 1 for answer in self._run("jobs/append_text", TEXT_TTL_MS, *flat)]
 
     def text_so_far(self, job_id: str) -> str:
         """Of a watched job that runs; empty for any other."""
         with answering():
-            return self.redis.get(f"{self.prefix}text:{job_id}") or ""
+            return self._redis.get(f"{self._prefix}text:{job_id}") or ""
 
     def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
         """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
         flat = [value for pair in claims for value in pair]
-        return [Beat(answer) for answer in self._run("heartbeat", self._settings.lease_ms, *flat)]
+        return [Beat(answer) for answer in self._run("jobs/heartbeat", self._settings.lease_ms, *flat)]
 
     def finish(
         self,
@@ -350,119 +297,60 @@ class JobStore:
 
         model: the one that ran it, for a job that names none.
         """
-        end = (status.value, _dump(result), _dump(error), model)
-        tokens = (result or {}).get("usage", {}).get("total_tokens", 0)
-        return bool(self._run("finish", job_id, fence, *end, self.ttl_ms, tokens) == 1)
+        end = {
+            "id": job_id,
+            "fence": fence,
+            "status": status,
+            "model": model,
+            "ttl_ms": self._ttl_ms,
+            "tokens": (result or {}).get("usage", {}).get("total_tokens", 0),
+        }
+        return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
     def hand_back(self, job_id: str, fence: int) -> bool:
         """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
-        return bool(self._run("hand_back", job_id, fence, self.ttl_ms) == 1)
+        return bool(self._run("jobs/requeue", job_id, fence, self._ttl_ms) == 1)
 
     def lanes(self) -> list[str]:
         """Models in whose queues jobs may wait, and "" for the queues of any worker."""
         with answering():
-            return ["", *sorted(self.redis.smembers(f"{self.prefix}lanes"))]
+            return ["", *sorted(self._redis.smembers(f"{self._prefix}lanes"))]
 
     def reconcile(self) -> Reconciled:
         """One pass over expired leases, passed deadlines, lost messages and records past their time."""
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
         queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
-        answer = self._run(
-            "reconcile",
-            s.max_attempts,
-            int(s.resend_after_s * 1000),
-            self.ttl_ms,
-            s.lease_ms,
-            gap_ms,
-            RECONCILE_LIMIT,
-            *itertools.chain(*queues),
+        arguments = {
+            "max_attempts": s.max_attempts,
+            "resend_after_ms": int(s.resend_after_s * 1000),
+            "ttl_ms": self._ttl_ms,
+            "lease_ms": s.lease_ms,
+            "gap_ms": gap_ms,
+            "limit": RECONCILE_LIMIT,
+            "queues": queues,
+        }
+        counts, *jobs = self._run("queues/reconcile", arguments)
+        unsent = tuple(
+            Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in jobs
         )
-        requeued, lost, expired, resent, dropped, full, *unsent = answer
-        each = zip(unsent[::4], unsent[1::4], unsent[2::4], unsent[3::4], strict=True)
-        return Reconciled(
-            requeued,
-            lost,
-            expired,
-            resent,
-            dropped,
-            bool(full),
-            tuple(Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in each),
-        )
-
-    @property
-    def settings(self) -> Settings:
-        return self._settings
-
-    @property
-    def ttl_ms(self) -> int:
-        """How long ended work is kept."""
-        return self._settings.result_ttl_s * 1000
+        done = pairs(counts)
+        return Reconciled(**{**done, "full": bool(done["full"])}, unsent=unsent)
 
     def _job(self, flat: Sequence[str]) -> Job:
         return self._whole(pairs(flat))
 
     def _whole(self, fields: Mapping[str, str]) -> Job:
         """The job of a hash; raises JobNotFound where it was deleted since that was read."""
-        for job in whole_jobs(self.redis, self.prefix, [fields]):
+        for job in whole_jobs(self._redis, self._prefix, [fields]):
             return job
         raise JobNotFound(fields["id"])
 
     def _key(self, job_id: str) -> str:
-        return f"{self.prefix}job:{job_id}"
+        return f"{self._prefix}job:{job_id}"
 
-    def _run(self, name: str, *args: str | int) -> Any:
-        return self.scripts.run(name, *args)
-
-
-def connect(settings: Settings) -> redis.Redis:
-    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
-
-    It may send a command twice when the connection broke: every script is safe to repeat.
-    """
-    return make_client(
-        settings.redis_url,
-        decode_responses=True,
-        socket_timeout=settings.redis_timeout_s,
-        socket_connect_timeout=settings.redis_timeout_s,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-        **tls_options(settings),
-    )
-
-
-def full(what: str, told: Sequence[str]) -> LimitReached:
-    """The error for what a script says is full: its limit, and ms until it has room."""
-    limit, wait_ms = (int(value) for value in told)
-    if what == "tokens":
-        return BudgetSpent(limit, wait_ms / 1000)
-    if what == "storage":
-        return StorageLimit(limit)
-    said = {
-        "jobs": "jobs of this API key are waiting or running",
-        "batches": "batches of this API key have not ended",
-        "queue": "jobs are queued",
-    }
-    return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
-
-
-def files_full(told: Sequence[str]) -> FilesLimit:
-    """The error for what files_full in common.lua says."""
-    files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
-    return FilesLimit(
-        f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
-        f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
-    )
-
-
-def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:
-    """The record that came with an idempotency key, empty for none; raises IdempotencyConflict."""
-    if key is None:
-        return {}
-    answer, record = scripts.run("earlier", kind, key, body_hash)
-    if answer == "conflict":
-        raise IdempotencyConflict(record)
-    return pairs(record)
+    def _run(self, name: str, *args: Argument) -> Any:
+        return self.db.scripts.run(name, *args)
 
 
 def new_token() -> str:
@@ -472,3 +360,25 @@ def new_token() -> str:
 
 def _dump(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else dump(value)
+
+
+def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
+    """By the names of claim.lua."""
+    return Claim(
+        job_id=job_id,
+        fence=int(fields["fence"]),
+        attempts=int(fields["attempts"]),
+        request=joined(fields["request"], fields["shared"], fields["prompt"]),
+        model=fields["model"] or None,
+        priority=Priority(fields["priority"]),
+        deadline=seconds(fields["deadline"]),
+        created_at=int(fields["created_at"]) / 1000,
+        claimed_at=int(fields["now"]) / 1000,
+        preview=fields["preview"],
+        watched=fields["watched"] == "1",
+        queued_at=int(fields["queued_at"]) / 1000,
+        batch_id=fields["batch"] or None,
+        traceparent=fields["traceparent"],
+        alone=fields["alone"] == "1",
+        lane=fields["lane"],
+    )

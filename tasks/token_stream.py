@@ -1,7 +1,7 @@
 """Text of running jobs on its way to whoever listens: from the engine's thread to Redis.
 
 The engine's callback only puts a delta in a list. One thread of the worker takes all that wait and sends them
-in one call of tokens.lua, so that a slow Redis makes larger deltas, not a slower engine. When it is away for
+in one call of append_text, so that a slow Redis makes larger deltas, not a slower engine. When it is away for
 long, what waits is dropped, and with it the rest of those streams: a listener gets the whole text from the
 record in any case.
 """
@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tasks.claim import Claim
 from tasks.errors import StoreUnavailable
-from tasks.store import Claim, JobStore, TokenPart
+from tasks.store import JobStore, TokenPart
 
 log = logging.getLogger(__name__)
 

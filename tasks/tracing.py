@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from tasks.claim import Claim
 from tasks.job import Status
-from tasks.store import Claim
 
 
 class Answered(Protocol):

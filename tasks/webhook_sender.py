@@ -23,12 +23,12 @@ import httpx
 import prometheus_client
 import redis
 
+from tasks.database import Database
 from tasks.deliveries import Attempt, DeliveryStore, Due
 from tasks.errors import AddressBusy, StoreUnavailable, TargetRefused
 from tasks.figures import REGISTRY
 from tasks.guard import Guard
 from tasks.settings import Settings
-from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Target, signed, target_of
 from tasks.webhook_post import FAILURES, NO_CONNECTION, Answer, post
 from tasks.webhook_slots import AddressSlots
@@ -62,9 +62,9 @@ T = TypeVar("T")
 class WebhookSender:
     """start() and stop() belong to the io worker's life."""
 
-    def __init__(self, settings: Settings, store: JobStore, guard: Guard | None = None) -> None:
-        self._settings, self._store = settings, store
-        self._deliveries = DeliveryStore(store, settings)
+    def __init__(self, settings: Settings, database: Database, guard: Guard | None = None) -> None:
+        self._settings, self._database = settings, database
+        self._deliveries = DeliveryStore(database, settings)
         self._guard = guard or Guard.of(settings)
         self._tls = httpx.create_ssl_context()
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -126,8 +126,8 @@ class WebhookSender:
         """Until something is put into the outbox, at most so long."""
         try:
             if self._pubsub is None:
-                self._pubsub = self._store.redis.pubsub(ignore_subscribe_messages=True)
-                self._pubsub.subscribe(f"{self._store.prefix}hooks")
+                self._pubsub = self._database.redis.pubsub(ignore_subscribe_messages=True)
+                self._pubsub.subscribe(f"{self._database.prefix}hooks")
                 return  # what came before we listened is looked for first
             self._pubsub.get_message(timeout=seconds)
             while self._pubsub.get_message(timeout=0):

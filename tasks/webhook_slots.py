@@ -22,7 +22,7 @@ V6_PREFIX = 64  # bits: what one host may have all addresses of
 
 
 def share(free: int, held: int, part: int) -> int:
-    """How many more of so many free slots an owner that holds some may take; tasks/lua/hook_take.lua too."""
+    """How many more of so many free slots an owner that holds some may take, as in lease_due.lua."""
     return max(0, -((part * held - free) // (part + 1)))
 
 

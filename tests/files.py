@@ -44,6 +44,7 @@ class Kept:
     def held(self) -> set[str]:
         """What Redis holds of files, without the counter."""
         names = {
-            key.removeprefix(self.store.prefix) for key in self.store.redis.keys(f"{self.store.prefix}*")
+            key.removeprefix(self.store.db.prefix)
+            for key in self.store.db.redis.keys(f"{self.store.db.prefix}*")
         }
         return names - {"file_seq"}

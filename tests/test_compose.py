@@ -351,7 +351,7 @@ def test_the_checks_pass_for_a_living_service_and_fail_for_a_dead_one(
     assert dead.returncode == 1
     assert dead.stderr.startswith("no living worker on ")
     elsewhere = WorkerInfo("w", "m", 8, 1, pid=1, host="another-machine", started_at=0.0)
-    Registry(store, settings.worker_ttl_s).refresh(elsewhere)
+    Registry(store.db, settings.worker_ttl_s).refresh(elsewhere)
     assert _health("worker", settings).returncode == 1, "another container's worker"
 
     workers.model(settings)

@@ -73,6 +73,11 @@ def test_the_gateway_imports_where_s3_is_not_installed() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
+def test_the_stores_need_no_celery() -> None:
+    for module in ("tasks.store", "tasks.batches", "tasks.tracing"):
+        assert "celery" not in imported_by(module), module
+
+
 def test_a_run_starts_without_what_it_does_not_need() -> None:
     """The web framework alone takes a fifth of a second to load."""
     assert imported_by("cli.run").isdisjoint({*HEAVY, "celery", "fastapi"})

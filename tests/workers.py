@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from tasks.queues import IO_QUEUE, QUEUES
+from tasks.queue_names import IO_QUEUE, QUEUES
 from tasks.registry import Registry
 from tasks.settings import ENV_PREFIX, Settings
 from tasks.store import JobStore
@@ -117,7 +117,7 @@ class Workers:
 
     def _wait_registered(self, settings: Settings, worker: Worker) -> None:
         store = JobStore(settings)
-        registry = Registry(store, settings.worker_ttl_s)
+        registry = Registry(store.db, settings.worker_ttl_s)
         try:
             wait_until(
                 lambda: any(info.id == worker.id for info in registry.live()),

@@ -56,9 +56,9 @@ def workers(settings: Settings) -> Iterator[Finding]:
     """Of both kinds, as far as Redis knows."""
     store = JobStore(settings)
     try:
-        live = Registry(store, settings.worker_ttl_s).live()
-        waits = standing(store).models
-        led = BatchStore(store).led()
+        live = Registry(store.db, settings.worker_ttl_s).live()
+        waits = standing(store.db).models
+        led = BatchStore(store.db).led()
     except StoreUnavailable:  # said already
         return
     finally:

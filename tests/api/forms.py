@@ -27,7 +27,7 @@ def form(*parts: tuple[str, str | bytes] | tuple[str, bytes, str], end: bytes = 
 def left_behind(settings: Settings) -> tuple[list[str], list[str], set[str]]:
     """Objects, unfinished objects, and keys of Redis but for the counter."""
     store = JobStore(settings)
-    keys = set(store.redis.keys(f"{store.prefix}file*")) - {f"{store.prefix}file_seq"}
+    keys = set(store.db.redis.keys(f"{store.db.prefix}file*")) - {f"{store.db.prefix}file_seq"}
     store.close()
     partial = Path(settings.files, ".partial")
     unfinished = [path.name for path in partial.iterdir()] if partial.exists() else []

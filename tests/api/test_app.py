@@ -36,7 +36,7 @@ def test_where_others_reach_it_is_what_counts(settings: Settings) -> None:
 
 def test_any_address_is_fine_while_a_key_stands(settings: Settings, store: JobStore) -> None:
     everywhere = settings.model_copy(update={"host": "0.0.0.0"})
-    keys = KeyStore(store)
+    keys = KeyStore(store.db)
     key, _ = keys.create("a", Limits())
     create_app(everywhere)
     keys.revoke(key.id)

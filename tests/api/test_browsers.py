@@ -90,7 +90,7 @@ def test_another_machine_that_reaches_what_was_meant_for_this_one(
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "missing_api_key"), path
         assert remote.get("/healthz").status_code == 200
         store = JobStore(settings)
-        bearer = {"Authorization": f"Bearer {KeyStore(store).create('test', Limits())[1]}"}
+        bearer = {"Authorization": f"Bearer {KeyStore(store.db).create('test', Limits())[1]}"}
         store.close()
         assert remote.get("/v1/jobs", headers=bearer).status_code == 200
     process.stop()

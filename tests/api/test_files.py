@@ -202,13 +202,13 @@ def test_uploads_with_one_key_at_the_same_time(http: httpx.Client) -> None:
 def test_a_file_that_a_batch_reads_is_kept(client: OpenAI, gateway_settings: Settings) -> None:
     made = client.files.create(file=DATA, purpose="batch")
     store = JobStore(gateway_settings)
-    uses = f"{store.prefix}file_uses:{made.id}"
-    store.redis.sadd(uses, "batch_a")
+    uses = f"{store.db.prefix}file_uses:{made.id}"
+    store.db.redis.sadd(uses, "batch_a")
     with pytest.raises(openai.ConflictError) as caught:
         client.files.delete(made.id)
     assert caught.value.code == "file_in_use"
     assert client.files.content(made.id).read() == DATA
-    store.redis.delete(uses)
+    store.db.redis.delete(uses)
     assert client.files.delete(made.id).deleted
     store.close()
 

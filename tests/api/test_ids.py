@@ -75,11 +75,11 @@ def things(http: httpx.Client, gateway_settings: Settings) -> dict[str, str]:
     sent = {"prompt": "x", "webhook": {"url": "http://example.com/"}, "metadata": {"k": "v"}}
     job = http.post("/v1/jobs", json=sent).json()["id"]
     store = JobStore(gateway_settings)
-    store.redis.rpush(f"{store.prefix}batch:{batch}:parts", "p")
-    store.redis.sadd(f"{store.prefix}batch:{batch}:live", job)
+    store.db.redis.rpush(f"{store.db.prefix}batch:{batch}:parts", "p")
+    store.db.redis.sadd(f"{store.db.prefix}batch:{batch}:live", job)
     store.cancel(job)
     [delivery] = http.get("/v1/webhooks/deliveries", params={"job_id": job}).json()["data"]
-    store.redis.rpush(f"{store.prefix}hook:{delivery['id']}:attempts", "{}")
+    store.db.redis.rpush(f"{store.db.prefix}hook:{delivery['id']}:attempts", "{}")
     store.close()
     return {"job_id": job, "batch_id": batch, "file_id": file, "delivery_id": delivery["id"]}
 
@@ -87,7 +87,7 @@ def things(http: httpx.Client, gateway_settings: Settings) -> dict[str, str]:
 def _keys(settings: Settings) -> set[str]:
     """What is in Redis, but for Celery's messages and keys that live for seconds."""
     store = JobStore(settings)
-    found = {key for key in store.redis.scan_iter(f"{store.prefix}*") if store.redis.pttl(key) < 0}
+    found = {key for key in store.db.redis.scan_iter(f"{store.db.prefix}*") if store.db.redis.pttl(key) < 0}
     store.close()
     return {key for key in found if "medusaq." not in key}
 
@@ -201,12 +201,12 @@ def test_what_redis_says_is_for_the_log(
 ) -> None:
     """Here an index is of another type than the script takes."""
     store = JobStore(gateway_settings)
-    index = f"{store.prefix}status:{Status.RUNNING.value}"
-    store.redis.set(index, "x")
+    index = f"{store.db.prefix}status:{Status.RUNNING.value}"
+    store.db.redis.set(index, "x")
     try:
         answer = http.get("/v1/jobs", params={"status": Status.RUNNING.value})
     finally:
-        store.redis.delete(index)
+        store.db.redis.delete(index)
         store.close()
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     for part in ("WRONGTYPE", "status:", "script", gateway_settings.key_prefix, "ERR"):

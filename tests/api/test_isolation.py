@@ -90,7 +90,7 @@ def gateway_settings(redis_server: RedisServer) -> Settings:
 def two(gateway: GatewayProcess, gateway_settings: Settings, model_worker: Workers) -> Iterator[Two]:
     model_worker.io(gateway_settings)
     store = JobStore(gateway_settings)
-    secrets = [KeyStore(store).create(name, Limits())[1] for name in ("first", "second", "third")]
+    secrets = [KeyStore(store.db).create(name, Limits())[1] for name in ("first", "second", "third")]
     store.close()
     clients = [
         httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)

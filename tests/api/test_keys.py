@@ -29,7 +29,7 @@ class Keys:
 
     def __init__(self, settings: Settings) -> None:
         self._store = JobStore(settings)
-        self.made = KeyStore(self._store)
+        self.made = KeyStore(self._store.db)
         self._clients: list[httpx.Client] = []
 
     def client(self, gateway: GatewayProcess, **limits: float) -> httpx.Client:

@@ -121,12 +121,12 @@ def test_both_kinds_of_workers_are_seen_until_they_leave(
 
 
 def test_a_worker_that_fell_silent_is_forgotten(store: JobStore) -> None:
-    board = FigureBoard(store)
+    board = FigureBoard(store.db)
     board.leave(Figures("io", "w1", ()))
     assert [figures.worker for figures in board.read()] == ["w1"]
-    store.redis.delete(f"{store.prefix}figures:w1")
+    store.db.redis.delete(f"{store.db.prefix}figures:w1")
     assert board.read() == []
-    assert store.redis.smembers(f"{store.prefix}figures") == set()
+    assert store.db.redis.smembers(f"{store.db.prefix}figures") == set()
 
 
 def test_without_redis_the_gateway_speaks_of_itself(own_redis: RedisServer, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_gateway_that_asks_for_a_key_is_asked_with_one_by_the_prometheus_that_
 ) -> None:
     settings = fast_settings(redis_server, publish_address="10.0.0.1")  # others can reach it
     store = JobStore(settings)
-    _, secret = KeyStore(store).create("prometheus", Limits())
+    _, secret = KeyStore(store.db).create("prometheus", Limits())
     store.close()
     for keyed, key, status in (
         (settings, secret, 200),

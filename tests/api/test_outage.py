@@ -13,7 +13,7 @@ import pytest
 from api.gateway import WORKERS_AGE_S, Gateway
 from tasks.file_factory import make_store
 from tasks.job import Priority
-from tasks.queues import list_key
+from tasks.queue_names import list_key
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
@@ -99,7 +99,7 @@ def test_a_waiter_survives_a_restart(own_redis: RedisServer, tmp_path: Path, wor
     own_redis.start()
     channel = f"{settings.key_prefix}events"
     store = JobStore(settings)
-    wait_until(lambda: store.redis.pubsub_numsub(channel)[0][1] == 1)
+    wait_until(lambda: store.db.redis.pubsub_numsub(channel)[0][1] == 1)
 
     def seconds() -> float:
         """From its end to the answer."""
@@ -147,10 +147,10 @@ def test_a_message_that_cannot_be_sent_leaves_an_accepted_job(
     """The record is stored but the Celery list is broken: 202, and the reconciler sends it later."""
     store = JobStore(outage_settings)
     broken = list_key(outage_settings, Priority.INTERACTIVE)
-    store.redis.set(broken, "not a list")
+    store.db.redis.set(broken, "not a list")
     job = outage.http.post("/v1/jobs", json={"prompt": "hi"})
     assert job.status_code == 202
-    store.redis.delete(broken)
+    store.db.redis.delete(broken)
     workers.model(outage_settings)
     workers.io(outage_settings)
     url = f"/v1/jobs/{job.json()['id']}"

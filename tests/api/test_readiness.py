@@ -47,4 +47,4 @@ def test_however_many_ask_redis_is_asked_twice_a_second(
 
 def commands(store: JobStore) -> int:
     """Commands that Redis has run, in scripts too."""
-    return int(store.redis.info("stats")["total_commands_processed"])
+    return int(store.db.redis.info("stats")["total_commands_processed"])

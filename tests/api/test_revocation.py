@@ -47,7 +47,7 @@ class Holder:
     url: str
 
     def revoke(self) -> None:
-        KeyStore(self.store).revoke(self.key_id)
+        KeyStore(self.store.db).revoke(self.key_id)
 
     def job(self) -> str:
         """One that runs."""
@@ -69,7 +69,7 @@ def make(
     made: list[Holder] = []
 
     def holder() -> Holder:
-        key, secret = KeyStore(store).create("test", Limits())
+        key, secret = KeyStore(store.db).create("test", Limits())
         bearer = {"Authorization": f"Bearer {secret}"}
         client = httpx.Client(base_url=gateway.url, headers=bearer, timeout=60)
         made.append(Holder(client, key.id, secret, store, gateway.url))

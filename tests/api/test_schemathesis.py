@@ -66,7 +66,7 @@ def served(
     """Where it is, and a key to it."""
     assert worker_with_heads.all
     store = JobStore(gateway_settings)
-    _, secret = KeyStore(store).create("schemathesis", Limits())
+    _, secret = KeyStore(store.db).create("schemathesis", Limits())
     store.close()
     yield {"base_url": gateway.url, "headers": {"Authorization": f"Bearer {secret}"}}
     assert "Traceback" not in gateway.log.read_text()

@@ -110,8 +110,8 @@ def test_a_known_model_without_a_worker_lets_jobs_wait_and_nobody_else(
     both: httpx.Client, client: OpenAI, gateway_settings: Settings
 ) -> None:
     store = JobStore(gateway_settings)
-    Registry(store, 60).refresh(WorkerInfo("x", "was", 2048, 1, pid=1, host="h", started_at=0.0))
-    Registry(store, 60).leave("x")
+    Registry(store.db, 60).refresh(WorkerInfo("x", "was", 2048, 1, pid=1, host="h", started_at=0.0))
+    Registry(store.db, 60).leave("x")
     store.close()
     asked = {"prompt": "x", "model": "was", "priority": "bulk"}
     wait_until(lambda: both.post("/v1/jobs", json=asked).status_code == 202)
@@ -129,7 +129,7 @@ def test_a_known_model_without_a_worker_lets_jobs_wait_and_nobody_else(
 
 def test_online_requests_wait_for_an_announced_model(both: httpx.Client, gateway_settings: Settings) -> None:
     store = JobStore(gateway_settings)
-    Registry(store, 60).announce_models(["later"], 60)
+    Registry(store.db, 60).announce_models(["later"], 60)
     store.close()
 
     wait_until(lambda: "later" in {model["id"] for model in both.get("/v1/models").json()["data"]})
@@ -159,7 +159,7 @@ def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
     gateway, store = GatewayProcess(settings, tmp_path_factory.mktemp("gateway")), JobStore(settings)
     try:
         assert gateway.http.get("/readyz").status_code == 503
-        Registry(store, 60).announce_models(["later"], 60)
+        Registry(store.db, 60).announce_models(["later"], 60)
         assert gateway.http.get("/readyz").status_code == 200
         [listed] = gateway.http.get("/v1/models").json()["data"]
         assert (listed["id"], listed["workers"], listed["workers_detail"]) == ("later", 0, [])

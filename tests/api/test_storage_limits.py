@@ -34,7 +34,7 @@ def key(gateway: GatewayProcess, gateway_settings: Settings) -> Iterator[Any]:
     clients: list[httpx.Client] = []
 
     def made(**limits: int) -> httpx.Client:
-        _, secret = KeyStore(store).create("test", Limits(**limits))
+        _, secret = KeyStore(store.db).create("test", Limits(**limits))
         bearer = {"Authorization": f"Bearer {secret}"}
         clients.append(httpx.Client(base_url=gateway.url, headers=bearer, timeout=20))
         return clients[-1]

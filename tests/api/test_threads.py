@@ -107,7 +107,7 @@ def test_strangers_hold_up_no_key() -> None:
 def test_keys_that_there_are_not_leave_threads_to_those_that_there_are(
     settings: Settings, store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, secret = KeyStore(store).create("honest", Limits())
+    _, secret = KeyStore(store.db).create("honest", Limits())
     held, admit = Held(), KeyStore.admit
 
     def slow(keys: KeyStore, asked: str) -> Admission:

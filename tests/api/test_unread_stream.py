@@ -34,7 +34,7 @@ async def _listen_late(settings: Settings, store: JobStore) -> None:
     stream = follow(gateway, store.get(claim.job_id), OpenKey())
     assert isinstance(await anext(stream), Job)
     [inbox] = gateway.waiter._inboxes[claim.job_id]
-    await _until(lambda: store.redis.pubsub_numsub(f"{store.prefix}tokens")[0][1] == 1)
+    await _until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}tokens")[0][1] == 1)
 
     at = most = 0
     with gateway.waiter.inbox(claim.job_id) as read:

@@ -44,7 +44,7 @@ def new_key(gateway_settings: Settings) -> Callable[[], str]:
 
     def make() -> str:
         store = JobStore(gateway_settings)
-        _, secret = KeyStore(store).create("test", Limits())
+        _, secret = KeyStore(store.db).create("test", Limits())
         store.close()
         return secret
 

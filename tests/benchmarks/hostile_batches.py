@@ -32,7 +32,7 @@ class Key:
 
     def __init__(self, running: Running, name: str) -> None:
         store = JobStore(running.settings)
-        _, secret = KeyStore(store).create(name, Limits())
+        _, secret = KeyStore(store.db).create(name, Limits())
         store.close()
         headers = {"Authorization": f"Bearer {secret}"}
         self._http = httpx.Client(base_url=running.url, headers=headers, timeout=LIMIT_S)

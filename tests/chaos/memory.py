@@ -62,7 +62,7 @@ class Memory:
                 with suppress(OSError, StopIteration, KeyError):  # it has just been killed or removed
                     self._note((name, starts), _resident_mb(self._stack.worker(name).process.pid))
             with suppress(redis.RedisError):
-                self._note((REDIS, 0), self._stack.store.redis.info("memory")["used_memory"] / MB)
+                self._note((REDIS, 0), self._stack.store.db.redis.info("memory")["used_memory"] / MB)
 
     def _note(self, life: Life, mb: float) -> None:
         self._samples.setdefault(life, []).append(mb)

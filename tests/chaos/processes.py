@@ -103,8 +103,8 @@ def kill_contained(run: Run) -> None:
 @case("kill-io-reading", "kill -9 of the io worker while it reads a file")
 def kill_io_reading(run: Run) -> None:
     def reading(order: Order) -> bool:
-        key = f"{run.stack.store.prefix}batch:{order.id}"
-        status, total = run.stack.store.redis.hmget(key, "status", "total")
+        key = f"{run.stack.store.db.prefix}batch:{order.id}"
+        status, total = run.stack.store.db.redis.hmget(key, "status", "total")
         return status == BatchStatus.VALIDATING and int(total) >= SEEN_LINES
 
     _kill_io_at(run, reading)

@@ -126,17 +126,19 @@ class Run:
         return record
 
     def status_of(self, batch_id: str) -> str:
-        return str(self.stack.store.redis.hget(f"{self.stack.store.prefix}batch:{batch_id}", "status"))
+        return str(self.stack.store.db.redis.hget(f"{self.stack.store.db.prefix}batch:{batch_id}", "status"))
 
     def failed(self, batch_id: str) -> int:
         """Lines of a batch that have failed so far."""
-        return int(self.stack.store.redis.hget(f"{self.stack.store.prefix}batch:{batch_id}", "failed") or 0)
+        return int(
+            self.stack.store.db.redis.hget(f"{self.stack.store.db.prefix}batch:{batch_id}", "failed") or 0
+        )
 
     def jobs_of(self, name: str) -> list[str]:
         """What a model worker has claimed and not ended, as the records say."""
         worker_id = self.stack.worker(name).id
-        key = f"{self.stack.store.prefix}job:"
-        holders = {one: self.stack.store.redis.hget(key + one, "worker") or "" for one in self.running()}
+        key = f"{self.stack.store.db.prefix}job:"
+        holders = {one: self.stack.store.db.redis.hget(key + one, "worker") or "" for one in self.running()}
         return [one for one, holder in holders.items() if holder == worker_id]
 
     def is_busy(self, name: str) -> bool:
@@ -145,13 +147,15 @@ class Run:
 
     def attempts(self, since: int) -> int:
         """The most that any single job has needed, of those accepted after so many others."""
-        key = f"{self.stack.store.prefix}job:"
+        key = f"{self.stack.store.db.prefix}job:"
         all_jobs = list(self.load.accepted.jobs)[since:]
-        return max(int(self.stack.store.redis.hget(key + one, "attempts") or 0) for one in all_jobs)
+        return max(int(self.stack.store.db.redis.hget(key + one, "attempts") or 0) for one in all_jobs)
 
     def running(self) -> list[str]:
         """Jobs that are claimed."""
-        jobs: list[str] = self.stack.store.redis.zrange(f"{self.stack.store.prefix}status:running", 0, -1)
+        jobs: list[str] = self.stack.store.db.redis.zrange(
+            f"{self.stack.store.db.prefix}status:running", 0, -1
+        )
         return jobs
 
     def outcome(self) -> Outcome:
@@ -161,21 +165,23 @@ class Run:
         return Outcome(self.faults, self.recoveries_s, total, self.notes)
 
     def _batches(self) -> list[str]:
-        active: list[str] = self.stack.store.redis.zrange(f"{self.stack.store.prefix}batches:active", 0, -1)
+        active: list[str] = self.stack.store.db.redis.zrange(
+            f"{self.stack.store.db.prefix}batches:active", 0, -1
+        )
         return active
 
     def _sending(self) -> bool:
-        key = f"{self.stack.store.prefix}batch:"
-        return any(int(self.stack.store.redis.hget(key + one, "place") or 0) for one in self._batches())
+        key = f"{self.stack.store.db.prefix}batch:"
+        return any(int(self.stack.store.db.redis.hget(key + one, "place") or 0) for one in self._batches())
 
     def _progress(self, batch_id: str) -> list[str | None]:
-        key = f"{self.stack.store.prefix}batch:{batch_id}"
-        fields: list[str | None] = self.stack.store.redis.hmget(key, MOVED_BY_IO)
+        key = f"{self.stack.store.db.prefix}batch:{batch_id}"
+        fields: list[str | None] = self.stack.store.db.redis.hmget(key, MOVED_BY_IO)
         return fields
 
     def has_ended(self, job_id: str) -> bool:
         """A batch's job is gone when its result is in a part."""
-        status = self.stack.store.redis.hget(f"{self.stack.store.prefix}job:{job_id}", "status")
+        status = self.stack.store.db.redis.hget(f"{self.stack.store.db.prefix}job:{job_id}", "status")
         return status is None or status in TERMINAL
 
 

@@ -131,4 +131,4 @@ def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], obje
 
 
 def _limit(run: Run, maxmemory: int) -> None:
-    run.stack.store.redis.config_set("maxmemory", maxmemory)
+    run.stack.store.db.redis.config_set("maxmemory", maxmemory)

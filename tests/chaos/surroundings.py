@@ -56,9 +56,9 @@ def redis_frozen(run: Run) -> None:
 @case("redis-full", "Redis out of memory, which refuses every write")
 def redis_full(run: Run) -> None:
     def full() -> None:
-        run.stack.store.redis.config_set("maxmemory", FULL_BYTES)
+        run.stack.store.db.redis.config_set("maxmemory", FULL_BYTES)
         time.sleep(run.size.outage_s)
-        run.stack.store.redis.config_set("maxmemory", 0)
+        run.stack.store.db.redis.config_set("maxmemory", 0)
 
     with run.under_load():
         for _ in range(run.size.strikes):
@@ -74,7 +74,10 @@ def redis_disk_full(run: Run) -> None:
 
     def full() -> None:
         with disk.full():
-            run.wait(lambda: store.redis.info("persistence")["aof_last_write_status"] == "err", "it had room")
+            run.wait(
+                lambda: store.db.redis.info("persistence")["aof_last_write_status"] == "err",
+                "it had room",
+            )
             time.sleep(run.size.outage_s)
 
     with run.under_load():
@@ -203,7 +206,7 @@ def _time_of(run: Run, name: str) -> float:
     """As others see it: Redis is asked, the gateway dates its answers, workers what they log."""
     stack = run.stack
     if name == REDIS:
-        seconds, _ = stack.store.redis.time()
+        seconds, _ = stack.store.db.redis.time()
         return float(seconds)
     if name == GATEWAY:
         return parsedate_to_datetime(httpx.get(f"{stack.url}/healthz").headers["date"]).timestamp()

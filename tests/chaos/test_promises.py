@@ -59,8 +59,8 @@ def settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def load(settings: Settings, store: JobStore) -> Iterator[HearsLate]:
     """On a Redis that holds nothing else."""
-    for key in store.redis.scan_iter(f"{store.prefix}*"):
-        store.redis.delete(key)
+    for key in store.db.redis.scan_iter(f"{store.db.prefix}*"):
+        store.db.redis.delete(key)
     with receiving() as receiver:
         yield HearsLate(f"http://127.0.0.1:{settings.port}", 0.0, Hooks(receiver))
 
@@ -128,9 +128,9 @@ def test_a_job_that_is_said_to_have_ended_twice(
     store: JobStore, load: Load, client: Client, ends: Ends
 ) -> None:
     job_id = load.job(client)
-    wait_until(lambda: store.redis.pubsub_numsub(f"{store.prefix}events")[0][1] > 0)
+    wait_until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}events")[0][1] > 0)
     end(store, job_id, load.accepted.jobs[job_id].text)
-    store.redis.publish(f"{store.prefix}events", f"{job_id} {Status.SUCCEEDED}")
+    store.db.redis.publish(f"{store.db.prefix}events", f"{job_id} {Status.SUCCEEDED}")
     wait_until(lambda: ends.counts[job_id] == 2)
     tally = found(store, load, ends)
     assert tally.doubled == 1

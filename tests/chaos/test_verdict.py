@@ -50,9 +50,9 @@ def test_what_is_left_in_the_queue_of_any_model_is_seen(store: JobStore) -> None
     """Names in which Redis's patterns could be lost, too."""
     assert left(store) == []
     for key in ("pending:interactive", "pending:bulk:a*[b", "held:owner@a"):
-        store.redis.zadd(store.prefix + key, {"job_1": 1})
+        store.db.redis.zadd(store.db.prefix + key, {"job_1": 1})
     for key in ("outstanding", "held"):
-        store.redis.hset(store.prefix + key, "owner@a", 1)
+        store.db.redis.hset(store.db.prefix + key, "owner@a", 1)
     assert [line.partition(": ")[0] for line in sorted(left(store))] == [
         "left in held",
         "left in held:owner@a",

@@ -69,8 +69,8 @@ class Ends:
     def _listen(self) -> None:
         while not self._stopping.is_set():
             try:
-                with self._store.redis.pubsub(ignore_subscribe_messages=True) as events:
-                    events.subscribe(f"{self._store.prefix}events")
+                with self._store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
+                    events.subscribe(f"{self._store.db.prefix}events")
                     while not self._stopping.is_set():
                         if message := events.get_message(timeout=LOOK_S):
                             job_id, status = message["data"].split()
@@ -236,7 +236,7 @@ def _listed(client: Client, run: str) -> set[str]:
 
 def left(store: JobStore) -> list[str]:
     """What a stack without work must not hold any more, of no model's queue."""
-    redis, prefix = store.redis, store.prefix
+    redis, prefix = store.db.redis, store.db.prefix
     of_lanes = (key for pattern in EMPTY_OF_EACH_LANE for key in redis.scan_iter(prefix + pattern, 1000))
     names = (*EMPTY, *sorted({key.removeprefix(prefix) for key in of_lanes}))
     rest = {name: redis.zrange(prefix + name, 0, -1) for name in names}

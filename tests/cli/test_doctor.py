@@ -347,13 +347,13 @@ def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> No
 
 def test_workers_of_different_models(store: JobStore, settings: Settings) -> None:
     for model in ("one", "two"):
-        Registry(store, 60).refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
+        Registry(store.db, 60).refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
     assert next(stack.workers(settings)).grade is Grade.OK
     assert "one, two" in next(stack.workers(settings)).what
 
 
 def test_jobs_wait_for_a_model_that_nobody_serves(store: JobStore, settings: Settings) -> None:
-    registry = Registry(store, 60)
+    registry = Registry(store.db, 60)
     for model in ("one", "two"):
         registry.refresh(WorkerInfo(model, model, 8, 1, pid=1, host="h", started_at=0.0))
     registry.leave("two")

@@ -22,7 +22,7 @@ from engine.model import default_model_path
 from engine.named_models import NamedModel, Register
 from engine.refusing import REASON
 from tasks.job import Priority
-from tasks.queues import list_key
+from tasks.queue_names import list_key
 from tasks.registry import Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.store import JobStore
@@ -86,7 +86,7 @@ def ready(store: JobStore, supervisor: Supervisor, model: str) -> None:
     """As its worker says it, for as long as a test lasts."""
     pid = supervisor.pids()[child_name(model)]
     host = socket.gethostname()
-    Registry(store, 60).refresh(WorkerInfo(f"{host}:{pid}", model, 2048, 1, pid, host, started_at=0.0))
+    Registry(store.db, 60).refresh(WorkerInfo(f"{host}:{pid}", model, 2048, 1, pid, host, started_at=0.0))
 
 
 def removed(pool: Pool) -> str:
@@ -124,7 +124,7 @@ def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, st
     supervisor = pool.start(grown.needed.total)
     wait_until(lambda: child_name("a") in supervisor.pids())
     ready(store, supervisor, "a")
-    store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
+    store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
     pool.saying("a is parked when its running jobs have ended")
     pool.saying("loading b")
     assert child_name("a") not in supervisor.pids()
@@ -147,7 +147,7 @@ def test_jobs_without_a_model_start_one_that_can_run_them(pool: Pool, store: Job
     supervisor = pool.start(pool.need)
     wait_until(lambda: child_name("a") in supervisor.pids())
     ready(store, supervisor, "a")
-    store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE), "{}")
+    store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE), "{}")
     pool.saying("loading b")
 
 
@@ -176,7 +176,7 @@ def test_while_a_crashed_model_rests_another_may_have_its_memory(
         monkeypatch.setattr(restarts, name, 600.0)
     crashing(pool)
     for name in "ab":
-        store.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, name), "{}")
+        store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, name), "{}")
     supervisor = pool.start(pool.need)
     pool.saying("worker of a ended (exit code 7), restarting it in 600 s")
     pool.saying("loading b")

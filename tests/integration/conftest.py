@@ -56,7 +56,7 @@ def system(
         files=f"s3://{s3_server.new_bucket()}/files",
     )
     store = JobStore(settings)
-    _, key = KeyStore(store).create("test", Limits())
+    _, key = KeyStore(store.db).create("test", Limits())
     store.close()
     system = System(settings, key, tmp_path_factory.mktemp("logs"))
     for name in SERVICES:

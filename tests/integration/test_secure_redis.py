@@ -114,7 +114,7 @@ def test_an_owner_s_secret_of_webhooks_is_in_no_log(system: System, tmp_path: Pa
         update={"webhook_secrets": SecretStr(""), "key_prefix": f"t{own}:", "port": own}
     )
     store = JobStore(settings)
-    _, key = KeyStore(store).create("test", Limits())
+    _, key = KeyStore(store.db).create("test", Limits())
     store.close()
     other = System(settings, key, tmp_path)
     for name in ("gateway", "worker", "io"):
@@ -160,7 +160,7 @@ def ping(secured: Secured, **settings: object) -> None:
     """Raises StoreUnavailable."""
     store = JobStore(fast_settings(secured.redis, **{"redis_url": secured.url, **settings}))
     try:
-        KeyStore(store).standing()
+        KeyStore(store.db).standing()
     finally:
         store.close()
 

@@ -21,7 +21,11 @@ class Client:
     """What the gateway does for its callers."""
 
     def __init__(self, store: JobStore, files: FileStore) -> None:
-        self.batches, self.files, self.records = BatchStore(store), files, FileRecords(store)
+        self.batches, self.files, self.records = (
+            BatchStore(store.db),
+            files,
+            FileRecords(store.db),
+        )
         self.keeper = FileKeeper(files, self.records)
 
     def upload(self, lines: list[Any]) -> str:

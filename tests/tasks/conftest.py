@@ -35,7 +35,7 @@ def files(settings: Settings) -> Iterator[FileStore]:
 
 @pytest.fixture
 def kept(store: JobStore, files: FileStore) -> Kept:
-    return Kept(FileKeeper(files, FileRecords(store)), store)
+    return Kept(FileKeeper(files, FileRecords(store.db)), store)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def outbox(store: JobStore, settings: Settings) -> DeliveryStore:
-    return DeliveryStore(store, settings)
+    return DeliveryStore(store.db, settings)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def start(store: JobStore, settings: Settings) -> Iterator[Start]:
     started: list[WebhookSender] = []
 
     def begin(guard: Guard | None = None, **overrides: Any) -> WebhookSender:
-        sender = WebhookSender(settings.model_copy(update=overrides), store, guard)
+        sender = WebhookSender(settings.model_copy(update=overrides), store.db, guard)
         started.append(sender)
         sender.start()
         return sender

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import redis
 
-LUA = Path(__file__).parents[2] / "tasks" / "lua"
+from tasks.scripts import Argument, assemble, encode, read_sources
+
 PREFIX = "x:"
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
-SHARED = ("common", "outbox")  # put before every script, as tasks/scripts.py does
 TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
 WRAPPED = """
 local function script(KEYS, ARGV)
@@ -57,19 +56,21 @@ class Broken(AssertionError):
 
 
 class Server:
-    """Runs single scripts on given keys. mutations: script -> text in it and what stands there instead."""
+    """Runs single scripts on given keys.
+
+    mutations: script or library -> text in it and what stands there instead.
+    """
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
-        texts = {path.stem: path.read_text(encoding="utf-8") for path in LUA.glob("*.lua")}
-        for name, change in (mutations or {}).items():
-            texts[name] = _replaced(texts[name], *change)
-        shared = _replaced("".join(texts.pop(name) for name in SHARED), *TIME)
+        sources = read_sources()
+        for name, change in ({**(mutations or {}), "lib/base": TIME}).items():
+            sources[name] = _replaced(sources[name], *change)
         self._shas = {
-            name: str(client.script_load(WRAPPED % (shared + text))) for name, text in texts.items()
+            name: str(client.script_load(WRAPPED % text)) for name, text in assemble(sources).items()
         }
 
-    def run(self, calls: Iterable[tuple[Keys, str, Sequence[str | int]]]) -> list[tuple[Any, Keys]]:
+    def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it; equal calls are made once.
 
         Many are equal: states often differ in what the actors remember alone.
@@ -79,7 +80,7 @@ class Server:
         for keys, name, arguments in calls:
             if id(keys) not in texts:
                 texts[id(keys)] = json.dumps(_flat(keys))
-            wanted.append((name, texts[id(keys)], tuple(arguments)))
+            wanted.append((name, texts[id(keys)], tuple(map(encode, arguments))))
         distinct = list(dict.fromkeys(wanted))
         with self._client.pipeline(transaction=False) as pipe:
             for name, text, given in distinct:
@@ -99,7 +100,7 @@ class Step(Generic[S]):
     name: str
     then: Callable[[Any, Keys], S]
     script: str | None = None
-    arguments: Sequence[str | int] = ()
+    arguments: Sequence[Argument] = ()
     own: bool = True
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.batches import BatchStore
+from tasks.claim import Claim, Unsent
 from tasks.file_records import FileRecords, NewFile, Purpose
 from tasks.job import Job, NewJob, Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import list_key
+from tasks.queue_names import list_key
 from tasks.settings import Settings
-from tasks.store import Claim, JobStore, Refusal, Unsent
+from tasks.store import JobStore, Refusal
 from tests.workers import wait_until
 
 WORKER = "here:1"
@@ -51,13 +52,13 @@ def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float =
 
 def put_message(store: JobStore, settings: Settings, priority: Priority = Priority.INTERACTIVE) -> None:
     """Something in the Celery list, so that it is not empty."""
-    store.redis.lpush(list_key(settings, priority), "{}")
+    store.db.redis.lpush(list_key(settings, priority), "{}")
 
 
 def batch_store(store: JobStore) -> BatchStore:
     """With records of input files, file_x and file_y, whose contents are never read."""
-    files = FileRecords(store)
+    files = FileRecords(store.db)
     for file_id in ("file_x", "file_y"):
         files.begin(file_id)
         files.create(NewFile(file_id, 1, "a.jsonl", Purpose.BATCH))
-    return BatchStore(store)
+    return BatchStore(store.db)

@@ -46,16 +46,16 @@ def only(outbox: DeliveryStore, owner: str = "me") -> Delivery:
 
 def make_due(store: JobStore) -> None:
     """As if all waits, and all leases, were over."""
-    for key in store.redis.scan_iter(f"{store.prefix}hook_queue:*"):
-        owner, _, to = key.removeprefix(f"{store.prefix}hook_queue:").partition(":")
-        for delivery_id in store.redis.zrange(key, 0, -1):
-            store.redis.zadd(key, {delivery_id: 1})
-        store.redis.zadd(f"{store.prefix}hook_due:{owner}", {to: 1})
-        store.redis.zadd(f"{store.prefix}hook_owners", {owner: 1})
+    for key in store.db.redis.scan_iter(f"{store.db.prefix}hook_queue:*"):
+        owner, _, to = key.removeprefix(f"{store.db.prefix}hook_queue:").partition(":")
+        for delivery_id in store.db.redis.zrange(key, 0, -1):
+            store.db.redis.zadd(key, {delivery_id: 1})
+        store.db.redis.zadd(f"{store.db.prefix}hook_due:{owner}", {to: 1})
+        store.db.redis.zadd(f"{store.db.prefix}hook_owners", {owner: 1})
 
 
 def keys(store: JobStore) -> set[str]:
-    return {key for key in store.redis.scan_iter(f"{store.prefix}*") if ":hook" in key}
+    return {key for key in store.db.redis.scan_iter(f"{store.db.prefix}*") if ":hook" in key}
 
 
 def told(store: JobStore, url: str, owner: str = "me", text: str = "done") -> str:

@@ -19,7 +19,7 @@ def test_a_snapshot_is_restored_into_a_server_with_a_log(own_redis: RedisServer,
     settings = fast_settings(own_redis)
     store = JobStore(settings)
     kept, _ = store.create(NewJob(request={"prompt": "before"}))
-    store.redis.save()
+    store.db.redis.save()
     later, _ = store.create(NewJob(request={"prompt": "after"}))
     store.close()
 
@@ -28,8 +28,8 @@ def test_a_snapshot_is_restored_into_a_server_with_a_log(own_redis: RedisServer,
     shutil.copy(own_redis.folder / "dump.rdb", restored.folder)
     restored.start(appendonly="no")
     new = JobStore(settings.model_copy(update={"redis_url": restored.url}))
-    new.redis.config_set("appendonly", "yes")
-    wait_until(lambda: not new.redis.info("persistence")["aof_rewrite_in_progress"])
+    new.db.redis.config_set("appendonly", "yes")
+    wait_until(lambda: not new.db.redis.info("persistence")["aof_rewrite_in_progress"])
     restored.stop()
     restored.start()
     try:

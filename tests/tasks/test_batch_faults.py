@@ -82,7 +82,7 @@ class IoWorker:
 
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
         self.files = Folder(Path(settings.files))
-        self.keeper = FileKeeper(self.files, FileRecords(store))
+        self.keeper = FileKeeper(self.files, FileRecords(store.db))
         self.driver = BatchDriver(settings, store, publisher, self.keeper)
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -98,7 +98,7 @@ class System:
 
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
         self.settings, self.store, self.publisher = settings, store, publisher
-        self.batches = BatchStore(store)
+        self.batches = BatchStore(store.db)
         self.io_workers: list[IoWorker] = []
 
     def io(self) -> IoWorker:
@@ -106,7 +106,7 @@ class System:
         return self.io_workers[-1]
 
     def create(self, lines: int, **fields: Any) -> Batch:
-        keeper = FileKeeper(FolderStore(Path(self.settings.files)), FileRecords(self.store))
+        keeper = FileKeeper(FolderStore(Path(self.settings.files)), FileRecords(self.store.db))
         with keeper.begin() as out:
             for n in range(lines):
                 body = {"prompt": f"line {n}"}
@@ -132,7 +132,7 @@ class System:
 
     def falls_silent(self) -> None:
         """Whoever leads."""
-        self.store.redis.delete(f"{self.store.prefix}leader")
+        self.store.db.redis.delete(f"{self.store.db.prefix}leader")
 
     def is_ended(self, batch: Batch) -> bool:
         return self.batches.get(batch.id).ended
@@ -210,9 +210,9 @@ def test_the_lead_is_renewed_while_a_round_takes_long(system: System, io: IoWork
     wait_until(lambda: len(system.batches.live_jobs(batch.id)) == 1)
     system.answer(batch, 1)
     assert held_up.wait(10)
-    key = f"{system.store.prefix}leader"
-    wait_until(lambda: system.store.redis.pttl(key) < 4500)
-    wait_until(lambda: system.store.redis.pttl(key) > 4500)
+    key = f"{system.store.db.prefix}leader"
+    wait_until(lambda: system.store.db.redis.pttl(key) < 4500)
+    wait_until(lambda: system.store.db.redis.pttl(key) > 4500)
     go_on.set()
     wait_until(lambda: system.is_ended(batch))
 
@@ -236,7 +236,7 @@ def test_one_that_hangs_does_not_keep_the_lead(
 
 def test_one_whose_rounds_fail_does_not_keep_the_lead(system: System, io: IoWorker) -> None:
     """Over the record of a worker that cannot be understood, until it is mended."""
-    redis, prefix = system.store.redis, system.store.prefix
+    redis, prefix = system.store.db.redis, system.store.db.prefix
     io.driver.start()
     wait_until(system.batches.led)
     redis.set(f"{prefix}worker:broken", "{")
@@ -247,10 +247,10 @@ def test_one_whose_rounds_fail_does_not_keep_the_lead(system: System, io: IoWork
 
 
 def test_what_only_newer_workers_tell_is_ignored(system: System) -> None:
-    registry = Registry(system.store, 60)
+    registry = Registry(system.store.db, 60)
     registry.refresh(WorkerInfo("new", "model", 512, slots=4, pid=1, host="here", started_at=0.0))
-    key = f"{system.store.prefix}worker:new"
-    system.store.redis.set(key, json.dumps({**json.loads(system.store.redis.get(key)), "later": 1}))
+    key = f"{system.store.db.prefix}worker:new"
+    system.store.db.redis.set(key, json.dumps({**json.loads(system.store.db.redis.get(key)), "later": 1}))
     assert [(info.id, info.slots) for info in registry.live()] == [("new", 4)]
 
 
@@ -313,12 +313,12 @@ def test_without_room_for_temporary_files_batches_wait(
 
 def hold_a_job(system: System) -> None:
     """A bulk job that waits for its turn."""
-    system.store.redis.set(f"{system.store.prefix}bulk_room", 0)
+    system.store.db.redis.set(f"{system.store.db.prefix}bulk_room", 0)
     assert not system.store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner="single"))[1]
 
 
 def is_held(system: System) -> bool:
-    return bool(system.store.redis.hexists(f"{system.store.prefix}held", "single"))
+    return bool(system.store.db.redis.hexists(f"{system.store.db.prefix}held", "single"))
 
 
 def test_a_missing_chunk_stops_no_other_work(system: System, io: IoWorker) -> None:
@@ -419,7 +419,7 @@ def test_a_job_whose_record_is_gone_holds_up_nothing(system: System, io: IoWorke
     batch = system.sent(2, io)
     for line in (1, 2):
         system.answer(batch, line)
-    system.store.redis.delete(f"{system.store.prefix}job:{line_job_id(batch.id, 1)}")
+    system.store.db.redis.delete(f"{system.store.db.prefix}job:{line_job_id(batch.id, 1)}")
     io.until(lambda: system.is_ended(batch))
     assert system.entries(system.batches.get(batch.id).output_file_id) == ["id-1"]
 
@@ -479,15 +479,15 @@ def test_what_fails_on_any_thread_rests() -> None:
 
 
 def test_cleaning_up_leaves_room_for_reading(system: System, io: IoWorker) -> None:
-    key = f"{system.store.prefix}batches:cleanup"
-    system.store.redis.sadd(key, *(f"batch_old{n}" for n in range(20)))
+    key = f"{system.store.db.prefix}batches:cleanup"
+    system.store.db.redis.sadd(key, *(f"batch_old{n}" for n in range(20)))
     io.files.may_list.clear()
     try:
         io.driver.round()
         system.sent(1, io)
     finally:
         io.files.may_list.set()
-    io.until(lambda: not system.store.redis.exists(key))
+    io.until(lambda: not system.store.db.redis.exists(key))
 
 
 def test_a_retry_of_what_was_deleted_meanwhile_is_refused(system: System, io: IoWorker) -> None:

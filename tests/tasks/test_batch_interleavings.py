@@ -8,13 +8,14 @@ ended, its owner may delete it. As with one job, until there is no new state.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import redis
 
+from tasks.scripts import Argument, pairs
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 from tests.tasks.test_interleavings import LIST, MOST_STATES, MS, NEVER, TERMINAL, TTL
 
@@ -22,12 +23,16 @@ BATCH, OWNER = "batch_1", "key_o"
 JOBS = ("j1", "j2")  # of the lines 1 and 2
 LEADERS = ("x", "y")
 CAP = 9
-RECONCILE = (CAP, NEVER, TTL, MS, NEVER, 200, "bulk", "", PREFIX + LIST)
-CODE = "c"
-READ_LATE: dict[str, tuple[str | int, ...]] = {
-    "batch_chunks": (5, 9),
-    "batch_validated": (5, 9, 3, "[]", "", CODE, 3),
+RECONCILE = {
+    "max_attempts": CAP,
+    "resend_after_ms": NEVER,
+    "ttl_ms": TTL,
+    "lease_ms": MS,
+    "gap_ms": NEVER,
+    "limit": 200,
+    "queues": [("bulk", "", PREFIX + LIST)],
 }
+CODE = "c"
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed", "batch.cancelled"]})
 
 
@@ -89,17 +94,45 @@ class State:
         return replace(self, held=tuple(both[0]), stale=tuple(both[1]))
 
 
+def validated(token: str, chunks: int, lines: int, codes: Mapping[str, int] | None = None) -> Argument:
+    return {
+        "token": token,
+        "id": BATCH,
+        "chunks": chunks,
+        "lines": lines,
+        "invalid": sum((codes or {}).values()),
+        "model": "",
+        "codes": codes or {},
+    }
+
+
+def finish(job: str, fence: int, status: str) -> Argument:
+    return {"id": job, "fence": fence, "status": status, "model": "", "ttl_ms": TTL, "tokens": 0}
+
+
 class BatchLife(Model[State]):
     """From when its file is read: what comes before has no counters that jobs change."""
 
     def __init__(self, server: Server) -> None:
-        created = (BATCH, "+86400", "", "", 0, "file", OWNER, 1, 1, 10**9, "metadata", "{}", "webhook", HOOK)
+        created = {
+            "id": BATCH,
+            "expires_in_ms": 86400 * MS,
+            "idempotency_key": "",
+            "body_hash": "",
+            "idempotency_ttl_ms": 0,
+            "input_file_id": "file",
+            "owner": OWNER,
+            "max_files": 1,
+            "max_files_bytes": 1,
+            "max_stored_bytes": 10**9,
+        }
         keys: Keys = {f"string {CLOCK}": "1000", "hash file:file": {"id": "file"}}
         for name, arguments in (
-            ("batch_create", created),
-            ("batch_lead", ("x", 64, 4, "id")),
-            ("batch_validated", ("x", BATCH, 1, 2, 0, "[]", "")),
+            ("batches/create", (created, "metadata", "{}", "webhook", HOOK)),
+            ("leader/lead", ("x", 64, 4, "id")),
+            ("batches/validated", (validated("x", 1, 2), "[]")),
         ):
+            assert isinstance(arguments, tuple)
             [(_, keys)] = server.run([(keys, name, arguments)])
         self._first = State(keys)
 
@@ -116,20 +149,23 @@ class BatchLife(Model[State]):
         end = (BATCH, "cancelled", "")
         steps = [
             Step("time passes", lambda *_: _later(state)),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "batch_end", end, own=False),
+            Step("cancel", lambda _, keys: replace(state, keys=keys), "batches/stop", end, own=False),
         ]
         if self.ended(state):
             deleted = lambda _, keys: replace(state, keys=keys)  # noqa: E731
-            steps.append(Step("delete", deleted, "batch_delete", (BATCH, ""), own=False))
+            steps.append(Step("delete", deleted, "batches/delete", (BATCH, ""), own=False))
             done = lambda _, keys: replace(state, keys=keys)  # noqa: E731
-            for script, late in READ_LATE.items():
-                name = f"{LEADERS[0]} is late with {script}"
-                steps.append(Step(name, done, script, (LEADERS[0], BATCH, *late), own=False))
+            ready = (LEADERS[0], BATCH, 5, 9)
+            read = (validated(LEADERS[0], 5, 9, {CODE: 3}), "[]")
+            for script, late in (("batches/chunks_ready", ready), ("batches/validated", read)):
+                steps.append(Step(f"{LEADERS[0]} is late with {script}", done, script, late, own=False))
         for number in range(len(JOBS)):
             steps += _of_job(state, number)
         for index in range(len(LEADERS)):
             steps += _of_leader(state, index)
-        steps.append(Step("reconcile", lambda _, keys: _reconciled(state, keys), "reconcile", RECONCILE))
+        steps.append(
+            Step("reconcile", lambda _, keys: _reconciled(state, keys), "queues/reconcile", (RECONCILE,))
+        )
         return steps
 
     def essence(self, state: State) -> Hashable:
@@ -220,7 +256,7 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
         after = replace(state, keys=keys)
         if answer[0] != "claimed":
             return after
-        return after.with_fences(number, int(answer[1]), stale=held or stale)
+        return after.with_fences(number, int(pairs(answer[1:])["fence"]), stale=held or stale)
 
     def wrote(_: Any, keys: Keys) -> State:
         return replace(state, keys=keys).with_fences(number, 0, stale)
@@ -233,15 +269,24 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
     status = state.status(job)
     if status in ("queued", "running") and not stale:
         token = f"t{int(state.keys[f'hash job:{job}']['fence']) + 1}"
-        steps.append(Step(f"{job} is claimed", claimed, "claim", (job, "w", token, MS, CAP, TTL, "")))
+        claim = {
+            "id": job,
+            "worker": "w",
+            "claim_token": token,
+            "lease_ms": MS,
+            "max_attempts": CAP,
+            "ttl_ms": TTL,
+            "model": "",
+        }
+        steps.append(Step(f"{job} is claimed", claimed, "jobs/claim", (claim,)))
     if held:
         for how in ("succeeded", "failed") if number == 0 else ("succeeded",):
-            steps.append(Step(f"{job} has {how}", wrote, "finish", (job, held, how, "", "", "", TTL, 0)))
+            steps.append(Step(f"{job} has {how}", wrote, "jobs/finish", (finish(job, held, how), "", "")))
         if number == 0:
-            steps.append(Step(f"{job} is handed back", wrote, "hand_back", (job, held, TTL), own=False))
+            steps.append(Step(f"{job} is handed back", wrote, "jobs/requeue", (job, held, TTL), own=False))
     if stale:
-        late = (job, stale, "succeeded", "", "", "", TTL, 0)
-        steps.append(Step(f"{job} ends late", wrote_late, "finish", late))
+        late = (finish(job, stale, "succeeded"), "", "")
+        steps.append(Step(f"{job} ends late", wrote_late, "jobs/finish", late))
     return steps
 
 
@@ -250,9 +295,10 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
 
     def led(answer: Any, keys: Keys) -> State:
         after = replace(state, keys=keys)
-        if not answer[0] or not answer[4]:
+        active = pairs(answer[1:])["active"] if answer[0] else []
+        if not active:
             return after.with_leader(index, Leader())
-        [[fields, live, uncollected]] = answer[4]
+        [[fields, live, uncollected]] = active
         chunk, place, ending = json.loads(fields)
         return after.with_leader(index, Leader.seeing(int(chunk), int(place), ending, live + uncollected))
 
@@ -270,14 +316,24 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
 
     if me.part is not None:
         number, jobs = me.part
-        done = (token, BATCH, number, f"{token}{number}", len(jobs), 1, 0, 1)
-        counts = Step(f"{token} counts the part", counted, "batch_collected", done)
+        done = {
+            "token": token,
+            "id": BATCH,
+            "number": number,
+            "name": f"{token}{number}",
+            "results": len(jobs),
+            "input_tokens": 1,
+            "cached_tokens": 0,
+            "output_tokens": 1,
+            "codes": {},
+        }
+        counts = Step(f"{token} counts the part", counted, "batches/segment_stored", (done,))
         killed = Step(f"{token} is killed", lambda *_: state.with_leader(index, Leader()), own=False)
         return [counts, _unheard(counts, index, me), killed]
     lead = (token, 64, 4, "chunk", "place", "ending")
     steps = [
-        Step(f"{token} leads", led, "batch_lead", lead),
-        Step(f"{token} writes a part", read, "batch_ended", (token, BATCH, 1)),
+        Step(f"{token} leads", led, "leader/lead", lead),
+        Step(f"{token} writes a part", read, "batches/next_results", (token, BATCH, 1)),
     ]
     if me.todo is not None:
         for step in _of_todo(state, index, *me.todo):
@@ -307,17 +363,32 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
 
     if what == "send":
         after = (1, 0) if number + 1 == len(JOBS) else (0, number + 1)
-        line = (JOBS[number], number + 1, f"id-{number}", "", "{}", "", 0)
-        return [
-            Step(f"{token} sends a line", done, "batch_fill", (token, BATCH, 0, number, *after, "", *line))
-        ]
+        line = {
+            "job_id": JOBS[number],
+            "number": number + 1,
+            "custom_id": f"id-{number}",
+            "model": "",
+            "preview": "",
+            "max_tokens": 0,
+        }
+        send = {
+            "token": token,
+            "id": BATCH,
+            "chunk": 0,
+            "offset": number,
+            "next_chunk": after[0],
+            "next_offset": after[1],
+            "lane": "",
+            "lines": [line],
+        }
+        return [Step(f"{token} sends a line", done, "batches/enqueue_lines", (send, "{}"))]
     if what == "finalise":
         unsent = (token, BATCH, number, CODE)
-        return [Step(f"{token} finalises", finalised, "batch_finalizing", unsent)]
+        return [Step(f"{token} finalises", finalised, "batches/finalizing", unsent)]
     if what == "finish":
-        return [Step(f"{token} ends it", done, "batch_finish", (token, BATCH, TTL, me.how))]
+        return [Step(f"{token} ends it", done, "batches/finish", (token, BATCH, TTL, me.how))]
     return [
-        Step(f"{token} cancels {job}", done, "cancel", (job, TTL, ""))
+        Step(f"{token} cancels {job}", done, "jobs/cancel", (job, TTL, ""))
         for job in JOBS
         if state.status(job) in ("queued", "running")
     ]
@@ -331,11 +402,19 @@ def test_counters_are_right_in_every_interleaving(scratch: redis.Redis) -> None:
 
 
 MUTATIONS = [
-    ("batch_validated", "if is_over(ARGV[2]) then return 'lost' end", ""),
-    ("batch_collected", "if redis.call('HGET', key, 'parts') ~= ARGV[3] then return 'moved' end", ""),
-    ("batch_fill", "if batch[1] ~= ARGV[3] or batch[2] ~= ARGV[4] then return 'moved' end", ""),
-    ("batch_finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
-    ("finish", " or job.fence ~= fence then", " then"),
+    ("batches/validated", "if is_over(args.id) then return 'lost' end", ""),
+    (
+        "batches/segment_stored",
+        "if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end",
+        "",
+    ),
+    (
+        "batches/enqueue_lines",
+        "if batch[1] ~= int(args.chunk) or batch[2] ~= int(args.offset) then return 'moved' end",
+        "",
+    ),
+    ("batches/finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
+    ("jobs/finish", " or job.fence ~= fence then", " then"),
 ]
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from tasks.batch import BatchStatus, Ending, NewBatch
 from tasks.batch_files import remove_all
+from tasks.claim import Unsent
 from tasks.file_records import object_name
 from tasks.ingest import Ingest
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import COMPLETIONS
 from tasks.publish import Publisher
 from tasks.settings import Settings
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.tasks.client import Client, answered_once, ids, line
 from tests.tasks.helpers import ended, submitted
 from tests.workers import Workers, wait_until

@@ -21,12 +21,13 @@ from hypothesis.stateful import (
 
 from tasks.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
 from tasks.batches import Active, BatchStore, Line, Work
+from tasks.claim import Claim, Unsent
 from tasks.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, JobNotFound, LeadLost
 from tasks.job import NewJob, Priority, Status
 from tasks.openai_format import CHAT
 from tasks.registry import Registry
 from tasks.settings import Settings
-from tasks.store import Beat, Claim, JobStore, Unsent, new_token
+from tasks.store import Beat, JobStore, new_token
 from tests.tasks.helpers import batch_store
 from tests.workers import wait_until
 
@@ -233,7 +234,7 @@ class Counters(RuleBasedStateMachine):
     def begin(self) -> None:
         self.token = uuid.uuid4().hex
         self.batches.resign(self.__dict__.get("previous", ""))
-        self.store.redis.delete(f"{self.store.prefix}leader")  # it fell silent
+        self.store.db.redis.delete(f"{self.store.db.prefix}leader")  # it fell silent
         self.batches.lead(self.token, ROOM)
         self.batch = made(self.batches, owner=uuid.uuid4().hex)
         self.owner = self.batch.owner
@@ -373,7 +374,7 @@ def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
 
     def dropped() -> bool:
         store.reconcile()
-        return not store.redis.keys(f"{store.prefix}*{short.id}*")
+        return not store.db.redis.keys(f"{store.db.prefix}*{short.id}*")
 
     wait_until(dropped)
     assert batches.get(long.id).ended
@@ -407,7 +408,7 @@ def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: 
     assert store.finish(running, claim.fence, Status.CANCELLED)
     for job_id in (ended, running, queued):
         store.delete(job_id)
-    assert not store.redis.keys(f"{store.prefix}batch:{batch.id}:*")
+    assert not store.db.redis.keys(f"{store.db.prefix}batch:{batch.id}:*")
     work = lead(batches)
     assert (work.outstanding, work.active, work.cleanup) == ({}, [], [batch.id])
 
@@ -432,8 +433,8 @@ def test_a_round_reads_no_lists_of_errors(batches: BatchStore) -> None:
 
 def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStore) -> None:
     names = ["m", "m@n", "@m", "m:n", ":", "interactive", "ü *[a]\n"]
-    Registry(store, 60).announce_models(names, 60)
-    batches = BatchStore(store)
+    Registry(store.db, 60).announce_models(names, 60)
+    batches = BatchStore(store.db)
     assert batches.lead("me", 1) is not None
     store.create(NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="first"))
     ids = {}

@@ -10,7 +10,8 @@ import pytest
 from tasks.consumer import overdue_s
 from tasks.job import Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import GENERATE, make_app, queue_of
+from tasks.queue_names import GENERATE, queue_of
+from tasks.queues import make_app
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.chaos.proxy import Proxy
@@ -49,7 +50,7 @@ def test_an_acknowledgement_that_gets_no_answer_costs_no_place_in_the_prefetch_w
     for job_id in together:
         assert ended(store, job_id).status is Status.SUCCEEDED
     key = f"{settings.key_prefix}unacked"
-    wait_until(lambda: store.redis.hlen(key) == 0, report=worker.text)
+    wait_until(lambda: store.db.redis.hlen(key) == 0, report=worker.text)
     publisher.close()
     store.close()
 

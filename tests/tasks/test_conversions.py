@@ -20,10 +20,10 @@ from engine import (
     response_grammar,
 )
 from engine.request import Drafted, Timing
+from tasks.claim import Claim
 from tasks.conversions import to_request, to_result
 from tasks.requests import JobRequest
 from tasks.settings import Settings
-from tasks.store import Claim
 
 NOW = time.time()  # of the import, which may lie minutes before a test
 FIELDS: dict[str, Any] = {  # of a job, none at its default

@@ -148,10 +148,10 @@ def test_several_owners_share_a_host(store: JobStore, outbox: DeliveryStore) -> 
 def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:
     settings = fast_settings(redis_server, webhook_log=1)
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
+    outbox = DeliveryStore(store.db, settings)
     indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered:ended")
     for index in indexes:
-        store.redis.zadd(f"{store.prefix}{index}", {"evt_gone": 0})
+        store.db.redis.zadd(f"{store.db.prefix}{index}", {"evt_gone": 0})
     try:
         for _ in range(3):
             end(store)
@@ -161,14 +161,14 @@ def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> N
             assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
         assert only(outbox).id == three.id
         for index in indexes:
-            assert store.redis.zscore(f"{store.prefix}{index}", "evt_gone") is None, index
+            assert store.db.redis.zscore(f"{store.db.prefix}{index}", "evt_gone") is None, index
     finally:
         store.close()
 
 
 def test_senders_are_woken(store: JobStore, outbox: DeliveryStore) -> None:
-    with store.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
-        pubsub.subscribe(f"{store.prefix}hooks")
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(f"{store.db.prefix}hooks")
         pubsub.get_message(timeout=1)
         end(store)
         assert pubsub.get_message(timeout=5) is not None
@@ -213,7 +213,7 @@ def test_replay(store: JobStore, outbox: DeliveryStore) -> None:
     assert outbox.done(again, BAD, DeliveryStatus.FAILED)
     assert only(outbox).status is DeliveryStatus.FAILED
     outbox.replay(due.id, "me")
-    assert store.redis.zcard(f"{store.prefix}hook_expiry") == 0
+    assert store.db.redis.zcard(f"{store.db.prefix}hook_expiry") == 0
     [third] = take(outbox)
     assert outbox.done(third, GOOD, DeliveryStatus.DELIVERED)
     assert [a["number"] for a in only(outbox).attempts] == [1, 2, 3]
@@ -269,7 +269,7 @@ def test_lists_are_the_owner_s_newest_first_in_pages(store: JobStore, outbox: De
 def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer) -> None:
     settings = fast_settings(redis_server, webhook_log=3, result_ttl_s=1)
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
+    outbox = DeliveryStore(store.db, settings)
     try:
         for _ in range(6):
             end(store)
@@ -280,17 +280,17 @@ def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer
         assert kept[0].object_id == f"job_{due.id.removeprefix('evt_')}"
         for _ in range(6):
             end(store)
-        store.redis.zadd(f"{store.prefix}hook_expiry", {delivery.id: 1 for delivery in kept})
+        store.db.redis.zadd(f"{store.db.prefix}hook_expiry", {delivery.id: 1 for delivery in kept})
         pending = take(outbox)
         left, _ = outbox.page("me", 10)
         assert len(left) == len(pending) == 6
         assert {delivery.status for delivery in left} == {DeliveryStatus.PENDING}
         for due in pending:
             assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
-        for key in store.redis.scan_iter(f"{store.prefix}hook_expiry"):
-            store.redis.zadd(key, dict.fromkeys(store.redis.zrange(key, 0, -1), 1))
+        for key in store.db.redis.scan_iter(f"{store.db.prefix}hook_expiry"):
+            store.db.redis.zadd(key, dict.fromkeys(store.db.redis.zrange(key, 0, -1), 1))
         assert take(outbox) == []
-        assert keys(store) == {f"{store.prefix}hook_seq"}
+        assert keys(store) == {f"{store.db.prefix}hook_seq"}
     finally:
         store.close()
 
@@ -298,7 +298,7 @@ def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer
 def test_the_log_keeps_what_ended_last(redis_server: RedisServer) -> None:
     settings = fast_settings(redis_server, webhook_log=3)
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
+    outbox = DeliveryStore(store.db, settings)
     try:
         made = []
         for _ in range(5):
@@ -343,7 +343,7 @@ def test_secrets_of_the_settings_are_everybody_s_and_shown_to_nobody(redis_serve
     both = [new_secret(), new_secret()]
     settings = fast_settings(redis_server, webhook_secrets=" ".join(both))
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
+    outbox = DeliveryStore(store.db, settings)
     assert outbox.signing_keys("me") == outbox.signing_keys("other") == both
     for rotate in (False, True):
         with pytest.raises(SecretFixed):

@@ -52,7 +52,7 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
     wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
-    board = FigureBoard(store)
+    board = FigureBoard(store.db)
     wait_until(lambda: bool(board.read()), 30)
     [left] = board.read()
     assert of(left.marked()).keys() <= shown(settings).keys()

@@ -30,10 +30,10 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.usefixtures("again_soon")
 def test_a_file_in_use_that_expired_goes_once_it_is_free(kept: Kept, store: JobStore) -> None:
     file = kept.add(expires_after_s=0)
-    store.redis.sadd(f"{store.prefix}file_uses:{file.id}", "batch_x")
+    store.db.redis.sadd(f"{store.db.prefix}file_uses:{file.id}", "batch_x")
     time.sleep(0.01)
     assert kept.keeper.drop_expired() == 0
-    store.redis.srem(f"{store.prefix}file_uses:{file.id}", "batch_x")
+    store.db.redis.srem(f"{store.db.prefix}file_uses:{file.id}", "batch_x")
     assert kept.keeper.drop_expired() == 0, "it is looked at again a while later"
     time.sleep(1.05)
     assert kept.keeper.drop_expired() == 1
@@ -69,7 +69,7 @@ from tasks.folder_store import FolderStore
 from tasks.settings import get_settings
 from tasks.store import JobStore
 settings = get_settings()
-keeper = FileKeeper(make_store(settings.files), FileRecords(JobStore(settings)))
+keeper = FileKeeper(make_store(settings.files), FileRecords(JobStore(settings).db))
 def die(*_, **__): os.kill(os.getpid(), 9)
 point, file_id = sys.argv[1:]
 if point == "deleting":
@@ -107,8 +107,8 @@ def test_an_upload_killed_at_any_point_leaves_nothing_for_long(
     with pytest.raises(FileNotFound):
         kept.records.get("file_a")
     assert kept.keeper.drop_expired() == 0, "its writer may be alive"
-    due = f"{kept.store.prefix}file_begun"
-    kept.store.redis.zadd(due, {"file_a": int(time.time() * 1000) - 1})  # an hour later
+    due = f"{kept.store.db.prefix}file_begun"
+    kept.store.db.redis.zadd(due, {"file_a": int(time.time() * 1000) - 1})  # an hour later
     monkeypatch.setattr(file_keeper, "SWEEP_AGE_S", -3600.0)
     monkeypatch.setattr(kept.keeper, "_swept_at", float("-inf"))
     assert kept.keeper.drop_expired() == 1
@@ -135,9 +135,9 @@ def test_a_removal_killed_at_any_point_is_completed(kept: Kept, settings: Settin
     with pytest.raises(FileNotFound):
         kept.records.get(file.id)
     assert kept.objects() == ([] if point == "removed" else [file.object_name])
-    again = f"{kept.store.prefix}file_garbage"
-    assert kept.store.redis.zscore(again, file.id) > time.time() * 1000 + 30_000
-    kept.store.redis.zadd(again, {file.id: int(time.time() * 1000) - 1})  # a minute later
+    again = f"{kept.store.db.prefix}file_garbage"
+    assert kept.store.db.redis.zscore(again, file.id) > time.time() * 1000 + 30_000
+    kept.store.db.redis.zadd(again, {file.id: int(time.time() * 1000) - 1})  # a minute later
     assert kept.keeper.drop_expired() == 1
     assert (kept.objects(), kept.held()) == ([], set())
 
@@ -227,12 +227,12 @@ def test_a_store_that_is_away_when_a_file_is_deleted(
     assert f"the object of {file.id} is removed later" in caplog.text
     with pytest.raises(FileNotFound):
         kept.records.get(file.id)
-    again = f"{kept.store.prefix}file_garbage"
-    kept.store.redis.zadd(again, {file.id: 1})
+    again = f"{kept.store.db.prefix}file_garbage"
+    kept.store.db.redis.zadd(again, {file.id: 1})
     with pytest.raises(FileStoreUnavailable):
         kept.keeper.drop_expired()
     folder.with_suffix(".away").rename(folder)
-    kept.store.redis.zadd(again, {file.id: 1})
+    kept.store.db.redis.zadd(again, {file.id: 1})
     assert kept.keeper.drop_expired() == 1
     assert kept.objects() == []
 
@@ -248,7 +248,7 @@ def test_a_store_that_is_away_when_a_file_is_begun(kept: Kept, settings: Setting
 def test_redis_is_away(own_redis: RedisServer, tmp_path: Path) -> None:
     settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_timeout_s=1.0)
     store = JobStore(settings)
-    kept = Kept(FileKeeper(make_store(settings.files), FileRecords(store)), store)
+    kept = Kept(FileKeeper(make_store(settings.files), FileRecords(store.db)), store)
     file = kept.add()
     upload = kept.keeper.begin()
     upload.write(b"data")

@@ -17,6 +17,7 @@ from tasks.files import FileStore
 from tasks.key import Limits
 from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tests.files import Kept
 from tests.servers import RedisServer, fast_settings
@@ -27,7 +28,7 @@ ROOM = 1000  # bytes
 
 @pytest.fixture
 def owner(store: JobStore) -> str:
-    return KeyStore(store).create("a", Limits(max_files=3, max_files_bytes=ROOM))[0].id
+    return KeyStore(store.db).create("a", Limits(max_files=3, max_files_bytes=ROOM))[0].id
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def add(kept: Kept, owner: str) -> Add:
 
 def counted(store: JobStore, owner: str) -> tuple[int, int]:
     """Files and bytes."""
-    files, held = (store.redis.hget(f"{store.prefix}{name}", owner) for name in ("file_counts", "file_bytes"))
+    files, held = (
+        store.db.redis.hget(f"{store.db.prefix}{name}", owner) for name in ("file_counts", "file_bytes")
+    )
     return int(files or 0), int(held or 0)
 
 
@@ -52,7 +55,7 @@ def test_files_of_one_owner(store: JobStore, kept: Kept, owner: str, add: Add) -
     first, *_ = [add(10) for _ in range(3)]
     with pytest.raises(FilesLimit, match=r"3 files with 30 bytes are kept already, .* at most 3 files"):
         add(10)
-    other = KeyStore(store).create("b", Limits(max_files=1))[0].id
+    other = KeyStore(store.db).create("b", Limits(max_files=1))[0].id
     add(10, owner=other)
     with pytest.raises(FilesLimit):
         add(10, owner=other)
@@ -74,8 +77,8 @@ def test_bytes_of_one_owner(store: JobStore, kept: Kept, owner: str, add: Add) -
 
 def test_owners_without_limits_of_their_own(redis_server: RedisServer, files: FileStore) -> None:
     store = JobStore(fast_settings(redis_server, max_files=2, max_files_bytes=50))
-    kept = Kept(FileKeeper(files, FileRecords(store)), store)
-    key = KeyStore(store).create("a", Limits())[0].id
+    kept = Kept(FileKeeper(files, FileRecords(store.db)), store)
+    key = KeyStore(store.db).create("a", Limits())[0].id
     for owner in ("anonymous", key):
         with kept.keeper.begin(owner=owner, most_bytes=40) as upload:
             upload.finish("a", Purpose.BATCH, owner=owner)
@@ -111,7 +114,7 @@ def test_an_upload_whose_gateway_was_killed_gives_its_place_back(
     time.sleep(0.25)
     assert kept.keeper.drop_expired() == 1
     assert counted(store, owner) == (0, 0)
-    assert not store.redis.exists(f"{store.prefix}file_reserved")
+    assert not store.db.redis.exists(f"{store.db.prefix}file_reserved")
 
 
 @pytest.mark.usefixtures("short_lease", "again_soon")
@@ -137,7 +140,7 @@ def test_an_idempotency_key_is_forgotten_with_its_file(
 ) -> None:
     first = add(10, idempotency_key="k")
     kept.keeper.delete(first.id, owner)
-    assert not store.redis.keys(f"{store.prefix}idem:*")
+    assert not store.db.redis.keys(f"{store.db.prefix}idem:*")
     assert add(11, idempotency_key="k").id != first.id
 
 
@@ -145,14 +148,14 @@ def test_scripts_that_run_twice_count_once(
     store: JobStore, kept: Kept, owner: str, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a connection broke before the answer."""
-    once = store.scripts.run
+    once = store.db.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 
-    monkeypatch.setattr(store.scripts, "run", twice)
-    monkeypatch.setattr(kept.records, "drop", lambda *args: once("file_delete", args[0], 1000, args[1]))
+    monkeypatch.setattr(store.db.scripts, "run", twice)
+    monkeypatch.setattr(kept.records, "drop", lambda *args: once("files/delete", args[0], 1000, args[1]))
     file = add(10, declared=50)
     assert counted(store, owner) == (1, 10)
     with kept.keeper.begin(owner=owner, most_bytes=20):
@@ -173,8 +176,8 @@ def test_a_file_of_an_earlier_release_was_never_counted(
     store: JobStore, kept: Kept, owner: str, add: Add
 ) -> None:
     old = add(400)
-    store.redis.hdel(f"{store.prefix}file:{old.id}", "counted", "note")
-    store.redis.delete(f"{store.prefix}file_counts", f"{store.prefix}file_bytes")
+    store.db.redis.hdel(f"{store.db.prefix}file:{old.id}", "counted", "note")
+    store.db.redis.delete(f"{store.db.prefix}file_counts", f"{store.db.prefix}file_bytes")
     add(100)
     kept.keeper.delete(old.id, owner)
     assert counted(store, owner) == (1, 100)
@@ -194,7 +197,7 @@ def test_files_of_results_count_and_are_never_refused(
 
 @pytest.fixture
 def batches(store: JobStore) -> BatchStore:
-    return BatchStore(store)
+    return BatchStore(store.db)
 
 
 def test_the_copies_that_live_batches_make_of_their_input(

@@ -85,14 +85,14 @@ def test_delete_removes_record_and_object(kept: Kept) -> None:
 
 def test_a_file_in_use_is_kept(kept: Kept, store: JobStore) -> None:
     file = kept.add(expires_after_s=0)
-    store.redis.sadd(f"{store.prefix}file_uses:{file.id}", "batch_x")
+    store.db.redis.sadd(f"{store.db.prefix}file_uses:{file.id}", "batch_x")
     with pytest.raises(FileInUse, match=file.id):
         kept.keeper.delete(file.id)
     time.sleep(0.01)
     assert kept.keeper.drop_expired() == 0
     assert kept.records.get(file.id) == file
     assert get(kept.keeper.objects, file.object_name) == b"data"
-    store.redis.srem(f"{store.prefix}file_uses:{file.id}", "batch_x")
+    store.db.redis.srem(f"{store.db.prefix}file_uses:{file.id}", "batch_x")
     kept.keeper.delete(file.id)
     assert (kept.objects(), kept.held()) == ([], set())
 
@@ -116,7 +116,7 @@ def test_idempotency_key(kept: Kept) -> None:
             kept.add(idempotency_key="k", **other)
     assert kept.objects() == [first.object_name], "what was refused is not kept"
     assert kept.add(idempotency_key="l").id != first.id
-    assert 0 < kept.store.redis.pttl(f"{kept.store.prefix}idem:file:k") <= 24 * 3600 * 1000
+    assert 0 < kept.store.db.redis.pttl(f"{kept.store.db.prefix}idem:file:k") <= 24 * 3600 * 1000
 
 
 def test_idempotency_key_of_a_deleted_file_is_free(kept: Kept) -> None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.stack
 @pytest.fixture
 def owners(store: JobStore) -> tuple[str, str]:
     """Of an honest key, and of another."""
-    keys = KeyStore(store)
+    keys = KeyStore(store.db)
     honest, other = (keys.create(name, Limits())[0].id for name in ("honest", "other"))
     return honest, other
 

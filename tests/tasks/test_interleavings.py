@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from tasks.scripts import Argument, pairs
 from tests.tasks.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
 
 JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
@@ -28,8 +29,15 @@ MESSAGES = 2  # copies of the job's message in the queue at most
 MS = 1000
 TTL = 10**9  # ms; no record is dropped here
 NEVER = 10**9  # ms
-RECONCILE = (CAP, RESEND * MS, TTL, LEASE * MS, NEVER, 200)
-RECONCILE += ("bulk", "", PREFIX + LIST, "bulk", MODEL, PREFIX + LIST)
+RECONCILE = {
+    "max_attempts": CAP,
+    "resend_after_ms": RESEND * MS,
+    "ttl_ms": TTL,
+    "lease_ms": LEASE * MS,
+    "gap_ms": NEVER,
+    "limit": 200,
+    "queues": [("bulk", "", PREFIX + LIST), ("bulk", MODEL, PREFIX + LIST)],
+}
 TERMINAL = ("succeeded", "failed", "cancelled", "expired")
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" for status in TERMINAL]})
 WORKERS = ("a", "b")
@@ -101,46 +109,43 @@ class State:
         return replace(self, keys=keys)
 
 
+def finish(fence: int, status: str) -> Argument:
+    return {"id": JOB, "fence": fence, "status": status, "model": "", "ttl_ms": TTL, "tokens": TOOK}
+
+
 class JobLife(Model[State]):
     """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too.
 
-    deadline: ms, or "". model: that it asks for, not known when it was created, but by now. serve: what the
+    deadline: ms, or None. model: that it asks for, not known when it was created, but by now. serve: what the
     workers have. ends: the statuses in which the job has been seen.
     """
 
     def __init__(
         self,
         server: Server,
-        deadline: int | str = "",
+        deadline: int | None = None,
         model: str = "",
         serve: tuple[str, str] = ("", ""),
     ) -> None:
         self._model, self._serve = model, serve
-        create = (
-            JOB,
-            "bulk",
-            model,
-            "{}",
-            "{}",
-            deadline,
-            "",
-            "",
-            "",
-            0,
-            "",
-            "",
-            OWNER,
-            SET_ASIDE,
-            1000,
-            HOOK,
-            "",
-            10**9,
-            RESERVED,
-            "",
-            0,
-            "",
-        )
-        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "create", create)])
+        create = {
+            "priority": "bulk",
+            "model": model,
+            "metadata": "{}",
+            "deadline_ms": deadline,
+            "owner": OWNER,
+            "watched": False,
+            "traceparent": "",
+            "webhook": HOOK,
+            "max_tokens": SET_ASIDE,
+            "reserved_bytes": RESERVED,
+            "idempotency_key": "",
+            "max_queued": 1000,
+            "max_stored_bytes": 10**9,
+            "idempotency_ttl_ms": 0,
+            "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+        }
+        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "jobs/create", (create, "{}"))])
         if model:
             keys["zset models"] = {model: "1"}
         self._first = State(keys, (Worker(), Worker())).with_messages(1)
@@ -169,7 +174,7 @@ class JobLife(Model[State]):
         def reconciled(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
                 after = replace(state, keys=keys)
-                return after.with_messages(queued + len(answer[6:]) // 4) if sent else after
+                return after.with_messages(queued + len(answer[1:])) if sent else after
 
             return then
 
@@ -178,10 +183,14 @@ class JobLife(Model[State]):
 
         return [
             Step("time passes", tick),
-            Step("reconcile", reconciled(sent=True), "reconcile", RECONCILE),
-            Step("reconcile, message lost", reconciled(sent=False), "reconcile", RECONCILE, own=False),
+            Step("reconcile", reconciled(sent=True), "queues/reconcile", (RECONCILE,)),
+            Step(
+                "reconcile, message lost", reconciled(sent=False), "queues/reconcile", (RECONCILE,), own=False
+            ),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "cancel", (JOB, TTL, ""), own=False),
+            Step(
+                "cancel", lambda _, keys: replace(state, keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
+            ),
         ]
 
     def _late(self, state: State) -> list[Step[State]]:
@@ -199,17 +208,20 @@ class JobLife(Model[State]):
             return steps
         steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
         if worker.stage == "taken":
-            claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
+            claim = self._claim(index, worker)
             steps.append(
                 Step(
-                    f"{name} claims", lambda got, keys: self._claimed(state, index, got, keys), "claim", claim
+                    f"{name} claims",
+                    lambda got, keys: self._claimed(state, index, got, keys),
+                    "jobs/claim",
+                    claim,
                 )
             )
             if self._model:  # before it sends the message on
                 killed = Step(
                     f"{name} claims and is killed",
                     lambda _, keys: replace(state, keys=keys).idle(index),
-                    "claim",
+                    "jobs/claim",
                     claim,
                     own=False,
                 )
@@ -217,12 +229,12 @@ class JobLife(Model[State]):
         elif worker.stage in HOLDING:
             steps += self._of_running(state, index)
         else:
-            again = (JOB, worker.fence, "failed", "", "{}", "", TTL, TOOK)
+            again = (finish(worker.fence, "failed"), "", "{}")
             steps.append(
                 Step(
                     f"{name} writes again",
                     lambda _, keys: replace(state, keys=keys),
-                    "finish",
+                    "jobs/finish",
                     again,
                     own=False,
                 )
@@ -232,9 +244,9 @@ class JobLife(Model[State]):
 
     def _of_running(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
-        claim = (JOB, name, worker.token, LEASE * MS, CAP, TTL, "1", self._serve[index])
+        claim = self._claim(index, worker)
         status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
-        end = (JOB, worker.fence, status, "{}", "", "", TTL, TOOK)
+        end = (finish(worker.fence, status), "{}", "")
 
         def beaten(answer: Any, keys: Keys) -> State:
             after = replace(state, keys=keys)
@@ -266,16 +278,32 @@ class JobLife(Model[State]):
             return replace(after, entered=state.entered + 1).with_worker(index, stage="running")
 
         back = (JOB, worker.fence, TTL)
-        onwards = Step(f"{name} writes", wrote, "finish", end)
+        onwards = Step(f"{name} writes", wrote, "jobs/finish", end)
         if worker.stage == "waiting" and not state.overdue:
-            onwards = Step(f"{name} begins", begun, "begin", (JOB, worker.fence))
+            onwards = Step(f"{name} begins", begun, "jobs/start_isolated", (JOB, worker.fence))
         return [
             onwards,
-            Step(f"{name} beats", beaten, "heartbeat", (LEASE * MS, JOB, worker.fence)),
-            Step(f"{name} hands back", handed_back(sent=True), "hand_back", back, own=False),
-            Step(f"{name} hands back, message lost", handed_back(sent=False), "hand_back", back, own=False),
-            Step(f"{name} claims again, its answer was lost", once_more, "claim", claim, own=False),
+            Step(f"{name} beats", beaten, "jobs/heartbeat", (LEASE * MS, JOB, worker.fence)),
+            Step(f"{name} hands back", handed_back(sent=True), "jobs/requeue", back, own=False),
+            Step(
+                f"{name} hands back, message lost", handed_back(sent=False), "jobs/requeue", back, own=False
+            ),
+            Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claim, own=False),
         ]
+
+    def _claim(self, index: int, worker: Worker) -> tuple[Argument]:
+        return (
+            {
+                "id": JOB,
+                "worker": WORKERS[index],
+                "claim_token": worker.token,
+                "lease_ms": LEASE * MS,
+                "max_attempts": CAP,
+                "ttl_ms": TTL,
+                "model": self._serve[index],
+                "isolates": True,
+            },
+        )
 
     def _taken(self, state: State, index: int) -> State:
         after = state.with_messages(len(state.queue) - 1)
@@ -288,7 +316,8 @@ class JobLife(Model[State]):
             return after.idle(index).with_messages(len(state.queue) + 1)
         if answer[0] != "claimed":
             return after.idle(index)
-        stage, fence = "waiting" if answer[14] == "1" else "running", int(answer[1])
+        claimed = pairs(answer[1:])
+        stage, fence = "waiting" if claimed["alone"] == "1" else "running", int(claimed["fence"])
         enters = stage == "running" and fence != state.workers[index].fence
         after = replace(after, entered=state.entered + enters)
         return after.with_worker(index, stage=stage, fence=fence)
@@ -331,9 +360,9 @@ class JobLife(Model[State]):
         job, keys = after.job, after.keys
         if before.terminal:
             assert job == before.job, "an ended job has changed"
-        if step.script in ("heartbeat", "begin", "finish", "hand_back"):
+        if step.script in ("jobs/heartbeat", "jobs/start_isolated", "jobs/finish", "jobs/requeue"):
             self._check_token(before, step, answer)
-        if step.script == "claim" and answer[0] == "claimed":
+        if step.script == "jobs/claim" and answer[0] == "claimed":
             serves = self._serve[WORKERS.index(step.name[0])]
             assert not serves or serves == self._model, "given to a worker of another model"
             holder = before.job["claim_token"] if before.job["status"] == "running" else None
@@ -342,7 +371,7 @@ class JobLife(Model[State]):
                     "taken from one whose lease holds"
                 )
                 assert not before.overdue, "given to a worker after its deadline"
-        if step.script == "finish" and answer == 1:
+        if step.script == "jobs/finish" and answer == 1:
             assert before.terminal or before.job["status"] == "running", "an end of a job that does not run"
             assert before.winner in (0, after.winner), "two winners"
             assert before.terminal == (step.name.endswith("again")), "an end was written twice"
@@ -354,7 +383,7 @@ class JobLife(Model[State]):
         live = not after.terminal
         if not live:
             self.ends.add(job["status"])
-        if step.script == "reconcile":
+        if step.script == "queues/reconcile":
             assert not (after.overdue and job["status"] == "queued"), "it waits on after its deadline"
         if not live or job["status"] == "queued":  # of a running one the engine sees to it
             has = live and bool(job["deadline"])
@@ -389,7 +418,7 @@ class JobLife(Model[State]):
         current = str(worker.fence) == job["fence"] and (
             worker.stage == "wrote" or job["status"] == "running"
         )
-        if step.script == "hand_back":  # 0 too when it ends as cancelled
+        if step.script == "jobs/requeue":  # 0 too when it ends as cancelled
             assert current or answer == 0, "handed back by one that has lost it"
         else:
             assert (answer in (1, ["ok"], ["cancel"])) == current, (
@@ -424,11 +453,11 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
 
 
 MUTATIONS_OF_MODELS = [
-    ("claim", "    requeue(job, job.attempts)\n", ""),
-    ("claim", "model ~= own", "model == ''"),
-    ("common", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
+    ("jobs/claim", "    requeue(job, job.attempts)\n", ""),
+    ("jobs/claim", "model ~= own", "model == ''"),
+    ("lib/queues", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
     (
-        "common",
+        "lib/queues",
         "  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end",
         "",
     ),
@@ -444,22 +473,26 @@ def test_a_fault_with_models_is_found_out(scratch: redis.Redis, script: str, old
 
 
 MUTATIONS = [
-    ("common", "  resize(P .. 'job:' .. job.id, job.owner, #result", "  count_bytes(job.owner, #result"),
-    ("outbox", "  count_bytes(owner, bytes)\n", ""),
-    ("finish", " or job.fence ~= fence then", " then"),
-    ("finish", "if job.status ~= 'running' then return 0 end", ""),
-    ("finish", "if job.written_fence == fence then return 1 end", ""),
-    ("heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
-    ("claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
-    ("claim", " and job.lease_until > NOW then", " and false then"),
-    ("claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
-    ("claim", "if job.uncounted == '' then", "if true then"),
-    ("begin", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
-    ("begin", "int(job.attempts + 1)", "int(job.attempts)"),
-    ("hand_back", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
-    ("reconcile", "requeue(job, job.attempts)", "requeue(job, job.attempts - 1)"),
-    ("reconcile", "    to_send(job)\n    resent", "    resent"),
-    ("cancel", "cancel(job, tonumber(ARGV[2]))", "close(job, 'cancelled', '', '', tonumber(ARGV[2]))"),
+    (
+        "lib/job_states",
+        "  resize(P .. 'job:' .. job.id, job.owner, #result",
+        "  count_bytes(job.owner, #result",
+    ),
+    ("lib/outbox", "  count_bytes(owner, bytes)\n", ""),
+    ("jobs/finish", " or job.fence ~= fence then", " then"),
+    ("jobs/finish", "if job.status ~= 'running' then return 0 end", ""),
+    ("jobs/finish", "if job.written_fence == fence then return 1 end", ""),
+    ("jobs/heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
+    ("jobs/claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
+    ("jobs/claim", " and job.lease_until > NOW then", " and false then"),
+    ("jobs/claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
+    ("jobs/claim", "if job.uncounted == '' then", "if true then"),
+    ("jobs/start_isolated", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("jobs/start_isolated", "int(job.attempts + 1)", "int(job.attempts)"),
+    ("jobs/requeue", " or job.fence ~= tonumber(ARGV[2]) then", " then"),
+    ("queues/reconcile", "requeue(job, job.attempts)", "requeue(job, job.attempts - 1)"),
+    ("queues/reconcile", "    to_send(job)\n    resent", "    resent"),
+    ("jobs/cancel", "cancel(job, tonumber(ARGV[2]))", "close(job, 'cancelled', '', '', tonumber(ARGV[2]))"),
 ]
 
 
@@ -473,13 +506,13 @@ def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, o
 
 MUTATIONS_OF_DEADLINES = [
     (
-        "reconcile",
+        "queues/reconcile",
         "if job.status == 'queued' then\n    close(job, 'expired'",
         "if false then\n    close(job, 'expired'",
     ),
-    ("common", "elseif job.deadline and job.deadline <= NOW then", "elseif false then"),
+    ("lib/job_states", "elseif job.deadline and job.deadline <= NOW then", "elseif false then"),
     (
-        "common",
+        "lib/job_states",
         "  if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end\n",
         "",
     ),

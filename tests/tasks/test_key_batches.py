@@ -19,7 +19,7 @@ pytestmark = pytest.mark.stack
 def test_weights_are_shares_of_the_workers(
     client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
-    keys = KeyStore(store)
+    keys = KeyStore(store.db)
     heavy, light = (keys.create("k", Limits(weight=weight))[0] for weight in (3.0, 1.0))
     lines = [line(n, "x delay=0.02") for n in range(2000)]
     small, large = (client.create(lines, owner=key.id) for key in (light, heavy))
@@ -40,7 +40,7 @@ def test_weights_are_shares_of_the_workers(
 def test_a_spent_budget_stops_a_batch_until_there_are_tokens_again(
     client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
-    keys, batches = KeyStore(store), BatchStore(store)
+    keys, batches = KeyStore(store.db), BatchStore(store.db)
     key, _ = keys.create("k", Limits(tokens_per_day=100))
     other, _ = keys.create("other", Limits())
     batch = client.create([line(n, max_tokens=10) for n in range(300)], owner=key.id)
@@ -53,7 +53,7 @@ def test_a_spent_budget_stops_a_batch_until_there_are_tokens_again(
     (found, _) = keys.list()
     assert found.tokens_today >= 100
     assert 0 < rested.completed < 300
-    store.redis.hset(f"{store.prefix}key:{key.id}", "tokens_per_day", 100_000)
+    store.db.redis.hset(f"{store.db.prefix}key:{key.id}", "tokens_per_day", 100_000)
     done = client.end(batch)
     assert done.completed == 300
     (found, _) = keys.list()

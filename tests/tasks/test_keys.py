@@ -23,7 +23,7 @@ DAY_S = 24 * 3600
 
 @pytest.fixture
 def keys(store: JobStore) -> KeyStore:
-    return KeyStore(store)
+    return KeyStore(store.db)
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_secret_is_kept_nowhere(keys: KeyStore, store: JobStore) -> None:
     assert len(secret) > 40
     assert secret.endswith(key.shown[-4:])
     raw = secret.removeprefix("mq_")
-    names = store.redis.keys(f"{store.prefix}*")
-    kept = [str(store.redis.hgetall(name)) for name in names if store.redis.type(name) == "hash"]
+    names = store.db.redis.keys(f"{store.db.prefix}*")
+    kept = [str(store.db.redis.hgetall(name)) for name in names if store.db.redis.type(name) == "hash"]
     assert kept
     assert not any(raw in text for text in [*names, *kept])
 
@@ -91,10 +91,10 @@ def test_the_life_of_a_key(keys: KeyStore) -> None:
 
 def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore) -> None:
     made, secret = keys.create("a", Limits())
-    record = store.redis.hgetall(f"{store.prefix}key:{made.id}")
+    record = store.db.redis.hgetall(f"{store.db.prefix}key:{made.id}")
     fields = [value for name in record for value in (name, record[name]) if name not in ("id", "digest")]
     keys.revoke(made.id)
-    store.scripts.run("key_create", made.id, digest(secret), *fields)
+    store.db.scripts.run("keys/create", made.id, digest(secret), *fields)
     [listed] = keys.list()
     assert listed.revoked_at is not None, "it is not brought back"
     assert keys.admit(secret).standing is KeyStanding.NONE
@@ -120,13 +120,13 @@ def test_requests_a_minute(keys: KeyStore, limit: int) -> None:
 def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     """As if time had passed: the mark of when the bucket is full is moved back."""
     key, secret = keys.create("a", Limits(requests_per_minute=2))
-    mark = f"{store.prefix}owner:{key.id}:rate"
+    mark = f"{store.db.prefix}owner:{key.id}:rate"
     assert [keys.admit(secret).standing for _ in range(3)] == [
         KeyStanding.OK,
         KeyStanding.OK,
         KeyStanding.LIMITED,
     ]
-    store.redis.set(mark, f"{float(store.redis.get(mark)) - 30_000:.3f}")
+    store.db.redis.set(mark, f"{float(store.db.redis.get(mark)) - 30_000:.3f}")
     assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
 
 
@@ -134,15 +134,15 @@ def test_a_clock_set_back_locks_nobody_out(keys: KeyStore, store: JobStore) -> N
     """The mark of when the bucket is full lies a day ahead, where the clock was."""
     key, secret = keys.create("a", Limits(requests_per_minute=2))
     keys.admit(secret)
-    mark = f"{store.prefix}owner:{key.id}:rate"
-    store.redis.set(mark, f"{float(store.redis.get(mark)) + DAY_S * 1000:.3f}")
+    mark = f"{store.db.prefix}owner:{key.id}:rate"
+    store.db.redis.set(mark, f"{float(store.db.redis.get(mark)) + DAY_S * 1000:.3f}")
     refused = keys.admit(secret)
     assert refused.standing is KeyStanding.LIMITED
     assert refused.retry_s <= 30
     assert refused.requests is not None
     assert refused.requests.left == 0
-    assert float(store.redis.get(mark)) / 1000 <= time.time() + 60, "it is forgotten"
-    assert store.redis.pttl(mark) <= 60_000
+    assert float(store.db.redis.get(mark)) / 1000 <= time.time() + 60, "it is forgotten"
+    assert store.db.redis.pttl(mark) <= 60_000
 
 
 def test_tokens_a_day(keys: KeyStore, store: JobStore) -> None:

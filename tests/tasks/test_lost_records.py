@@ -9,7 +9,6 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import redis
@@ -19,61 +18,108 @@ from tasks.batches import BatchStore
 from tasks.endpoints import CHAT
 from tasks.errors import FileInUse, FileNotFound
 from tasks.file_records import FileRecords, NewFile, Purpose, new_file_id
+from tasks.scripts import Argument, assemble, read_sources
 from tasks.store import JobStore
-from tests.tasks.explorer import CLOCK, LUA, SHARED, Keys, Server
+from tests.tasks.explorer import CLOCK, Keys, Server
 from tests.tasks.helpers import batch_store
 
 MS = 1000
 RECORDS = ("job", "batch", "file", "hook", "key")  # the kinds that have a record, a hash under their id
 LEADS: Keys = {f"string {CLOCK}": "1000", "string led_by": "x", "string leader": "x"}
 NO_ID = {  # scripts that take none, or make the record of a new one
-    "batch_create",
-    "batch_lead",
-    "batch_renew",
-    "batch_resign",
-    "create",
-    "earlier",
-    "file_create",
-    "file_due",
-    "file_page",
-    "hook_secret",
-    "hook_take",
-    "key_admit",
-    "key_create",
-    "key_list",
-    "list",
-    "reconcile",
-    "release",
-    "standing",
+    "batches/create",
+    "leader/lead",
+    "leader/renew",
+    "leader/resign",
+    "jobs/create",
+    "jobs/idempotency_lookup",
+    "files/create",
+    "files/due",
+    "files/page",
+    "webhooks/secret",
+    "webhooks/lease_due",
+    "keys/admit",
+    "keys/create",
+    "keys/list",
+    "jobs/list",
+    "queues/reconcile",
+    "queues/release_deferred",
+    "queues/queue_stats",
 }
 JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
-LINE = ("job_1-1", 1, "a", "", "{}", "", 0)
-GONE: dict[str, tuple[str | int, ...]] = {
-    "batch_chunks": ("x", BATCH, 1, 1),
-    "batch_collected": ("x", BATCH, 0, "part", 1, 1, 0, 1, "code", 1),
-    "batch_delete": (BATCH, ""),
-    "batch_end": (BATCH, "cancelled", ""),
-    "batch_ended": ("x", BATCH, 9),
-    "batch_fill": ("x", BATCH, 0, 0, 1, 0, "", *LINE),
-    "batch_finalizing": ("x", BATCH, 1, "code"),
-    "batch_finish": ("x", BATCH, MS, "completed"),
-    "batch_validated": ("x", BATCH, 1, 1, 1, "[]", "", "code", 1),
-    "begin": (JOB, 1),
-    "cancel": (JOB, MS, ""),
-    "claim": (JOB, "w", "token", MS, 3, MS, "", ""),
-    "delete": (JOB, ""),
-    "file_begin": (FILE, MS, "", 0, 9, 9),
-    "file_delete": (FILE, MS, ""),
-    "file_gone": (FILE,),
-    "file_renew": (FILE, MS),
-    "finish": (JOB, 1, "succeeded", "", "", "", MS, 1),
-    "hand_back": (JOB, 1, MS),
-    "heartbeat": (MS, JOB, 1),
-    "hook_done": (HOOK, 1, "delivered", 0, "{}", MS, 9),
-    "hook_replay": (HOOK, "o"),
-    "key_revoke": (KEY,),
-    "tokens": (MS, JOB, 1, 0, "text", "{}"),
-    "watch": (JOB, ""),
+LINE = {"job_id": "job_1-1", "number": 1, "custom_id": "a", "model": "", "preview": "", "max_tokens": 0}
+GONE: dict[str, tuple[Argument, ...]] = {
+    "batches/chunks_ready": ("x", BATCH, 1, 1),
+    "batches/segment_stored": (
+        {
+            "token": "x",
+            "id": BATCH,
+            "number": 0,
+            "name": "part",
+            "results": 1,
+            "input_tokens": 1,
+            "cached_tokens": 0,
+            "output_tokens": 1,
+            "codes": {"code": 1},
+        },
+    ),
+    "batches/delete": (BATCH, ""),
+    "batches/stop": (BATCH, "cancelled", ""),
+    "batches/next_results": ("x", BATCH, 9),
+    "batches/enqueue_lines": (
+        {
+            "token": "x",
+            "id": BATCH,
+            "chunk": 0,
+            "offset": 0,
+            "next_chunk": 1,
+            "next_offset": 0,
+            "lane": "",
+            "lines": [LINE],
+        },
+        "{}",
+    ),
+    "batches/finalizing": ("x", BATCH, 1, "code"),
+    "batches/finish": ("x", BATCH, MS, "completed"),
+    "batches/validated": (
+        {"token": "x", "id": BATCH, "chunks": 1, "lines": 1, "invalid": 1, "model": "", "codes": {"code": 1}},
+        "[]",
+    ),
+    "jobs/start_isolated": (JOB, 1),
+    "jobs/cancel": (JOB, MS, ""),
+    "jobs/claim": (
+        {
+            "id": JOB,
+            "worker": "w",
+            "claim_token": "token",
+            "lease_ms": MS,
+            "max_attempts": 3,
+            "ttl_ms": MS,
+            "model": "",
+        },
+    ),
+    "jobs/delete": (JOB, ""),
+    "files/begin": (
+        {"id": FILE, "lease_ms": MS, "owner": "", "most_bytes": 0, "max_files": 9, "max_files_bytes": 9},
+    ),
+    "files/delete": (FILE, MS, ""),
+    "files/gone": (FILE,),
+    "files/renew": (FILE, MS),
+    "jobs/finish": (
+        {"id": JOB, "fence": 1, "status": "succeeded", "model": "", "ttl_ms": MS, "tokens": 1},
+        "",
+        "",
+    ),
+    "jobs/requeue": (JOB, 1, MS),
+    "jobs/heartbeat": (MS, JOB, 1),
+    "webhooks/attempt_done": (
+        {"id": HOOK, "fence": 1, "status": "delivered", "delay_ms": 0, "ttl_ms": MS, "kept": 9},
+        "{}",
+    ),
+    "webhooks/replay": (HOOK, "o"),
+    "keys/revoke": (KEY,),
+    "jobs/append_text": (MS, JOB, 1, 0, "text", "{}"),
+    "jobs/subscribe": (JOB, ""),
 }
 
 
@@ -84,7 +130,7 @@ def records(keys: Keys) -> list[str]:
 
 @pytest.fixture(scope="module")
 def names() -> set[str]:
-    return {path.stem for path in LUA.glob("*.lua")} - set(SHARED)
+    return set(assemble(read_sources()))
 
 
 def test_all_scripts_are_here(names: set[str]) -> None:
@@ -98,21 +144,42 @@ def test_a_script_makes_no_half_of_a_record(scratch: redis.Redis, script: str) -
     assert records(after) == []
 
 
-RECONCILE = (3, 0, MS, MS, 10**9, 200, "bulk", "", "x:queue")
+RECONCILE: tuple[Argument] = (
+    {
+        "max_attempts": 3,
+        "resend_after_ms": 0,
+        "ttl_ms": MS,
+        "lease_ms": MS,
+        "gap_ms": 10**9,
+        "limit": 200,
+        "queues": [("bulk", "", "x:queue")],
+    },
+)
+CREATE_BATCH = {
+    "id": BATCH,
+    "expires_in_ms": 86400 * MS,
+    "idempotency_key": "k",
+    "body_hash": "hash",
+    "idempotency_ttl_ms": MS,
+    "input_file_id": FILE,
+    "max_files": 9,
+    "max_files_bytes": 9,
+    "max_stored_bytes": 10**9,
+}
 
 
 @pytest.mark.parametrize(
     ("script", "arguments", "index"),
     [
-        ("reconcile", RECONCILE, "zset leases"),
-        ("reconcile", RECONCILE, "zset deadlines"),
-        ("reconcile", RECONCILE, "zset pending:bulk"),
-        ("reconcile", RECONCILE, "zset expiry"),
-        ("release", ("x", "o", 5), "zset held:o"),
+        ("queues/reconcile", RECONCILE, "zset leases"),
+        ("queues/reconcile", RECONCILE, "zset deadlines"),
+        ("queues/reconcile", RECONCILE, "zset pending:bulk"),
+        ("queues/reconcile", RECONCILE, "zset expiry"),
+        ("queues/release_deferred", ("x", "o", 5), "zset held:o"),
     ],
 )
 def test_an_index_without_the_record_holds_nothing_up(
-    scratch: redis.Redis, script: str, arguments: tuple[str | int, ...], index: str
+    scratch: redis.Redis, script: str, arguments: tuple[Argument, ...], index: str
 ) -> None:
     """As after a restore of a Redis that had lost a part."""
     keys = {**LEADS, index: {JOB: "1"}, "hash held": {"o": "1"}}
@@ -124,41 +191,73 @@ def test_an_index_without_the_record_holds_nothing_up(
 def test_scores_beyond_the_clock_without_the_record(scratch: redis.Redis) -> None:
     """The clock was set back: these are brought forward, but only where there is a record."""
     keys = {**LEADS, "zset pending:bulk": {JOB: str(10**9)}, "zset leases": {JOB: str(10**9)}}
-    [(_, after)] = Server(scratch).run([(keys, "reconcile", RECONCILE)])
+    [(_, after)] = Server(scratch).run([(keys, "queues/reconcile", RECONCILE)])
     assert records(after) == []
 
 
 def test_a_batch_is_made_of_a_file_that_stands(scratch: redis.Redis) -> None:
     """And leaves nothing behind where it does not: the file may have gone since somebody looked."""
     server = Server(scratch)
-    create = (BATCH, "+86400", "k", "hash", MS, FILE, "o", 9, 9, 10**9, "metadata", "{}")
-    [(answer, after)] = server.run([(LEADS, "batch_create", create)])
+    create = ({**CREATE_BATCH, "owner": "o"}, "metadata", "{}")
+    [(answer, after)] = server.run([(LEADS, "batches/create", create)])
     assert (answer, after) == (["no_file", FILE], LEADS)
     stands = {**LEADS, f"hash file:{FILE}": {"id": FILE, "purpose": "batch", "owner": "o"}}
-    [(answer, made)] = server.run([(stands, "batch_create", create)])
+    [(answer, made)] = server.run([(stands, "batches/create", create)])
     assert answer[0] == "created"
-    [(answer, after)] = server.run([(made, "file_delete", (FILE, MS, ""))])
+    [(answer, after)] = server.run([(made, "files/delete", (FILE, MS, ""))])
     assert (answer, after) == ("in_use", made)
 
 
-REFUSED: list[tuple[str, tuple[Any, ...], Keys]] = [
+REFUSED: list[tuple[str, tuple[Argument, ...], Keys]] = [
     (
-        "create",
-        (JOB, "bulk", "", "{}", "{}", "", "", "k", "hash", MS, "", "", "o", 1, 0, "", "", "", 9, 9, 0, ""),
+        "jobs/create",
+        (
+            {
+                "priority": "bulk",
+                "model": "",
+                "metadata": "{}",
+                "owner": "o",
+                "traceparent": "",
+                "max_tokens": 1,
+                "reserved_bytes": 9,
+                "idempotency_key": "k",
+                "body_hash": "hash",
+                "idempotency_ttl_ms": MS,
+                "max_queued": 0,
+                "max_stored_bytes": 9,
+                "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
+            },
+            "{}",
+        ),
         {},
     ),
     (
-        "batch_create",
-        (BATCH, "+86400", "k", "hash", MS, FILE, "key_o", 9, 9, 10**9, "metadata", "{}"),
+        "batches/create",
+        ({**CREATE_BATCH, "owner": "key_o"}, "metadata", "{}"),
         {"hash key:key_o": {"max_batches": "0"}, f"hash file:{FILE}": {"id": FILE}},
     ),
-    ("file_create", (FILE, 1, "a", "batch", "", "k", "hash", MS, "o"), {}),
+    (
+        "files/create",
+        (
+            {
+                "id": FILE,
+                "bytes": 1,
+                "filename": "a",
+                "purpose": "batch",
+                "idempotency_key": "k",
+                "body_hash": "hash",
+                "idempotency_ttl_ms": MS,
+                "owner": "o",
+            },
+        ),
+        {},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("script", "arguments", "keys"), REFUSED, ids=[each[0] for each in REFUSED])
 def test_what_is_refused_leaves_no_note_of_its_idempotency_key(
-    scratch: redis.Redis, script: str, arguments: tuple[Any, ...], keys: Keys
+    scratch: redis.Redis, script: str, arguments: tuple[Argument, ...], keys: Keys
 ) -> None:
     before = json.loads(json.dumps({**LEADS, **keys}))
     [(answer, after)] = Server(scratch).run([(before, script, arguments)])
@@ -167,7 +266,7 @@ def test_what_is_refused_leaves_no_note_of_its_idempotency_key(
 
 
 def test_batches_made_of_files_that_are_deleted_at_the_same_time(store: JobStore) -> None:
-    files, batches = FileRecords(store), BatchStore(store)
+    files, batches = FileRecords(store.db), BatchStore(store.db)
     made = refused = 0
     with ThreadPoolExecutor(2) as pool:
         for _ in range(100):
@@ -178,7 +277,7 @@ def test_batches_made_of_files_that_are_deleted_at_the_same_time(store: JobStore
             creating = pool.submit(batches.create, NewBatch(CHAT, file_id))
             outcomes = type(deleting.exception()), type(creating.exception())
             assert outcomes in ((FileInUse, type(None)), (type(None), FileNotFound)), outcomes
-            uses = store.redis.smembers(f"{store.prefix}file_uses:{file_id}")
+            uses = store.db.redis.smembers(f"{store.db.prefix}file_uses:{file_id}")
             if outcomes[0] is FileInUse:
                 made += 1
                 assert uses == {creating.result().id}
@@ -216,6 +315,8 @@ def test_a_batch_repeated_while_it_is_deleted(store: JobStore) -> None:
         seen = set.union(*(each.result(30) for each in repeating))
     assert len(seen) > 1
     halves = [
-        key for key in store.redis.scan_iter(f"{store.prefix}batch:*") if not store.redis.hexists(key, "id")
+        key
+        for key in store.db.redis.scan_iter(f"{store.db.prefix}batch:*")
+        if not store.db.redis.hexists(key, "id")
     ]
     assert halves == []

@@ -13,16 +13,17 @@ from engine.named_models import NamedModel, Register
 from engine.refusing import FACTORY as REFUSING
 from engine.refusing import REASON
 from tasks.batch import BatchStatus, NewBatch
+from tasks.claim import Unsent
 from tasks.dispatch import LEAST_ROOM
 from tasks.io import reconcile_once
 from tasks.job import Priority, Status
 from tasks.openai_format import JOBS
 from tasks.publish import Publisher
-from tasks.queues import QUEUES, list_key, queue_of
+from tasks.queue_names import QUEUES, list_key, queue_of
 from tasks.registry import MOST_SEEN, Registry, WorkerInfo
 from tasks.settings import Settings
 from tasks.standing import standing
-from tasks.store import JobStore, Refusal, Unsent
+from tasks.store import JobStore, Refusal
 from tests.tasks.client import Client, line
 from tests.tasks.helpers import claimed, ended, new, queued, submitted, waiting_for
 from tests.workers import Worker, Workers, wait_until
@@ -37,7 +38,7 @@ def serve(workers: Workers, settings: Settings, model: str, ready: bool = True) 
 
 def seen(store: JobStore, *models: str) -> None:
     """As if a worker had served them, and were gone."""
-    registry = Registry(store, 60)
+    registry = Registry(store.db, 60)
     for model in models:
         registry.refresh(WorkerInfo(model, model, 2048, 1, pid=1, host="h", started_at=0.0))
         registry.leave(model)
@@ -57,14 +58,14 @@ def test_a_job_waits_in_the_queue_of_its_model(
     seen(store, TWO)
     known, unknown, unnamed = (submitted(store, publisher, "x", model=m) for m in (TWO, "never", None))
     assert [store.get(job_id).lane for job_id in (known, unknown, unnamed)] == [TWO, "", ""]
-    assert store.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
-    assert store.redis.llen(list_key(settings, Priority.INTERACTIVE)) == 2
+    assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
+    assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE)) == 2
     assert store.get(known).to_json()["model"] == TWO
     assert "lane" not in store.get(known).to_json()
 
 
 def test_an_announced_model_has_a_queue_until_it_is_forgotten(store: JobStore) -> None:
-    registry = Registry(store, 60)
+    registry = Registry(store.db, 60)
     registry.announce_models([ONE, TWO], 60)
     registry.announce_models([TWO], 0.001)
     wait_until(lambda: registry.announced() == {ONE})
@@ -72,9 +73,9 @@ def test_an_announced_model_has_a_queue_until_it_is_forgotten(store: JobStore) -
 
 
 def test_only_the_models_served_last_are_remembered(store: JobStore) -> None:
-    store.redis.zadd(f"{store.prefix}models", {f"m{n}": n for n in range(MOST_SEEN)})
+    store.db.redis.zadd(f"{store.db.prefix}models", {f"m{n}": n for n in range(MOST_SEEN)})
     seen(store, ONE)
-    names = Registry(store, 60).seen()
+    names = Registry(store.db, 60).seen()
     assert len(names) == MOST_SEEN
     assert {ONE, "m1"} <= names
     assert "m0" not in names
@@ -89,12 +90,12 @@ def test_a_worker_sends_on_what_is_for_another_model(store: JobStore) -> None:
     assert sent_on == Unsent(job_id, Priority.BULK, "hi", TWO)
     job = store.get(job_id)
     assert (job.status, job.lane, job.attempts) == (Status.QUEUED, TWO, 0)
-    assert store.redis.hgetall(f"{store.prefix}outstanding") == {f"o@{TWO}": "1"}
+    assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {f"o@{TWO}": "1"}
     claim = store.claim(job_id, WORKER, "other", model=TWO)
     assert not isinstance(claim, Refusal | Unsent)
     assert claim.lane == TWO
     assert store.finish(job_id, claim.fence, Status.SUCCEEDED)
-    assert store.redis.hgetall(f"{store.prefix}outstanding") == {}
+    assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {}
 
 
 def test_what_nobody_knows_is_claimed_and_refused_by_any(store: JobStore) -> None:
@@ -108,11 +109,11 @@ def test_the_reconciler_sends_lost_messages_to_the_queue_of_the_model(
     seen(store, ONE, TWO)
     patient = JobStore(settings.model_copy(update={"resend_after_s": 0.001}))
     lost = [queued(store, model=model, priority=p) for model in (ONE, TWO, None) for p in Priority]
-    store.redis.lpush(list_key(settings, Priority.INTERACTIVE, ONE), "{}")  # so this one is not lost
+    store.db.redis.lpush(list_key(settings, Priority.INTERACTIVE, ONE), "{}")  # so this one is not lost
 
     def sent() -> dict[str, list[str]]:
         queues = [queue_of(p, model) for model in (ONE, TWO, "") for p in Priority]
-        found = {name: store.redis.lrange(settings.key_prefix + name, 0, -1) for name in queues}
+        found = {name: store.db.redis.lrange(settings.key_prefix + name, 0, -1) for name in queues}
         return {n: [json.loads(m)["headers"]["id"] for m in ms if m != "{}"] for n, ms in found.items()}
 
     wait_until(lambda: (reconcile_once(patient, publisher), sum(map(len, sent().values())) >= 5)[1])
@@ -155,7 +156,7 @@ def test_how_the_queues_of_models_stand(store: JobStore) -> None:
     for model in (ONE, ONE, TWO, None):
         queued(store, model=model)
     queued(store, model=TWO, priority=Priority.BULK)
-    now = standing(store)
+    now = standing(store.db)
     assert now.waiting == {"interactive": 4, "bulk": 1}
     counts = {m: {p: q.jobs for p, q in queues.items()} for m, queues in now.models.items()}
     assert counts == {ONE: {"interactive": 2}, TWO: {"interactive": 1, "bulk": 1}}
@@ -208,7 +209,7 @@ def test_a_worker_that_leaves_hands_back_to_its_own_kind(
     assert two.terminate() == 0
     job = store.get(job_id)
     assert (job.status, job.lane, job.attempts) == (Status.QUEUED, TWO, 0)
-    assert store.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
+    assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
 
 
 def test_jobs_of_older_gateways_reach_their_model(
@@ -253,7 +254,9 @@ def test_a_model_that_is_away_keeps_no_other_waiting(
         client.create([line(n, model=TWO) for n in range(count)], owner="same", priority=priority)
         for priority in (3, 2, 1)
     ]
-    wait_until(lambda: store.redis.hgetall(f"{store.prefix}outstanding") == {f"same@{TWO}": str(LEAST_ROOM)})
+    wait_until(
+        lambda: store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {f"same@{TWO}": str(LEAST_ROOM)}
+    )
     for owner in ("same", "another"):
         done = client.end(client.create([line(n, model=ONE) for n in range(count)], owner=owner))
         assert (done.status, done.completed) == (BatchStatus.COMPLETED, count)
@@ -275,7 +278,7 @@ def test_single_bulk_jobs_are_held_for_their_model_alone(store: JobStore, client
     assert work is not None
     assert work.held == {ONE: {"o": 1}, TWO: {"o": 1}}
     assert work.outstanding == {ONE: {"o": 1}, TWO: {"o": 1}, "": {"o": 1}}
-    assert standing(store).models[TWO]["bulk"].jobs == 2, "held ones wait too"
+    assert standing(store.db).models[TWO]["bulk"].jobs == 2, "held ones wait too"
     [released] = client.batches.release("me", {"o": 9}, TWO)
     assert released.lane == TWO
 
@@ -290,7 +293,7 @@ def test_a_worker_serves_a_model_by_its_name(
     Register(tmp_path).add(NamedModel("small", kept_file(path, "x")))
     named = settings.model_copy(update={"models": tmp_path, "model": "small"})
     worker = workers.model(named)
-    [info] = Registry(store, 5).live()
+    [info] = Registry(store.db, 5).live()
     assert (info.model, info.pid) == ("small", worker.process.pid)
     assert ended(store, submitted(store, publisher, "x", model="small")).status is Status.SUCCEEDED
 

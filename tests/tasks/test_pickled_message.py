@@ -8,7 +8,8 @@ import pytest
 
 from tasks.job import Status
 from tasks.publish import Publisher
-from tasks.queues import QUEUES, make_app
+from tasks.queue_names import QUEUES
+from tasks.queues import make_app
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.tasks.helpers import ended, submitted

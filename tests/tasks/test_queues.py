@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 
+from tasks.claim import Unsent
 from tasks.errors import PublishFailed
 from tasks.job import PREVIEW_CHARS, NewJob, Priority, preview
 from tasks.publish import MOST_AT_ONCE, Outbox, Publisher
-from tasks.queues import (
-    IO_QUEUE,
-    QUEUES,
-    InteractiveFirst,
-    list_key,
-    make_app,
-    queue_of,
-)
+from tasks.queue_names import IO_QUEUE, QUEUES, list_key, queue_of
+from tasks.queues import InteractiveFirst, make_app
 from tasks.settings import Settings
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import wait_until
 
@@ -65,7 +60,7 @@ def test_message_shows_the_prompt_and_carries_the_job_id(
     settings: Settings, store: JobStore, publisher: Publisher
 ) -> None:
     publisher.publish("job_1", Priority.BULK, "What is\u2026")
-    message = json.loads(store.redis.lindex(list_key(settings, Priority.BULK), 0))
+    message = json.loads(store.db.redis.lindex(list_key(settings, Priority.BULK), 0))
     headers = message["headers"]
     assert (headers["id"], headers["task"]) == ("job_1", "medusaq.generate")
     assert headers["argsrepr"] == repr("What is\u2026")
@@ -86,7 +81,7 @@ def test_messages_of_one_trip_are_those_sent_one_by_one(
     for n in (1, 2):
         publisher.publish(f"job_{n}", Priority.BULK, f"prompt {n}")
     alone = _queued(store, settings)
-    store.redis.delete(list_key(settings, Priority.BULK))
+    store.db.redis.delete(list_key(settings, Priority.BULK))
     publisher.publish_all([Unsent(f"job_{n}", Priority.BULK, f"prompt {n}") for n in (1, 2)])
     together = _queued(store, settings)
     for message in (*alone, *together):
@@ -178,7 +173,7 @@ def _queued(
     store: JobStore, settings: Settings, priority: Priority = Priority.BULK
 ) -> list[dict[str, dict[str, Any]]]:
     """The waiting messages, oldest first."""
-    return [json.loads(text) for text in store.redis.lrange(list_key(settings, priority), 0, -1)[::-1]]
+    return [json.loads(text) for text in store.db.redis.lrange(list_key(settings, priority), 0, -1)[::-1]]
 
 
 def test_preview() -> None:

@@ -7,13 +7,14 @@ import time
 
 import pytest
 
+from tasks.claim import Unsent
 from tasks.errors import JobNotFound
 from tasks.io import reconcile_once
 from tasks.job import Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import list_key
+from tasks.queue_names import list_key
 from tasks.settings import Settings
-from tasks.store import JobStore, Reconciled, Unsent
+from tasks.store import JobStore, Reconciled
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, new, put_message, queued, submitted
 from tests.workers import wait_until
@@ -23,7 +24,7 @@ NOTHING = Reconciled(0, 0, 0, 0, 0, False, ())
 
 def sent(store: JobStore, settings: Settings, priority: Priority = Priority.INTERACTIVE) -> list[str]:
     """The job ids of the messages in a queue, oldest first."""
-    messages = store.redis.lrange(list_key(settings, priority), 0, -1)
+    messages = store.db.redis.lrange(list_key(settings, priority), 0, -1)
     return [json.loads(message)["headers"]["id"] for message in messages][::-1]
 
 
@@ -203,14 +204,14 @@ def test_a_clock_set_back_delays_nothing(store: JobStore) -> None:
     claimed(store, running)
     hour_ms = 3600 * 1000
     ahead = round(time.time() * 1000) + hour_ms
-    prefix = store.prefix
-    store.redis.zadd(f"{prefix}leases", {running: ahead})
-    store.redis.zadd(f"{prefix}pending:interactive", {waiting: ahead})
-    store.redis.hset(f"{prefix}job:{waiting}", "enqueued_at", ahead)
+    prefix = store.db.prefix
+    store.db.redis.zadd(f"{prefix}leases", {running: ahead})
+    store.db.redis.zadd(f"{prefix}pending:interactive", {waiting: ahead})
+    store.db.redis.hset(f"{prefix}job:{waiting}", "enqueued_at", ahead)
     for key in ("claimed:interactive", "reconciled_at"):
-        store.redis.set(f"{prefix}{key}", ahead)
+        store.db.redis.set(f"{prefix}{key}", ahead)
     for key in ("grace_since", "leader"):
-        store.redis.set(f"{prefix}{key}", 0, px=hour_ms)
+        store.db.redis.set(f"{prefix}{key}", 0, px=hour_ms)
     sent: list[str] = []
 
     def all_sent() -> bool:
@@ -219,5 +220,5 @@ def test_a_clock_set_back_delays_nothing(store: JobStore) -> None:
 
     wait_until(all_sent)
     assert sent.count(running) == 1
-    assert int(store.redis.get(f"{prefix}claimed:interactive")) < ahead
-    assert store.redis.pttl(f"{prefix}leader") <= 5000
+    assert int(store.db.redis.get(f"{prefix}claimed:interactive")) < ahead
+    assert store.db.redis.pttl(f"{prefix}leader") <= 5000

@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
+from tasks.claim import Unsent
 from tasks.job import NewJob, Status
 from tasks.publish import Publisher
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
 from tests.workers import Worker, Workers, wait_until
 
@@ -29,10 +30,10 @@ def test_workers_go_on_once_it_takes_writes_again(own_redis: RedisServer, worker
 
     try:
         run()
-        store.redis.config_set(REFUSES, 1)
+        store.db.redis.config_set(REFUSES, 1)
         for worker in started:
             wait_until(partial(_refused, worker), LIMIT_S, report=worker.text)
-        store.redis.config_set(REFUSES, 0)
+        store.db.redis.config_set(REFUSES, 0)
         run()
         assert [worker.process.poll() for worker in started] == [None, None]
     finally:

@@ -19,6 +19,7 @@ from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
 
 from cli.doctor.redis_server import reachable
+from tasks.claim import Unsent
 from tasks.errors import PublishFailed, StoreUnavailable
 from tasks.job import Job, NewJob, Priority, Status
 from tasks.publish import Publisher
@@ -26,7 +27,7 @@ from tasks.queues import make_app
 from tasks.redis_clients import async_client, make_client
 from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings, redacted
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.flower import flower
 from tests.sentinels import PASSWORD, SENTINEL_PASSWORD, SERVICE, Sentinels, start_sentinel
@@ -260,7 +261,7 @@ def test_a_certificate_that_nobody_here_knows(own_redis: RedisServer, tls_url: s
 
 def _reached(store: JobStore) -> bool:
     try:
-        return bool(store.redis.ping())
+        return bool(store.db.redis.ping())
     except redis.RedisError:  # the Sentinel is not up yet
         return False
 

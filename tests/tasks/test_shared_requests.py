@@ -12,6 +12,7 @@ from tasks.errors import BudgetSpent, JobNotFound, LimitReached
 from tasks.job import Job, NewJob, Priority, Status
 from tasks.key import Limits
 from tasks.keys import KeyStore
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed
@@ -29,12 +30,12 @@ def made(store: JobStore, *variants: dict[str, Any], **fields: Any) -> list[Job]
 
 
 def shared(store: JobStore) -> set[str]:
-    return set(store.redis.scan_iter(f"{store.prefix}shared:*"))
+    return set(store.db.redis.scan_iter(f"{store.db.prefix}shared:*"))
 
 
 def stored_bytes(store: JobStore) -> int:
-    keys = store.redis.scan_iter(f"{store.prefix}*")
-    return sum(store.redis.memory_usage(key, samples=0) or 0 for key in keys)
+    keys = store.db.redis.scan_iter(f"{store.db.prefix}*")
+    return sum(store.db.redis.memory_usage(key, samples=0) or 0 for key in keys)
 
 
 def test_the_prompt_is_stored_once(store: JobStore) -> None:
@@ -75,7 +76,7 @@ def test_a_job_alone_shares_nothing(store: JobStore) -> None:
 
 def test_messages_are_sent_for_all_but_those_held_back(store: JobStore) -> None:
     assert [sent for _, sent in store.create_all(new(), SEEDS)] == [True] * 3
-    store.scripts.run("batch_lead", "me", 1, 1, "id")  # with room for one bulk job
+    store.db.scripts.run("leader/lead", "me", 1, 1, "id")  # with room for one bulk job
     assert [sent for _, sent in store.create_all(new(priority=Priority.BULK), SEEDS)] == [True, False, False]
 
 
@@ -106,13 +107,13 @@ def test_a_creation_that_is_sent_twice_makes_the_same_jobs(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a client does that lost the connection before the answer."""
-    once = store.scripts.run
+    once = store.db.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 
-    monkeypatch.setattr(store.scripts, "run", twice)
+    monkeypatch.setattr(store.db.scripts, "run", twice)
     jobs = store.create_all(new(), SEEDS)
     assert [sent for _, sent in jobs] == [True] * 3
     assert {job.id for job in store.page(10).jobs} == {job.id for job, _ in jobs}
@@ -132,7 +133,7 @@ def narrow(redis_server: RedisServer) -> Iterator[JobStore]:
     [(Limits(max_jobs=5), LimitReached), (Limits(tokens_per_day=5 * 16), BudgetSpent)],
 )
 def test_all_are_made_or_none(store: JobStore, limits: Limits, error: type[Exception]) -> None:
-    key, _ = KeyStore(store).create("a", limits)
+    key, _ = KeyStore(store.db).create("a", limits)
     made(store, owner=key.id)
     with pytest.raises(error):
         made(store, owner=key.id)

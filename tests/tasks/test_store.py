@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tasks import store as store_module
+from tasks.claim import Claim
 from tasks.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
 from tasks.job import TERMINAL, Priority, Status
 from tasks.settings import Settings
-from tasks.store import Beat, Claim, JobStore, Refusal
+from tasks.store import Beat, JobStore, Refusal
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tasks.helpers import WORKER, claimed, new, queued
 
@@ -66,7 +67,7 @@ def test_idempotency_key(store: JobStore) -> None:
     other, created = store.create(new(idempotency_key="other", body_hash="b"))
     assert created
     assert other.id != first.id
-    assert 0 < store.redis.pttl(f"{store.prefix}idem:job:k") <= 24 * 3600 * 1000
+    assert 0 < store.db.redis.pttl(f"{store.db.prefix}idem:job:k") <= 24 * 3600 * 1000
 
 
 def test_an_earlier_job_is_found_by_its_key(store: JobStore) -> None:
@@ -207,8 +208,8 @@ def test_heartbeat_answers_in_order(store: JobStore) -> None:
 def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status) -> None:
     job_id = queued(store)
     claim = claimed(store, job_id)
-    with store.redis.pubsub() as events:
-        events.subscribe(f"{store.prefix}events")
+    with store.db.redis.pubsub() as events:
+        events.subscribe(f"{store.db.prefix}events")
         assert events.get_message(timeout=2)["type"] == "subscribe"
         assert store.finish(job_id, claim.fence, status, result=RESULT, error={"code": "c"})
         assert events.get_message(timeout=2)["data"] == f"{job_id} {status}"
@@ -304,8 +305,8 @@ def test_delete(store: JobStore) -> None:
         store.get(job_id)
     with pytest.raises(JobNotFound):
         store.delete(job_id)
-    left = sorted(store.redis.keys(f"{store.prefix}*"))
-    assert left == [f"{store.prefix}{name}" for name in ("claimed:interactive", "ended", "seq")]
+    left = sorted(store.db.redis.keys(f"{store.db.prefix}*"))
+    assert left == [f"{store.db.prefix}{name}" for name in ("claimed:interactive", "ended", "seq")]
 
 
 def test_pages_newest_first(store: JobStore) -> None:
@@ -374,9 +375,9 @@ def test_what_others_have_changes_nothing_in_the_work_of_a_page(
         queued(store, owner="key_me")
 
     def calls() -> dict[str, int]:
-        store.redis.config_resetstat()
+        store.db.redis.config_resetstat()
         assert not store.page(10, owner="key_me", **filters).jobs
-        found = store.redis.info("commandstats")
+        found = store.db.redis.info("commandstats")
         return {name: stats["calls"] for name, stats in found.items() if "config" not in name}
 
     calls()  # the script is loaded by now
@@ -397,7 +398,7 @@ def test_one_call_looks_at_a_bounded_number_of_records(
     first = queued(store, owner="key_me", metadata={"a": "1"})
     others = [queued(store, owner="key_me") for _ in range(70)]
     last = queued(store, owner="key_me", metadata={"a": "1"})
-    store.redis.config_resetstat()
+    store.db.redis.config_resetstat()
     found: list[tuple[list[str], str | None]] = []
     more, after = True, None
     while more:
@@ -410,7 +411,7 @@ def test_one_call_looks_at_a_bounded_number_of_records(
         ([], others[1]),
         ([first], first),
     ]
-    stats = store.redis.info("commandstats")
+    stats = store.db.redis.info("commandstats")
     assert stats["cmdstat_hmget"]["calls"] == 72
 
 
@@ -466,7 +467,7 @@ def test_restarted_server_forgets_neither_records_nor_the_store_its_scripts(own_
 def test_full_server_is_store_unavailable(own_redis: RedisServer) -> None:
     store = JobStore(fast_settings(own_redis))
     job_id = queued(store)
-    store.redis.config_set("maxmemory", "1mb")
+    store.db.redis.config_set("maxmemory", "1mb")
     with pytest.raises(StoreUnavailable, match="maxmemory"):
         store.create(new("x" * 2_000_000))
     assert store.get(job_id).status is Status.QUEUED

@@ -16,6 +16,7 @@ from tasks.job import NewJob, Status
 from tasks.key import NOBODY, Limits
 from tasks.keys import KeyStore
 from tasks.openai_format import CHAT
+from tasks.scripts import Argument
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tests.servers import RedisServer, fast_settings
@@ -27,12 +28,12 @@ MOST = 100_000  # bytes
 
 @pytest.fixture
 def owner(store: JobStore) -> str:
-    return KeyStore(store).create("a", Limits(max_stored_bytes=MOST))[0].id
+    return KeyStore(store.db).create("a", Limits(max_stored_bytes=MOST))[0].id
 
 
 @pytest.fixture
 def other(store: JobStore) -> str:
-    return KeyStore(store).create("b", Limits(max_stored_bytes=MOST))[0].id
+    return KeyStore(store.db).create("b", Limits(max_stored_bytes=MOST))[0].id
 
 
 @pytest.fixture
@@ -51,15 +52,15 @@ def end(store: JobStore, job_id: str, text: str = "") -> None:
 
 def records(store: JobStore, owner: str) -> Iterator[str]:
     for kind in ("job", "batch", "hook", "shared"):
-        for key in store.redis.scan_iter(f"{store.prefix}{kind}:*", _type="hash"):
-            if store.redis.hget(key, "owner") == owner or kind == "shared":
+        for key in store.db.redis.scan_iter(f"{store.db.prefix}{kind}:*", _type="hash"):
+            if store.db.redis.hget(key, "owner") == owner or kind == "shared":
                 yield key
 
 
 def counted(store: JobStore, owner: str) -> int:
     """What is counted for the owner, which is the sum of what each record says."""
-    held = int(store.redis.hget(f"{store.prefix}stored_bytes", owner) or 0)
-    assert held == sum(int(store.redis.hget(key, "stored") or 0) for key in records(store, owner))
+    held = int(store.db.redis.hget(f"{store.db.prefix}stored_bytes", owner) or 0)
+    assert held == sum(int(store.db.redis.hget(key, "stored") or 0) for key in records(store, owner))
     return held
 
 
@@ -79,7 +80,7 @@ def test_records_of_one_owner(store: JobStore, owner: str, other: str) -> None:
 
 def test_owners_without_a_limit_of_their_own(redis_server: RedisServer) -> None:
     store = JobStore(fast_settings(redis_server, max_stored_bytes=10_000))
-    for owner in (NOBODY, KeyStore(store).create("a", Limits())[0].id):
+    for owner in (NOBODY, KeyStore(store.db).create("a", Limits())[0].id):
         store.create(new(owner, "x" * 7000))
         with pytest.raises(StorageLimit):
             store.create(new(owner, "x" * 7000))
@@ -139,7 +140,7 @@ def test_deliveries_that_wait_for_a_receiver(store: JobStore, owner: str, outbox
     make_due(store)
     for due in take(outbox):
         outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
-    store.redis.zadd(f"{store.prefix}hook_expiry", {d.id: 1 for d in outbox.page(owner, 100)[0]})
+    store.db.redis.zadd(f"{store.db.prefix}hook_expiry", {d.id: 1 for d in outbox.page(owner, 100)[0]})
     take(outbox)
     assert counted(store, owner) == 0, "their time has passed"
     store.create(new(owner, "x" * 30_000, webhook=ALL))
@@ -175,9 +176,9 @@ def test_batches_count_and_their_lines_are_never_refused(
 def test_scripts_that_run_twice_count_once(
     store: JobStore, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = store.scripts.run
+    once = store.db.scripts.run
 
-    def twice(name: str, *args: str | int) -> Any:
+    def twice(name: str, *args: Argument) -> Any:
         once(name, *args)
         return once(name, *args)
 
@@ -189,7 +190,7 @@ def test_scripts_that_run_twice_count_once(
         store.delete(job.id)
     assert counted(store, owner) == 0
 
-    monkeypatch.setattr(store.scripts, "run", twice)
+    monkeypatch.setattr(store.db.scripts, "run", twice)
     single, _ = store.create(new(owner, idempotency_key="k", metadata={"a": "b"}, tokens=100))
     several = [job for job, _ in store.create_all(new(owner), [{"seed": 1}, {"seed": 2}])]
     assert counted(store, owner) == before
@@ -198,8 +199,8 @@ def test_scripts_that_run_twice_count_once(
         store.cancel(job.id)
     counted(store, owner)
     for job in (single, *several):
-        once("delete", job.id, owner)
-        once("delete", job.id, owner)
+        once("jobs/delete", job.id, owner)
+        once("jobs/delete", job.id, owner)
     assert counted(store, owner) == 0
 
 
@@ -208,17 +209,17 @@ def test_idempotency_keys_go_with_their_jobs_and_not_before(store: JobStore, own
     job, _ = store.create(new(owner, idempotency_key="k", body_hash="h"))
     with pytest.raises(StorageLimit):
         store.create(new(owner, "x" * MOST, idempotency_key="big", body_hash="h"))
-    assert store.redis.keys(f"{store.prefix}idem:*") == [f"{store.prefix}idem:job:k"]
+    assert store.db.redis.keys(f"{store.db.prefix}idem:*") == [f"{store.db.prefix}idem:job:k"]
     store.cancel(job.id)
     store.delete(job.id)
-    assert not store.redis.keys(f"{store.prefix}idem:*")
+    assert not store.db.redis.keys(f"{store.db.prefix}idem:*")
 
 
 def test_a_record_of_an_earlier_release_was_never_counted(store: JobStore, owner: str) -> None:
     old = [store.create(new(owner))[0] for _ in range(2)]
     for job in old:
-        store.redis.hdel(f"{store.prefix}job:{job.id}", "stored", "reserved", "note")
-    store.redis.delete(f"{store.prefix}stored_bytes")
+        store.db.redis.hdel(f"{store.db.prefix}job:{job.id}", "stored", "reserved", "note")
+    store.db.redis.delete(f"{store.db.prefix}stored_bytes")
     kept, _ = store.create(new(owner))
     before = counted(store, owner)
     end(store, old[0].id, "y" * 1000)
@@ -246,22 +247,22 @@ def test_what_is_counted_is_about_what_redis_takes(
 ) -> None:
     job, _ = store.create(new(owner, **fields))
     end(store, job.id, "y" * 100)
-    keys = [key for key in store.redis.scan_iter(f"{store.prefix}*") if ":key" not in key]
-    taken = sum(store.redis.memory_usage(key, samples=0) for key in keys if not key.endswith("_bytes"))
+    keys = [key for key in store.db.redis.scan_iter(f"{store.db.prefix}*") if ":key" not in key]
+    taken = sum(store.db.redis.memory_usage(key, samples=0) for key in keys if not key.endswith("_bytes"))
     # Each index has its own fixed part here; the most that any record of this size takes is what is counted.
     assert counted(store, owner) / 3 < taken < counted(store, owner) * 1.5
 
 
 def test_addresses_that_are_gone_are_few(store: JobStore, outbox: DeliveryStore, owner: str) -> None:
     """Each of another address: those that answered 410 first are forgotten."""
-    gone = f"{store.prefix}hook_gone:{owner}"
-    store.redis.zadd(gone, {f"{n:040x}": 1 + n for n in range(10_000)})
+    gone = f"{store.db.prefix}hook_gone:{owner}"
+    store.db.redis.zadd(gone, {f"{n:040x}": 1 + n for n in range(10_000)})
     job, _ = store.create(new(owner, webhook=ALL))
     end(store, job.id)
     [due] = take(outbox)
     outbox.done(due, Attempt(0.01, 410), DeliveryStatus.DISABLED)
-    assert store.redis.zcard(gone) == 10_000
-    assert store.redis.zscore(gone, f"{0:040x}") is None
+    assert store.db.redis.zcard(gone) == 10_000
+    assert store.db.redis.zscore(gone, f"{0:040x}") is None
     again, _ = store.create(new(owner, webhook=ALL))
     end(store, again.id)
     assert not take(outbox)

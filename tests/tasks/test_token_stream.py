@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import tasks.token_stream
+from tasks.claim import Claim
 from tasks.job import Status
 from tasks.settings import Settings
-from tasks.store import Beat, Claim, JobStore, TokenPart
+from tasks.store import Beat, JobStore, TokenPart
 from tasks.token_stream import TokenStream
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, queued
@@ -41,8 +42,8 @@ def streaming(store: JobStore) -> Iterator[TokenStream]:
 def listening(store: JobStore) -> Iterator[list[dict[str, Any]]]:
     """Collects the parts that are published, once the block is left."""
     heard: list[dict[str, Any]] = []
-    with store.redis.pubsub(ignore_subscribe_messages=True) as events:
-        events.subscribe(f"{store.prefix}tokens")
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
+        events.subscribe(f"{store.db.prefix}tokens")
         assert events.get_message(timeout=2) is None, "the confirmation, which is ignored"
         yield heard
         while message := events.get_message(timeout=0.3):
@@ -78,7 +79,7 @@ def test_text_arrives_whole_and_says_where_it_belongs(store: JobStore) -> None:
         characters += len(part["text"])
         tokens += part["logprobs"]
     assert tokens == [{"token": str(number)} for number in range(500)]
-    assert 0 < store.redis.pttl(f"{store.prefix}text:{claim.job_id}") <= 3_600_000
+    assert 0 < store.db.redis.pttl(f"{store.db.prefix}text:{claim.job_id}") <= 3_600_000
 
 
 def test_streams_of_many_jobs_do_not_mix(store: JobStore) -> None:
@@ -133,7 +134,7 @@ def test_an_ended_job_keeps_no_text_beside_its_record(store: JobStore) -> None:
         kept(store, claim, "abc")
         assert store.finish(claim.job_id, claim.fence, Status.SUCCEEDED, result={"text": "abcdef"})
         put(Delta("def"))
-    assert not store.redis.exists(f"{store.prefix}text:{claim.job_id}")
+    assert not store.db.redis.exists(f"{store.db.prefix}text:{claim.job_id}")
 
 
 def test_the_heartbeat_says_that_somebody_listens(store: JobStore) -> None:
@@ -216,7 +217,7 @@ def test_records_of_online_jobs_are_kept_for_their_own_time(store: JobStore, set
     for claim in (usual, short):
         assert store.finish(claim.job_id, claim.fence, Status.SUCCEEDED, result={"text": ""})
     seconds = [
-        store.redis.zscore(f"{store.prefix}expiry", claim.job_id) / 1000 - time.time()
+        store.db.redis.zscore(f"{store.db.prefix}expiry", claim.job_id) / 1000 - time.time()
         for claim in (usual, short)
     ]
     assert seconds == pytest.approx([settings.result_ttl_s, 60], abs=5)

@@ -23,7 +23,7 @@ from tests.tasks.outbox import ALL, EACH, MOST, URL, end, keys, take
 def test_work_without_a_webhook_leaves_nothing(store: JobStore, outbox: DeliveryStore) -> None:
     job_id = end(store, webhook=None)
     assert keys(store) == set()
-    assert not store.redis.hexists(f"{store.prefix}job:{job_id}", "webhook")
+    assert not store.db.redis.hexists(f"{store.db.prefix}job:{job_id}", "webhook")
     assert outbox.take(MOST, 10 * MOST, EACH, {}) == ([], None)
 
 
@@ -65,7 +65,7 @@ def test_every_end_is_told_once_to_those_who_want_it(
 def test_a_poison_prompt_is_told_too(store: JobStore, outbox: DeliveryStore, settings: Settings) -> None:
     job_id = queued(store, webhook=ALL, owner="me")
     for attempt in range(settings.max_attempts + 1):
-        store.redis.hset(f"{store.prefix}job:{job_id}", "lease_until", 1)
+        store.db.redis.hset(f"{store.db.prefix}job:{job_id}", "lease_until", 1)
         store.claim(job_id, WORKER, str(attempt))
     [due] = take(outbox)
     event = json.loads(due.body)

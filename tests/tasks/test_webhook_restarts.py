@@ -40,7 +40,7 @@ def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStor
 def test_a_sender_that_stops_lets_what_is_under_way_end(
     store: JobStore, settings: Settings, outbox: DeliveryStore
 ) -> None:
-    sender = WebhookSender(settings.model_copy(update={"webhook_timeout_s": 30.0}), store)
+    sender = WebhookSender(settings.model_copy(update={"webhook_timeout_s": 30.0}), store.db)
     sender.start()
     with receiving(held=True) as receiver:
         delivery_id = told(store, receiver.url)
@@ -58,8 +58,8 @@ def test_a_restart_of_redis_loses_nothing(own_redis: RedisServer) -> None:
         own_redis, webhook_retries_s=[0.05], webhook_timeout_s=1.0, webhook_allow_private=True
     )
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
-    sender = WebhookSender(settings, store)
+    outbox = DeliveryStore(store.db, settings)
+    sender = WebhookSender(settings, store.db)
     try:
         with receiving() as receiver:
             sent = [told(store, receiver.url) for _ in range(5)]
@@ -81,7 +81,7 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
         own_redis, webhook_retries_s=[DAY_S], webhook_timeout_s=1.0, webhook_allow_private=True
     )
     store = JobStore(settings)
-    outbox = DeliveryStore(store, settings)
+    outbox = DeliveryStore(store.db, settings)
 
     def answer(_: Received) -> tuple[int, dict[str, str]]:
         own_redis.stop()

@@ -67,16 +67,16 @@ def test_a_clock_set_back_delays_nothing(store: JobStore, outbox: DeliveryStore)
     sending, failed = take(outbox)
     assert outbox.done(failed, BAD, DeliveryStatus.PENDING, 300)
     end(store)
-    [queue] = store.redis.scan_iter(f"{store.prefix}hook_queue:*")
-    before = dict(store.redis.zrange(queue, 0, -1, withscores=True))
+    [queue] = store.db.redis.scan_iter(f"{store.db.prefix}hook_queue:*")
+    before = dict(store.db.redis.zrange(queue, 0, -1, withscores=True))
     hour_ms = 3600 * 1000
-    for key in (queue, f"{store.prefix}hook_due:me", f"{store.prefix}hook_owners"):
-        for member in store.redis.zrange(key, 0, -1):
-            store.redis.zincrby(key, hour_ms, member)
-    store.redis.set(f"{store.prefix}reconciled_at", round(time.time() * 1000) + hour_ms)
+    for key in (queue, f"{store.db.prefix}hook_due:me", f"{store.db.prefix}hook_owners"):
+        for member in store.db.redis.zrange(key, 0, -1):
+            store.db.redis.zincrby(key, hour_ms, member)
+    store.db.redis.set(f"{store.db.prefix}reconciled_at", round(time.time() * 1000) + hour_ms)
     assert take(outbox) == []
     store.reconcile()
-    after = dict(store.redis.zrange(queue, 0, -1, withscores=True))
+    after = dict(store.db.redis.zrange(queue, 0, -1, withscores=True))
     assert after == {one: pytest.approx(at, abs=5000) for one, at in before.items()}
     assert outbox.get(failed.id, "me").next_attempt_at == pytest.approx(time.time() + 300, abs=10)
     make_due(store)
@@ -107,4 +107,4 @@ def test_a_receiver_that_is_down_for_days_loses_nothing(store: JobStore, outbox:
         assert outbox.done(due, GOOD, DeliveryStatus.DELIVERED)
     assert {json.loads(due.body)["data"]["id"] for due in taken} == jobs
     assert len(seen) == len(jobs), "the message stays the same to the byte"
-    assert not store.redis.exists(f"{store.prefix}hook_due:me", f"{store.prefix}hook_owners")
+    assert not store.db.redis.exists(f"{store.db.prefix}hook_due:me", f"{store.db.prefix}hook_owners")

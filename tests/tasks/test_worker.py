@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import engine
+from tasks.claim import Unsent
 from tasks.job import Acceptance, Decoding, NewJob, Priority, Status
 from tasks.publish import Publisher
-from tasks.queues import IO_QUEUE, make_app, queue_of
+from tasks.queue_names import IO_QUEUE, queue_of
+from tasks.queues import make_app
 from tasks.registry import Registry
 from tasks.settings import Settings
-from tasks.store import JobStore, Unsent
+from tasks.store import JobStore
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.helpers import claimed, ended, new, queued, submitted, waiting_for
 from tests.workers import Worker, Workers, wait_until
@@ -133,7 +135,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     shown_again = f"'10 tokens, {timing['tokens_per_s']:.1f} tok/s, stop'"
     wait_until(lambda: shown_again in worker.text(), report=worker.text)
 
-    [info] = Registry(store, settings.worker_ttl_s).live()
+    [info] = Registry(store.db, settings.worker_ttl_s).live()
     assert (info.model, info.slots, info.context_length) == ("scripted", settings.slots, 2048)
     assert info.metrics["generated_tokens_total"] > 10
     assert not info.has_heads
@@ -148,7 +150,7 @@ def test_a_job_that_waits_to_be_alone_obeys_cancels_and_deadlines(
     for status in (Status.CANCELLED, Status.EXPIRED):
         deadline = time.time() + 2 if status is Status.EXPIRED else None
         last, _ = store.create(new("hello", deadline=deadline))
-        store.redis.hset(f"{store.prefix}job:{last.id}", "attempts", settings.max_attempts - 1)
+        store.db.redis.hset(f"{store.db.prefix}job:{last.id}", "attempts", settings.max_attempts - 1)
         publisher.publish_all([Unsent.of(last)])
         waiting_for(store, last.id, Status.RUNNING)
         if status is Status.CANCELLED:
@@ -204,7 +206,7 @@ def test_a_job_taken_by_another_worker_is_dropped(
     """The lease is lost while this worker still computes: its result must not be written."""
     job_id = submitted(store, publisher, "mine delay=5")
     waiting_for(store, job_id, Status.RUNNING)
-    fence = int(store.redis.hget(f"{store.prefix}job:{job_id}", "fence"))
+    fence = int(store.db.redis.hget(f"{store.db.prefix}job:{job_id}", "fence"))
     assert store.hand_back(job_id, fence)
     claim = claimed(store, job_id, "theirs")
     wait_until(lambda: "not ours any more" in worker.text())
@@ -236,7 +238,7 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
     assert statuses.count(Status.SUCCEEDED) >= settings.slots
     assert Status.RUNNING not in statuses
     assert set(statuses) == {Status.SUCCEEDED, Status.QUEUED}
-    assert Registry(store, settings.worker_ttl_s).live() == []
+    assert Registry(store.db, settings.worker_ttl_s).live() == []
     workers.model(settings)
     for job_id in jobs:
         job = ended(store, job_id, 15)
@@ -266,8 +268,8 @@ def test_kill_9_and_another_worker_ends_each_job_exactly_once(
     ends: list[str] = []
     workers.io(settings)
     first = workers.model(settings, env=engine_log.env)
-    with store.redis.pubsub() as events:
-        events.subscribe(f"{store.prefix}events")
+    with store.db.redis.pubsub() as events:
+        events.subscribe(f"{store.db.prefix}events")
         jobs = submit_many(store, publisher, 24, "delay=0.3")
         wait_until(lambda: len(engine_log.lines("end")) >= 6)
         first.kill()
@@ -404,7 +406,7 @@ def test_the_reconciler_needs_no_process_beside_the_io_worker(
     store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     io = workers.io(settings)
-    wait_until(lambda: store.redis.exists(f"{store.prefix}reconciled_at") == 1, report=io.text)
+    wait_until(lambda: store.db.redis.exists(f"{store.db.prefix}reconciled_at") == 1, report=io.text)
     for child in Path(f"/proc/{io.process.pid}/task/{io.process.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
     app = make_app(settings)
@@ -413,7 +415,9 @@ def test_the_reconciler_needs_no_process_beside_the_io_worker(
     app.close()
     assert ended(store, queued(store)).status is Status.SUCCEEDED
     waiting = settings.key_prefix + IO_QUEUE
-    wait_until(lambda: store.redis.llen(waiting) == 0 == store.redis.hlen(f"{settings.key_prefix}unacked"))
+    wait_until(
+        lambda: store.db.redis.llen(waiting) == 0 == store.db.redis.hlen(f"{settings.key_prefix}unacked")
+    )
     assert "ERROR" not in io.text()
     assert io.terminate() == 0
 

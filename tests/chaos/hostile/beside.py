@@ -66,7 +66,7 @@ class Bench:
     """A stack with an honest key and hostile ones."""
 
     def __init__(self, stack: Stack, receiver: Receiver) -> None:
-        self._keys = KeyStore(stack.store)
+        self._keys = KeyStore(stack.store.db)
         self._port = stack.settings.port
         _, key = self._keys.create("honest", Limits())
         self.honest = Honest(stack.url, key, receiver)

@@ -1,0 +1,58 @@
+"""The Redis of one installation: its connection, its scripts and the prefix of its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tasks.redis_clients import make_client
+from tasks.redis_options import tls_options
+from tasks.scripts import Scripts
+from tasks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """What the stores of jobs, batches, files and keys are kept in. Thread-safe; one for each process."""
+
+    settings: Settings
+    redis: Any  # typed, every answer would be perhaps an awaitable
+    scripts: Scripts
+
+    @classmethod
+    def connect(cls, settings: Settings) -> Database:
+        client = connect(settings)
+        return cls(settings, client, Scripts(client, settings.key_prefix))
+
+    @property
+    def prefix(self) -> str:
+        """Of all keys."""
+        return self.settings.key_prefix
+
+    @property
+    def ttl_ms(self) -> int:
+        """How long ended work is kept."""
+        return self.settings.result_ttl_s * 1000
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+def connect(settings: Settings) -> redis.Redis:
+    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
+
+    It may send a command twice when the connection broke: every script is safe to repeat.
+    """
+    return make_client(
+        settings.redis_url,
+        decode_responses=True,
+        socket_timeout=settings.redis_timeout_s,
+        socket_connect_timeout=settings.redis_timeout_s,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        **tls_options(settings),
+    )

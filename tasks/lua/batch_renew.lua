@@ -1,3 +1,0 @@
--- ARGV: leader token. Returns 'ok', or 'lost' if another leads.
-if not leads(ARGV[1]) then return 'lost' end
-return 'ok'

@@ -1,3 +1,0 @@
--- ARGV: leader token. Another may lead at once.
-if leads(ARGV[1]) then redis.call('DEL', P .. 'leader', P .. 'led_by', P .. 'bulk_room') end
-return 1

@@ -1,0 +1,14 @@
+-- needs: base, batches, leader
+-- ARGV: leader token, id, chunks that can be sent from now on, lines so far.
+-- While a file is still read: its first lines need not wait for its last. Returns 'ok' and what has ended the batch
+-- meanwhile, or '', or 'lost' and '' if another leads or has ended it.
+if not leads(ARGV[1]) then return { 'lost', '' } end
+local key = P .. 'batch:' .. ARGV[2]
+if redis.call('HGET', key, 'validated') == '1' then return { 'ok', '' } end
+if is_over(ARGV[2]) then return { 'lost', '' } end
+if tonumber(redis.call('HGET', key, 'chunks')) < tonumber(ARGV[3]) then
+  redis.call('HSET', key, 'chunks', ARGV[3])
+  wake()
+end
+redis.call('HSET', key, 'total', ARGV[4])
+return { 'ok', redis.call('HGET', key, 'ending') }

@@ -1,0 +1,53 @@
+-- needs: base, job_states, jobs, queues
+-- ARGV: an object of id, worker, claim_token, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
+--       serves, '' for any), isolates (it runs last attempts alone and says when one begins)
+-- Returns 'claimed' with names and values of what the worker needs, or why not: 'unknown' | 'busy' | 'done', or
+-- 'elsewhere' with the model in whose queue the job waits now, its priority and preview: the worker sends the message
+-- there.
+local args = cjson.decode(ARGV[1])
+local job = load_job(args.id)
+if not job then return { 'unknown' } end
+if TERMINAL[job.status] then return { 'done' } end
+
+local key = P .. 'job:' .. job.id
+local ours = job.status == 'running' and job.claim_token == args.claim_token -- the reply of this very claim was lost
+if not ours then
+  if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
+  if closed_before_run(job, args.max_attempts, args.ttl_ms) then return { 'done' } end
+
+  local sent = queue_key('claimed', job.priority, job.lane)
+  if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
+
+  -- Sent to the queue of all, by an older release or before its model was known.
+  local model, own = redis.call('HGET', key, 'model') or '', args.model
+  if own ~= '' and model ~= '' and model ~= own and (job.lane == model or known(model)) then
+    change_lane(job, model)
+    requeue(job, job.attempts)
+    return { 'elsewhere', model, job.priority, job.preview }
+  end
+
+  leave_lists(job)
+  move(job, 'running')
+  -- Lost before, perhaps by the fault of another job that ran beside it: the last attempt is made without others.
+  local last = job.attempts > 0 and job.attempts + 1 >= args.max_attempts
+  job.uncounted = last and args.isolates and 1 or ''
+  job.fence = job.fence + 1
+  if job.uncounted == '' then job.attempts = job.attempts + 1 end
+  redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
+    'claim_token', args.claim_token, 'started_at', int(NOW), 'uncounted', job.uncounted)
+  if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
+  tell_watchers(job)
+end
+
+local lease_until = int(NOW + args.lease_ms)
+redis.call('HSET', key, 'lease_until', lease_until)
+redis.call('ZADD', P .. 'leases', lease_until, job.id)
+local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent', 'prompt_part')
+local shared = {}
+if job.shared ~= '' then shared = redis.call('HMGET', P .. 'shared:' .. job.shared, 'rest', rest[6] or '') end
+local alone = job.uncounted ~= ''
+return { 'claimed', 'fence', int(job.fence), 'attempts', int(job.attempts + (alone and 1 or 0)), 'request', rest[1],
+  'model', rest[2], 'priority', job.priority, 'deadline', rest[3], 'created_at', rest[4], 'now', int(NOW),
+  'preview', job.preview, 'watched', job.watched, 'queued_at', int(job.enqueued_at), 'batch', job.batch,
+  'traceparent', rest[5] or '', 'alone', alone and '1' or '', 'lane', job.lane,
+  'shared', shared[1] or '', 'prompt', shared[2] or '' }

@@ -1,0 +1,102 @@
+-- needs: base, idempotency, job_records, queues, quotas
+-- ARGV: an object, then each job's request, and of jobs that are made together what their requests have in common and
+--       each of their prompts. All of these texts are JSON objects, which joined are the whole requests.
+--       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, watched (somebody listens), traceparent,
+--       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
+--       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
+--       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
+--       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
+-- Makes all of the jobs or none. Returns 'created' with ms of now, the lane, and of each job '1' if its message must be
+-- sent by the caller, or '' if its owner's share does not allow it yet; 'existing' with the record; 'conflict' with
+-- the id of the other job; or what is full with its limit and ms until it has room, 0 for unknown:
+-- 'queue' | 'jobs' | 'tokens' | 'storage'.
+local args = cjson.decode(ARGV[1])
+local jobs = args.jobs
+local id = jobs[1].id
+local earlier = idempotent('job', args.idempotency_key, args.body_hash)
+if earlier then return earlier end
+
+-- A client that lost the reply of its first call asks again with the same ids.
+if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
+  if #jobs == 1 then return { 'existing', redis.call('HGETALL', P .. 'job:' .. id) } end
+  local made = redis.call('HMGET', P .. 'job:' .. id, 'created_at', 'lane')
+  local answer = { 'created', made[1], made[2] }
+  for _, job in ipairs(jobs) do
+    table.insert(answer, redis.call('ZSCORE', queue_key('pending', args.priority, made[2]), job.id) and '1' or '')
+  end
+  return answer
+end
+
+local priority, owner, tokens = args.priority, args.owner, args.max_tokens
+if redis.call('ZCARD', P .. 'status:queued') + #jobs > args.max_queued then
+  return { 'queue', { int(args.max_queued), 0 } }
+end
+if keyed(owner) then
+  local limits = redis.call('HMGET', P .. 'key:' .. owner, 'max_jobs', 'tokens_per_day')
+  local most_jobs, most_tokens = tonumber(limits[1] or ''), tonumber(limits[2] or '')
+  if most_jobs and tonumber(redis.call('HGET', P .. 'live', owner) or '0') + #jobs > most_jobs then
+    return { 'jobs', { int(most_jobs), 0 } }
+  end
+  local spent, _, ends = spent_today(owner)
+  if most_tokens and spent + tokens * #jobs > most_tokens then
+    return { 'tokens', { int(most_tokens), int(ends - NOW) } }
+  end
+end
+
+-- What a job takes that add_job does not know of: the trace context has a fixed length, and is in JOB_BYTES.
+local webhook, key_bytes = args.webhook or '', #args.idempotency_key
+local further = args.reserved_bytes + #webhook + (key_bytes > 0 and NOTE_BYTES + 2 * key_bytes or 0)
+local common = ARGV[#jobs + 2]
+local shared, shared_bytes = common and P .. 'shared:' .. id, 0
+if shared then
+  shared_bytes = JOB_BYTES
+  for i = #jobs + 2, #ARGV do shared_bytes = shared_bytes + #ARGV[i] end
+end
+local bytes = shared_bytes
+for i, job in ipairs(jobs) do bytes = bytes + further + job_bytes(ARGV[i + 1], args.metadata, job.preview) end
+local full = storage_full(owner, bytes, args.max_stored_bytes)
+if full then return full end
+
+if shared then
+  redis.call('HSET', shared, 'rest', common, 'stored', int(shared_bytes))
+  for i = #jobs + 3, #ARGV do redis.call('HSET', shared, int(i - #jobs - 2), ARGV[i]) end
+  count_bytes(owner, shared_bytes)
+end
+
+local lane = lane_of(args.model)
+local room = priority == 'bulk' and tonumber(redis.call('GET', P .. 'bulk_room') or '')
+
+local function create(job, request)
+  local key = P .. 'job:' .. job.id
+  local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
+    job.preview, 'model', args.model, 'lane', lane, unpack(reserve_quota(owner, tokens)))
+  redis.call('HSET', key, 'reserved', int(args.reserved_bytes))
+  resize(key, owner, further)
+  if shared then
+    local shared_by_it = #common + redis.call('HSTRLEN', shared, job.prompt)
+    redis.call('HSET', key, 'shared', id, 'prompt_part', job.prompt, 'shared_bytes', int(shared_by_it))
+    redis.call('SADD', shared .. ':jobs', job.id)
+  end
+  if keyed(owner) then
+    redis.call('HSET', key, 'seat', 1)
+    redis.call('HINCRBY', P .. 'live', owner, 1)
+  end
+  if args.watched then redis.call('HSET', key, 'watched', 1) end
+  if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
+  if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
+  if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
+  if room and (holds(lane) or outstanding(lane) >= room) then
+    redis.call('ZADD', P .. 'held:' .. account(owner, lane), seq, job.id)
+    redis.call('HINCRBY', P .. 'held', account(owner, lane), 1)
+    wake()
+    return ''
+  end
+  wait_in_queue(job.id, priority, lane)
+  if priority == 'bulk' then count_in(job.id, owner, lane) end
+  return '1'
+end
+
+local answer = { 'created', int(NOW), lane }
+for i, job in ipairs(jobs) do table.insert(answer, create(job, ARGV[i + 1])) end
+note_key('job', args.idempotency_key, args.body_hash, id, int(args.idempotency_ttl_ms))
+return answer

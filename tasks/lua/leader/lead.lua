@@ -1,0 +1,30 @@
+-- needs: base, leader, queues, quotas
+-- ARGV: leader token, room for bulk jobs, most batches to clean up, fields of a batch. Takes or keeps the lead.
+-- Returns 1 with names and values of what there is to do (now in ms, accounts' outstanding and held jobs, active
+-- batches, batches to clean up, keys among the owners with their weights and 1 for those whose tokens are spent, known
+-- models), or 0 if another leads.
+-- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
+if not leads(ARGV[1]) then
+  if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
+  redis.call('SET', P .. 'led_by', ARGV[1])
+  leads(ARGV[1])
+end
+redis.call('SET', P .. 'bulk_room', ARGV[2], 'PX', LEAD_MS)
+local batches, owners = {}, {}
+for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
+  local key = P .. 'batch:' .. id
+  owners[redis.call('HGET', key, 'owner') or ''] = true
+  table.insert(batches, { cjson.encode(redis.call('HMGET', key, unpack(ARGV, 4))),
+    redis.call('SCARD', key .. ':live'), redis.call('LLEN', key .. ':ended') })
+end
+for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do owners[owner_of_account(name)] = true end
+local keys = {}
+for owner in pairs(owners) do
+  if keyed(owner) then
+    local weight = redis.call('HGET', P .. 'key:' .. owner, 'weight') or '1'
+    table.insert(keys, { owner, weight, is_spent(owner) and 1 or 0 })
+  end
+end
+return { 1, 'now', int(NOW), 'outstanding', redis.call('HGETALL', P .. 'outstanding'),
+  'held', redis.call('HGETALL', P .. 'held'), 'active', batches,
+  'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), 'keys', keys, 'known', all_known() }

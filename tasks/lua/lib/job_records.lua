@@ -1,0 +1,60 @@
+-- needs: base, idempotency, jobs, queues, quotas
+-- The first and the last of a job: its record and its places in the indexes.
+--
+-- shared:ID hash        what requests have in common whose jobs were made together, as JSON objects: 'rest' of all of
+--                       them, and '1', '2', ... of those with the same prompt; shared:ID:jobs set of jobs that refer to it
+
+local function metadata_bytes(metadata)
+  local bytes = 2 * #metadata
+  for _ in pairs(cjson.decode(metadata)) do bytes = bytes + PAIR_BYTES end
+  return bytes
+end
+
+local function job_bytes(request, metadata, preview)
+  return JOB_BYTES + #request + #preview + metadata_bytes(metadata)
+end
+
+-- The record of a new job and its place in the lists; the caller decides when its message is sent.
+local function add_job(id, priority, owner, request, metadata, deadline, preview, ...)
+  local seq = redis.call('INCR', P .. 'seq')
+  local bytes = job_bytes(request, metadata, preview)
+  count_bytes(owner, bytes)
+  redis.call('HSET', P .. 'job:' .. id, 'stored', int(bytes), 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
+    'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
+    'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
+  redis.call('ZADD', P .. 'jobs', seq, id)
+  if keyed(owner) then redis.call('ZADD', P .. 'owner:' .. owner .. ':jobs', seq, id) end
+  redis.call('ZADD', P .. 'status:queued', seq, id)
+  if deadline ~= '' then redis.call('ZADD', P .. 'deadlines', deadline, id) end
+  for name, value in pairs(cjson.decode(metadata)) do
+    redis.call('ZADD', meta_key(name, value), seq, id)
+  end
+  return seq
+end
+
+-- A job that is dropped no longer refers to what its request shares with others; with the last one that goes too.
+local function release_shared(job)
+  if job.shared == '' then return end
+  local key = P .. 'shared:' .. job.shared
+  redis.call('SREM', key .. ':jobs', job.id)
+  if redis.call('EXISTS', key .. ':jobs') == 0 then
+    count_bytes(job.owner, -tonumber(redis.call('HGET', key, 'stored') or '0'))
+    redis.call('DEL', key)
+  end
+end
+
+local function forget(job)
+  leave_lists(job)
+  redis.call('ZREM', P .. 'deadlines', job.id)
+  redis.call('ZREM', P .. 'expiry', job.id)
+  redis.call('ZREM', P .. 'jobs', job.id)
+  redis.call('ZREM', P .. 'owner:' .. job.owner .. ':jobs', job.id)
+  redis.call('ZREM', P .. 'status:' .. job.status, job.id)
+  for name, value in pairs(cjson.decode(job.metadata)) do
+    redis.call('ZREM', meta_key(name, value), job.id)
+  end
+  release_shared(job)
+  count_bytes(job.owner, -(tonumber(job.stored) or 0))
+  forget_note('job', job.note, job.id)
+  redis.call('DEL', P .. 'job:' .. job.id)
+end

@@ -1,0 +1,81 @@
+-- needs: base, outbox, queues, quotas
+-- How a job changes between the two: running, queued again, ended.
+--
+-- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
+-- expiry                ended jobs: id -> when the record is dropped
+-- ended                 status -> how many jobs have ended in it, ever
+-- text:ID               the text so far of a watched job that runs
+-- tokens                channel: the parts of the text of watched jobs, as JSON
+
+local function move(job, status)
+  redis.call('ZREM', P .. 'status:' .. job.status, job.id)
+  redis.call('ZADD', P .. 'status:' .. status, int(job.seq), job.id)
+  redis.call('HSET', P .. 'job:' .. job.id, 'status', status)
+  job.status = status
+end
+
+local function tell_watchers(job)
+  if job.watched ~= '' then redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. job.status) end
+end
+
+-- The one way into a terminal status; callers have checked that the job is not in one. tokens: of prompt and
+-- answer, none unless given.
+local function close(job, status, result, failure, ttl_ms, tokens)
+  leave_lists(job)
+  redis.call('ZREM', P .. 'deadlines', job.id)
+  move(job, status)
+  redis.call('HINCRBY', P .. 'ended', status, 1)
+  redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
+  resize(P .. 'job:' .. job.id, job.owner, #result + #failure - (tonumber(job.reserved) or 0))
+  count_out(job)
+  settle_quota(job, tokens or 0)
+  redis.call('DEL', P .. 'text:' .. job.id)
+  if job.batch == '' then
+    redis.call('ZADD', P .. 'expiry', int(NOW + (tonumber(job.keep_ms) or ttl_ms)), job.id)
+  else -- it stays until its batch has the result
+    local batch = P .. 'batch:' .. job.batch
+    redis.call('SREM', batch .. ':live', job.id)
+    redis.call('RPUSH', batch .. ':ended', job.id)
+    redis.call('HINCRBY', batch, status == 'succeeded' and 'completed' or 'failed', 1)
+  end
+  if job.webhook ~= '' then
+    announce(job.id, job.owner, job.webhook, status, { 'metadata', job.metadata, 'error', failure, 'result', result })
+  end
+  redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. status)
+end
+
+local function cancel(job, ttl_ms)
+  if job.status == 'queued' then
+    close(job, 'cancelled', '', '', ttl_ms)
+  elseif job.status == 'running' then
+    redis.call('HSET', P .. 'job:' .. job.id, 'cancel_requested', int(NOW))
+  end
+end
+
+local function requeue(job, attempts)
+  leave_lists(job)
+  move(job, 'queued')
+  redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '',
+    'uncounted', '')
+  wait_in_queue(job.id, job.priority, job.lane)
+  if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
+  tell_watchers(job)
+end
+
+-- Ends a live job that must not run (again): cancelled, past its deadline, out of attempts.
+local function closed_before_run(job, max_attempts, ttl_ms)
+  if job.cancel_requested ~= '' then
+    close(job, 'cancelled', '', '', ttl_ms)
+  elseif job.deadline and job.deadline <= NOW then
+    close(job, 'expired', '', '', ttl_ms)
+  elseif job.attempts >= max_attempts then
+    close(job, 'failed', '', cjson.encode({
+      code = 'worker_lost',
+      message = 'the worker was lost ' .. int(job.attempts) .. ' times while running this job',
+      param = cjson.null,
+    }), ttl_ms)
+  else
+    return false
+  end
+  return true
+end

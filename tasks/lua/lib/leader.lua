@@ -1,0 +1,18 @@
+-- needs: base
+-- Who works on batches.
+--
+-- leader                who works on batches; gone when it was silent for LEAD_MS
+-- led_by                who worked on them last: it leads on, unless another takes over
+-- bulk_room             how many bulk jobs of a lane may be sent and not ended, as long as somebody leads who sends the
+--                       held ones
+
+local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
+
+-- Whether the holder of the token works on batches, and renews its lead: being slow costs it nothing unless
+-- another has taken over.
+local function leads(token)
+  if redis.call('GET', P .. 'led_by') ~= token then return false end
+  redis.call('SET', P .. 'leader', token, 'PX', LEAD_MS)
+  redis.call('PEXPIRE', P .. 'bulk_room', LEAD_MS)
+  return true
+end

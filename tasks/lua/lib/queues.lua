@@ -1,0 +1,101 @@
+-- needs: base
+-- Where queued jobs wait, and how many bulk jobs of each owner are sent.
+--
+-- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
+--                       queue that is, '' of the queue that every worker takes jobs from
+-- lanes                 set of models that may have some
+-- models, announced     models that workers have served: name -> when last, ms; set of those that are to be
+--                       started when they are asked for, as long as announced:NAME is there
+-- held:ACCOUNT          queued bulk jobs whose message waits until their owner's share allows it. An account is
+--                       OWNER, or OWNER@LANE: of each model, an owner has a share of its own
+-- held                  accounts that have some: account -> how many
+-- outstanding           bulk jobs sent and not ended: account -> how many
+-- claimed:PRIORITY[:LANE]    when the newest message claimed so far was sent
+
+-- Whether jobs may wait for a model that no worker serves at the moment.
+local function known(model)
+  return redis.call('ZSCORE', P .. 'models', model) and true or redis.call('EXISTS', P .. 'announced:' .. model) == 1
+end
+
+local function all_known()
+  local names = redis.call('ZRANGE', P .. 'models', 0, -1)
+  for _, name in ipairs(redis.call('SMEMBERS', P .. 'announced')) do
+    if redis.call('EXISTS', P .. 'announced:' .. name) == 1 then table.insert(names, name) end
+  end
+  return names
+end
+
+-- The queue for a job that asks for this model, '' for none: any worker may say that it does not know the model.
+local function lane_of(model)
+  return model ~= '' and known(model) and model or ''
+end
+
+local function queue_key(name, priority, lane)
+  return P .. name .. ':' .. priority .. (lane == '' and '' or ':' .. lane)
+end
+
+local function account(owner, lane)
+  return lane == '' and owner or owner .. '@' .. lane
+end
+
+local function lane_of_account(name)
+  local at = name:find('@', 1, true)
+  return at and name:sub(at + 1) or ''
+end
+
+local function owner_of_account(name)
+  return name:sub(1, (name:find('@', 1, true) or 0) - 1)
+end
+
+local function leave_lists(job)
+  redis.call('ZREM', queue_key('pending', job.priority, job.lane), job.id)
+  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
+  redis.call('ZREM', P .. 'leases', job.id)
+  local of = account(job.owner, job.lane)
+  if redis.call('ZREM', P .. 'held:' .. of, job.id) == 1 then
+    if redis.call('HINCRBY', P .. 'held', of, -1) == 0 then redis.call('HDEL', P .. 'held', of) end
+  end
+end
+
+-- A queued job whose message is sent now.
+local function wait_in_queue(id, priority, lane)
+  redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), id)
+  if lane ~= '' then redis.call('SADD', P .. 'lanes', lane) end
+end
+
+-- A bulk job whose message is sent: from here to its end it takes one of its owner's places.
+local function count_in(id, owner, lane)
+  redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
+  redis.call('HINCRBY', P .. 'outstanding', account(owner, lane), 1)
+end
+
+local function count_out(job)
+  if job.counted == '' then return end
+  local of = account(job.owner, job.lane)
+  if redis.call('HINCRBY', P .. 'outstanding', of, -1) <= 0 then redis.call('HDEL', P .. 'outstanding', of) end
+  wake()
+end
+
+-- Of one lane, or of all.
+local function outstanding(lane)
+  local sum, counts = 0, redis.call('HGETALL', P .. 'outstanding')
+  for i = 1, #counts, 2 do
+    if not lane or lane_of_account(counts[i]) == lane then sum = sum + tonumber(counts[i + 1]) end
+  end
+  return sum
+end
+
+local function holds(lane)
+  for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do
+    if lane_of_account(name) == lane then return true end
+  end
+  return false
+end
+
+-- A job that asks for another model than that of the queue where it was, and that is put there next.
+local function change_lane(job, lane)
+  count_out(job)
+  job.lane = lane
+  redis.call('HSET', P .. 'job:' .. job.id, 'lane', lane)
+  if job.counted ~= '' then count_in(job.id, job.owner, lane) end
+end

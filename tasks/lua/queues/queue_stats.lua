@@ -1,0 +1,69 @@
+-- needs: base, jobs, queues, quotas
+-- No ARGV. Returns as JSON how the queues stand: only counts, and for each priority, of all models and of each, how
+-- long (ms) its oldest job waits.
+local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, lines = 0, outstanding = outstanding(),
+  models = {}, batches = redis.call('ZCARD', P .. 'batches:active'), led = redis.call('EXISTS', P .. 'leader') }
+for _, status in ipairs({ 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'expired' }) do
+  answer.jobs[status] = redis.call('ZCARD', P .. 'status:' .. status)
+  if TERMINAL[status] then answer.ended[status] = tonumber(redis.call('HGET', P .. 'ended', status) or '0') end
+end
+
+local function of_model(lane, priority)
+  answer.models[lane] = answer.models[lane] or {}
+  local of = answer.models[lane][priority] or { waiting = 0, oldest_ms = 0 }
+  answer.models[lane][priority] = of
+  return of
+end
+
+local function since(priority, created_at, lane)
+  local ms = NOW - tonumber(created_at)
+  if ms > (answer.oldest_ms[priority] or 0) then answer.oldest_ms[priority] = ms end
+  if lane ~= '' then
+    local of = of_model(lane, priority)
+    of.oldest_ms = math.max(of.oldest_ms, ms)
+  end
+end
+
+-- The first to be sent, the first to be created of all that are queued, and of each owner's held ones.
+local function waits(id)
+  local job = redis.call('HMGET', P .. 'job:' .. id, 'priority', 'created_at', 'lane')
+  if job[1] then since(job[1], job[2], job[3] or '') end
+end
+local lanes = redis.call('SMEMBERS', P .. 'lanes')
+table.insert(lanes, '')
+for _, priority in ipairs({ 'interactive', 'bulk' }) do
+  answer.waiting[priority], answer.oldest_ms[priority] = 0, 0
+  for _, lane in ipairs(lanes) do
+    local key = queue_key('pending', priority, lane)
+    local count = redis.call('ZCARD', key)
+    answer.waiting[priority] = answer.waiting[priority] + count
+    if lane ~= '' and count > 0 then of_model(lane, priority).waiting = count end
+    for _, id in ipairs(redis.call('ZRANGE', key, 0, 0)) do waits(id) end
+  end
+end
+for _, id in ipairs(redis.call('ZRANGE', P .. 'status:queued', 0, 0)) do waits(id) end
+local held = redis.call('HGETALL', P .. 'held')
+for i = 1, #held, 2 do
+  local count, lane = tonumber(held[i + 1]), lane_of_account(held[i])
+  answer.held = answer.held + count
+  if lane ~= '' then
+    local of = of_model(lane, 'bulk')
+    of.waiting = of.waiting + count
+  end
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. held[i], 0, 0)) do waits(id) end
+end
+
+-- Lines that are to be sent and are not jobs yet. Those of a key that has spent its tokens wait for no worker.
+for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
+  local key = P .. 'batch:' .. id
+  local batch = redis.call('HMGET', key, 'total', 'completed', 'failed', 'ending', 'owner', 'created_at')
+  local lines = batch[1] and batch[1] - batch[2] - batch[3] - redis.call('SCARD', key .. ':live') or 0
+  if lines > 0 and batch[4] == '' and not is_spent(batch[5]) then
+    answer.lines = answer.lines + lines
+    since('bulk', batch[6], '')
+  end
+end
+local due = tonumber(redis.call('ZRANGE', P .. 'hook_owners', 0, 0, 'WITHSCORES')[2] or NOW)
+answer.webhooks_due_ms = math.max(0, NOW - due)
+answer.waiting.bulk = answer.waiting.bulk + answer.held + answer.lines
+return cjson.encode(answer)

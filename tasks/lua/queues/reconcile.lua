@@ -1,0 +1,112 @@
+-- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
+-- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, and queues: of each
+--       its priority, its lane, and its Celery list.
+-- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), then
+-- id, priority, preview and lane of each job whose message must be sent.
+--
+-- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
+--                       spared for a while
+local args = cjson.decode(ARGV[1])
+local ttl, lease, limit = args.ttl_ms, args.lease_ms, args.limit
+local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
+local send = {}
+
+local function due_ids(index, until_ms)
+  local ids = redis.call('ZRANGEBYSCORE', index, '-inf', int(until_ms), 'LIMIT', 0, limit)
+  if #ids == limit then full = 1 end
+  return ids
+end
+
+local function due(index, until_ms)
+  return jobs_of(index, due_ids(index, until_ms))
+end
+
+local function to_send(job)
+  table.insert(send, { job.id, job.priority, job.preview, job.lane })
+end
+
+-- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
+local function not_beyond(index, until_ms)
+  local ids = redis.call('ZRANGEBYSCORE', index, '(' .. int(until_ms), '+inf', 'LIMIT', 0, limit)
+  if #ids == limit then full = 1 end
+  for _, id in ipairs(ids) do redis.call('ZADD', index, int(until_ms), id) end
+  return jobs_of(index, ids)
+end
+
+local function not_longer(key, ms)
+  if redis.call('PTTL', P .. key) > ms then redis.call('PEXPIRE', P .. key, int(ms)) end
+end
+
+not_beyond(P .. 'leases', NOW + lease)
+not_longer('grace_since', lease)
+not_longer('leader', LEAD_MS)
+for _, queue in ipairs(args.queues) do
+  local priority, lane = unpack(queue)
+  for _, job in ipairs(not_beyond(queue_key('pending', priority, lane), NOW)) do
+    redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
+  end
+  local claimed = queue_key('claimed', priority, lane)
+  if tonumber(redis.call('GET', claimed) or '0') > NOW then redis.call('SET', claimed, int(NOW)) end
+end
+
+-- After a gap (Redis was down, or nobody looked) leases that ran out in it may be old because they could not be
+-- renewed: their holders get one lease's time to say that they live. Those that ran out before get no more, or an io
+-- worker that is killed again and again would spare them for ever.
+local last = tonumber(redis.call('GET', P .. 'reconciled_at') or int(NOW))
+redis.call('SET', P .. 'reconciled_at', int(NOW))
+if last > NOW then hooks_earlier(last - NOW) end
+if NOW - last > args.gap_ms then redis.call('SET', P .. 'grace_since', int(last), 'PX', int(lease)) end
+
+local since = tonumber(redis.call('GET', P .. 'grace_since') or int(NOW))
+for _, job in ipairs(due(P .. 'leases', math.min(NOW, since))) do
+  if closed_before_run(job, args.max_attempts, ttl) then
+    lost = lost + 1
+  else
+    requeue(job, job.attempts)
+    to_send(job)
+    requeued = requeued + 1
+  end
+end
+
+-- A running job past its deadline is the engine's to end, which keeps the partial text.
+for _, job in ipairs(due(P .. 'deadlines', NOW)) do
+  if job.status == 'queued' then
+    close(job, 'expired', '', '', ttl)
+    expired = expired + 1
+  else
+    redis.call('ZREM', P .. 'deadlines', job.id)
+  end
+end
+
+-- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
+for _, queue in ipairs(args.queues) do
+  local priority, lane, list = unpack(queue)
+  local newest = NOW
+  if redis.call('LLEN', list) > 0 then
+    newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, lane)) or '0'))
+  end
+  for _, job in ipairs(due(queue_key('pending', priority, lane), newest - args.resend_after_ms)) do
+    redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
+    redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), job.id)
+    job.lane = lane
+    to_send(job)
+    resent = resent + 1
+  end
+end
+
+for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+  local waiting = 0
+  for _, priority in ipairs({ 'interactive', 'bulk' }) do
+    waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, lane))
+  end
+  if waiting == 0 then redis.call('SREM', P .. 'lanes', lane) end
+end
+
+for _, job in ipairs(due(P .. 'expiry', NOW)) do
+  forget(job)
+  dropped = dropped + 1
+end
+for _, id in ipairs(due_ids(P .. 'batches:expiry', NOW)) do drop_batch(id) end
+
+return { { 'requeued', requeued, 'lost', lost, 'expired', expired, 'resent', resent, 'dropped', dropped, 'full', full },
+  unpack(send) }
