@@ -44,7 +44,7 @@ class Gateway:
         self.tracing = tracing
         self.store = JobStore(settings)
         self.keys = KeyStore(self.store)
-        self.open_requests = OpenRequests(self.keys, settings.max_open_requests)
+        self.open_requests = OpenRequests(self.keys)
         self.files = FileKeeper(objects, FileRecords(self.store))
         self._file_threads = FileThreads()
         self._publisher = Publisher.connect(settings)

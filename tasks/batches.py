@@ -16,6 +16,7 @@ from typing import Any
 from tasks.batch import WINDOW_S, Batch, Ending, NewBatch
 from tasks.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.job import Priority
+from tasks.key import DEFAULT_MAX_FILES
 from tasks.scripts import answering, pairs
 from tasks.store import FULL, IDEMPOTENCY_TTL_MS, JobStore, Unsent, earlier, files_full, full
 
@@ -145,7 +146,7 @@ class BatchStore:
             IDEMPOTENCY_TTL_MS,
             new.input_file_id,
             new.owner,
-            self._settings.max_files,
+            DEFAULT_MAX_FILES,
             self._settings.max_files_bytes,
             self._settings.max_stored_bytes,
             *(value for pair in fields.items() for value in pair),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks import ids
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
+from tasks.key import DEFAULT_MAX_FILES
 from tasks.scripts import answering, pairs
 from tasks.store import IDEMPOTENCY_TTL_MS, JobStore, files_full
 
@@ -107,8 +108,7 @@ class FileRecords:
         owner: who must have room for a file of most_bytes, which is reserved meanwhile; "" asks nobody.
         Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
-        s = self._settings
-        limits = (s.max_files, s.max_files_bytes)
+        limits = (DEFAULT_MAX_FILES, self._settings.max_files_bytes)
         answer, *told = self._scripts.run("file_begin", file_id, WRITER_LEASE_MS, owner, most_bytes, *limits)
         if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")

@@ -47,7 +47,7 @@ from tasks.consumer import WakingConsumer
 from tasks.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.figure_board import FigureReporter
 from tasks.figures import REGISTRY
-from tasks.heartbeat import Heartbeat, Running
+from tasks.heartbeat import TAKES_TURNS, Heartbeat, Running
 from tasks.job import Job, Priority, Status, result_line
 from tasks.logs import about
 from tasks.openai_answers import may_call_tools
@@ -366,8 +366,8 @@ def load_engine(settings: Settings) -> tuple[EngineService, str]:
     """
     module, _, function = settings.engine_factory.partition(":")
     try:
-        chosen = Register(settings.models).resolve(settings.model)
-        fields = {name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__}
+        chosen = Register().resolve(settings.model)
+        fields = {name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
         fields["model"] = chosen.path
         for name in ("heads", "chat_template"):
             if fields.get(name, "") is None:
@@ -410,7 +410,9 @@ def _ready(sender: WakingConsumer, **_: object) -> None:
 def _drain(sig: str = "SIGTERM", **_: object) -> None:
     """Runs in the signal handler, so it may only set numbers and write to the pipe."""
     if _worker is not None:
-        _worker.heartbeat.drain(settings.swap_drain_s if sig == "SIGINT" else None)
+        _worker.heartbeat.drain(
+            settings.swap_drain_s if sig == "SIGINT" and TAKES_TURNS in os.environ else None
+        )
     if _consumer is not None:
         _consumer.wake()
 

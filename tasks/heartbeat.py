@@ -21,6 +21,8 @@ from tasks.store import Beat, Claim, JobStore
 
 log = logging.getLogger(__name__)
 
+TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other models wait for
+
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -125,7 +127,7 @@ class Heartbeat:
                 if away:
                     log.warning("heartbeat: Redis is back")
                 away = False
-            if self._stopping.wait(self._settings.heartbeat_ms / 1000):
+            if self._stopping.wait(self._settings.heartbeat_s):
                 return
 
     def _beat(self) -> None:

@@ -30,7 +30,7 @@ from tasks.errors import (
 from tasks.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview
 from tasks.queues import list_key
 from tasks.redis_clients import make_client
-from tasks.redis_options import tls_options
+from tasks.redis_options import RedisOptions
 from tasks.scripts import Scripts, answering, pairs
 from tasks.settings import Settings
 from tasks.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
@@ -132,10 +132,11 @@ class Page:
 class JobStore:
     """Thread-safe; one per process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeout_s: float | None = None) -> None:
+        """timeout_s: of Redis's answers; None is the one of its URL."""
         self._settings = settings
         self.prefix = settings.key_prefix
-        self.redis: Any = connect(settings)  # typed, every answer would be perhaps an awaitable
+        self.redis: Any = connect(settings, timeout_s)  # typed, every answer would be perhaps an awaitable
         self.scripts = Scripts(self.redis, self.prefix)
 
     def close(self) -> None:
@@ -421,19 +422,21 @@ class JobStore:
         return self.scripts.run(name, *args)
 
 
-def connect(settings: Settings) -> redis.Redis:
-    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
+def connect(settings: Settings, timeout_s: float | None = None) -> redis.Redis:
+    """A client that answers or fails within timeout_s, and reconnects once by itself.
 
     It may send a command twice when the connection broke: every script is safe to repeat.
     """
+    options = RedisOptions.of(settings.redis_url)
+    within_s = options.timeout_s if timeout_s is None else timeout_s
     return make_client(
-        settings.redis_url,
+        options.address,
         decode_responses=True,
-        socket_timeout=settings.redis_timeout_s,
-        socket_connect_timeout=settings.redis_timeout_s,
+        socket_timeout=within_s,
+        socket_connect_timeout=within_s,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-        **tls_options(settings),
+        **options.tls,
     )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.surroundings import ALSO_OURS
-from tasks.settings import ENV_PREFIX, Settings
+from tasks.setting_names import ENV_PREFIX, USERS
+from tasks.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
@@ -18,7 +18,7 @@ DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_setting_that_is_named_is_one(path: Path) -> None:
     named = set(re.findall(rf"{ENV_PREFIX}([A-Z_]+)\b", path.read_text(encoding="utf-8")))
-    others = {name.removeprefix(ENV_PREFIX) for name in ALSO_OURS}
+    others = {name.removeprefix(ENV_PREFIX) for name in USERS}
     assert named <= {name.upper() for name in Settings.model_fields} | others
 
 

@@ -244,7 +244,7 @@ async def _ask_once_a_second(settings: Settings) -> None:
 
     keys = Counting(store)
     ids = [keys.create(f"{n}", Limits())[0].id for n in range(3)]
-    requests = OpenRequests(keys, most=100)
+    requests = OpenRequests(keys)
     requests.start()
     await asyncio.sleep(1.5 * CHECK_S)
     assert asked == [], "nothing is open"

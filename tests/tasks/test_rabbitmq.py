@@ -68,7 +68,7 @@ def test_a_full_queue_elsewhere_keeps_messages_from_being_sent_again(
     settings: Settings, store: JobStore
 ) -> None:
     """The list in Redis is empty in both cases."""
-    patient = JobStore(settings.model_copy(update={"resend_after_s": 0.001}))
+    patient = JobStore(settings.model_copy(update={"lease_ms": 1}))
     job, _ = store.create(NewJob(request={"prompt": "x"}))
     sent: list[Unsent] = []
 
@@ -144,9 +144,9 @@ def test_each_model_has_its_own_queues_in_it(
     registry = Registry(own_store, rabbit_settings.worker_ttl_s)
     registry.refresh(WorkerInfo("x", two, 2048, 1, pid=1, host="h", started_at=0.0))
     registry.leave("x")
-    first = workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": one})
+    first = workers.model(rabbit_settings, env={"SCRIPTED_MODEL": one})
     wait_until(lambda: sender.waiting([two]) == {(p, two): p is Priority.BULK for p in Priority}, LIMIT_S)
-    second = workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": two})
+    second = workers.model(rabbit_settings, env={"SCRIPTED_MODEL": two})
     _wait(own_store, too_early)
     jobs = {too_early: second} | {
         _submit(own_store, sender, priority, model=model): worker
@@ -165,7 +165,7 @@ def test_each_model_has_its_own_queues_in_it(
     assert own_store.get(lost).status is Status.QUEUED
     _purge(rabbit_settings, queue_of(Priority.BULK, two))
     kept = _submit(own_store, sender, Priority.INTERACTIVE, model=two)
-    workers.model(rabbit_settings, env={"MEDUSAQ_SCRIPTED_MODEL": two})
+    workers.model(rabbit_settings, env={"SCRIPTED_MODEL": two})
     for job_id in (lost, kept):
         _wait(own_store, job_id)
     waiting = sender.waiting(["", one, two])
