@@ -63,7 +63,7 @@ class Access:
         except Exception as error:
             if type(error) not in TABLE:
                 raise
-            await respond(error, self._settings.retry_after_s)(scope, receive, _with(headers, send))
+            await respond(error)(scope, receive, _with(headers, send))
             return
         scope.setdefault("state", {})["caller"] = caller
         try:

@@ -75,6 +75,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(HttpFigures)
     if tracing.on:
         app.add_middleware(HttpTraces, tracing=tracing)
-    error_handlers.install(app, chosen.retry_after_s)
+    error_handlers.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

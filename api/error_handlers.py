@@ -19,6 +19,7 @@ from api.headers import API_HEADERS
 from tasks.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing, StoreUnavailable
 from tasks.requests import INVALID_VALUE
 
+RETRY_AFTER_S = 2  # of 429 and 503 that name no other time: a Redis that restarts is back by then
 DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's client repeats 409 and 5xx by itself without it
 
 log = logging.getLogger(__name__)
@@ -43,12 +44,12 @@ def error_object(error: Exception) -> dict[str, object]:
     return body(message, row, getattr(error, "code", None), getattr(error, "param", None))
 
 
-def respond(error: Exception, retry_after_s: int) -> JSONResponse:
+def respond(error: Exception) -> JSONResponse:
     """The response for an exception of TABLE."""
     row = TABLE[type(error)]
     headers = dict(getattr(error, "headers", None) or {})
     if row.status in (http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS):
-        headers["Retry-After"] = str(math.ceil(getattr(error, "retry_after_s", None) or retry_after_s))
+        headers["Retry-After"] = str(math.ceil(getattr(error, "retry_after_s", None) or RETRY_AFTER_S))
     if row.status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     if not row.again:
@@ -65,17 +66,17 @@ def _methods(app: FastAPI, scope: Scope) -> list[str]:
     ]
 
 
-def install(app: FastAPI, retry_after_s: int) -> None:
+def install(app: FastAPI) -> None:
     """Answer with TABLE, and in the same shape for unknown routes and our own faults."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, StoreUnavailable | FileStoreUnavailable | ObjectMissing):
             log.warning("%s", error)
-        return respond(error, retry_after_s)
+        return respond(error)
 
     async def gone(_: Request, __: Exception) -> JSONResponse:
         """The server has logged it; nobody reads this answer, which counts it in the figures."""
-        return respond(ClientGone("the connection was closed before the end of the body"), retry_after_s)
+        return respond(ClientGone("the connection was closed before the end of the body"))
 
     async def by_framework(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

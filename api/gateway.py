@@ -63,7 +63,7 @@ class Gateway:
         self.store = JobStore(settings)
         database = self.store.db
         self.keys = KeyStore(database)
-        self.open_requests = OpenRequests(self.keys, settings.max_open_requests)
+        self.open_requests = OpenRequests(self.keys)
         self.files = FileKeeper(objects, FileRecords(database))
         self._file_threads = FileThreads()
         self._publisher = Publisher.connect(settings)

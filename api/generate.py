@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from api.caller import caller_of
 from api.errors import BadRequest, NotInTime
 from api.gateway import Gateway, GatewayDep
-from api.inputs import json_body, owner_of, wait_s
+from api.inputs import MOST_WAIT_S, json_body, owner_of, wait_s
 from api.outcomes import failure
 from api.schemas import ErrorBody
 from api.submission import submit
@@ -86,7 +86,7 @@ class Comparison(BaseModel):
 @router.post("/generate/normal", openapi_extra=_BODY)
 async def generate_normal(request: Request, gateway: GatewayDep) -> Generated:
     """Plain decoding, one token a step."""
-    asked, give_up = await _asked(request, gateway)
+    asked, give_up = await _asked(request)
     return _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
 
 
@@ -96,7 +96,7 @@ async def generate_medusa(request: Request, gateway: GatewayDep) -> Generated:
 
     Refused with 400 and code `no_heads` where no worker has heads for its model.
     """
-    asked, give_up = await _asked(request, gateway)
+    asked, give_up = await _asked(request)
     return _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
 
 
@@ -109,7 +109,7 @@ async def compare(request: Request, gateway: GatewayDep) -> Comparison:
     batch-invariant mode, rounding may tip a near-tie between two tokens.
     Refused with 400 and code `no_heads` where no worker has heads for its model.
     """
-    asked, give_up = await _asked(request, gateway)
+    asked, give_up = await _asked(request)
     await _run(request, gateway, asked.model_copy(update={"max_length": 1}), Decoding.MEDUSA, give_up)
     normal = _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
     medusa = _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
@@ -118,11 +118,11 @@ async def compare(request: Request, gateway: GatewayDep) -> Comparison:
     return Comparison(normal=normal, medusa=medusa, speedup=medusa.speedup_factor)
 
 
-async def _asked(request: Request, gateway: Gateway) -> tuple[GenerateRequest, float]:
+async def _asked(request: Request) -> tuple[GenerateRequest, float]:
     """The request, and when to give it up on the monotonic clock."""
-    wait = wait_s(request, gateway.settings)
+    wait = wait_s(request)
     asked = await json_body(request, GenerateRequest)
-    return asked, time.monotonic() + (gateway.settings.max_wait_s if wait is None else wait)
+    return asked, time.monotonic() + (MOST_WAIT_S if wait is None else wait)
 
 
 async def _run(

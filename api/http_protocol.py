@@ -33,7 +33,6 @@ log = logging.getLogger("uvicorn.error")
 PIECE = 16 * 1024  # bytes parsed between two checks: so much more than a limit may be held
 FRAMING = 8  # bytes of chunk sizes for each byte of a body: chunks of one byte have five
 FIELD_FRAMING = 4  # bytes: ": " and the end of the line
-RETRY_AFTER_S = 2
 SHOWN = 200  # bytes of a path in the log
 
 
@@ -218,7 +217,7 @@ class BoundedHttp(HttpToolsProtocol):
             if started or self.pipeline:
                 self.transport.abort()
                 return
-        response = respond(error, RETRY_AFTER_S)
+        response = respond(error)
         content = [STATUS_LINE[response.status_code]]
         own = [(name.lower().encode(), value.encode()) for name, value in API_HEADERS.items()]
         for name, value in (*self.server_state.default_headers, *response.raw_headers, *own):

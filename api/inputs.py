@@ -14,13 +14,13 @@ from api.caller import caller_of
 from api.errors import BadRequest, ClientGone, UnsupportedMedia
 from api.headers import JSON_TYPE, media_type
 from tasks.requests import S, parse
-from tasks.settings import Settings
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
 DAY_S = 24 * 3600
+MOST_WAIT_S = 60  # of `Prefer: wait`: what proxies commonly allow an answer; a client may ask again
 MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of files, what the OpenAI API allows
 MAX_IDEMPOTENCY_KEY = 255  # characters
 _WAIT = re.compile(r"^wait\s*=\s*(.*)$", re.IGNORECASE)
@@ -67,11 +67,11 @@ async def _closed(request: Request) -> None:
         pass
 
 
-def wait_s(request: Request, settings: Settings) -> int | None:
+def wait_s(request: Request) -> int | None:
     """Seconds of `Prefer: wait=N`, None without it; other preferences are ignored, as RFC 7240 says."""
     for preference in request.headers.get("prefer", "").split(","):
         if match := _WAIT.match(preference.strip()):
-            return whole_number(match[1], 0, settings.max_wait_s, "Prefer: wait", "Prefer")
+            return whole_number(match[1], 0, MOST_WAIT_S, "Prefer: wait", "Prefer")
     return None
 
 

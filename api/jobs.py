@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_ERRORS)
 )
 async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Queue a prompt: 202 with the record, or 200 when it has ended within `Prefer: wait=N` seconds."""
-    wait = wait_s(request, gateway.settings)
+    wait = wait_s(request)
     key = idempotency_key(request)
     body = await json_body(request, JobRequest)
     job = await run_in_threadpool(submit, gateway, body, owner_of(request), key)
@@ -99,7 +99,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
 @router.get("/{job_id}", responses={200: {"model": JobRecord}}, openapi_extra={"parameters": [PREFER]})
 async def get_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
-    wait = wait_s(request, gateway.settings)
+    wait = wait_s(request)
     job = await run_in_threadpool(gateway.store.get, job_id, seen_by(request))
     if wait and not job.terminal:
         job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, wait))

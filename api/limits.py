@@ -26,7 +26,7 @@ class BodyLimit:
         error = BodyTooLarge(f"the body is over the limit of {most} bytes")
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if int(declared) > most:  # the server has checked that it is a number
-            await respond(error, retry_after_s=0)(scope, receive, send)
+            await respond(error)(scope, receive, send)
             return
         seen = 0
 

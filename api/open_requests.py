@@ -19,6 +19,7 @@ from tasks.key import NOBODY
 from tasks.keys import KeyStore
 
 CHECK_S = 1.0
+MOST_OPEN = 500  # requests of one key at once: a quarter of the connections that a gateway takes
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -62,12 +63,11 @@ class OpenKey:
 class OpenRequests:
     """start() and stop() belong to the application's lifespan.
 
-    most: requests of one key at the same time, and of all callers without one together.
+    MOST_OPEN bounds those of one key at the same time, and of all callers without one together.
     """
 
-    def __init__(self, keys: KeyStore, most: int) -> None:
+    def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
-        self._most = most
         self._open: dict[str, OpenKey] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -83,9 +83,9 @@ class OpenRequests:
     def enter(self, owner: str, *, limited: bool = True) -> OpenKey:
         """Count a request until leave(). limited: raises TooManyRequests where as many are open as may be."""
         key = self._open.setdefault(owner, OpenKey())
-        if limited and key.requests >= self._most:
+        if limited and key.requests >= MOST_OPEN:
             who = "all without an API key" if owner == NOBODY else "an API key"
-            raise TooManyRequests(f"{who} may have {self._most} requests open at once")
+            raise TooManyRequests(f"{who} may have {MOST_OPEN} requests open at once")
         key.requests += 1
         return key
 

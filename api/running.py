@@ -19,6 +19,8 @@ from api.threads import run_in_threadpool
 from tasks.job import Job
 from tasks.openai_format import as_written
 
+KEEP_S = 3600  # records of online requests: the answer is with the client, this is for looking back
+
 
 class Running:
     """Made by start(). Whoever has one calls cancel_rest() when the answer is over, however it ended."""
@@ -107,12 +109,11 @@ class Running:
 
 
 def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
-    settings, keep_s = gateway.settings, gateway.settings.online_result_ttl_s
-    latest = time.time() + settings.online_timeout_s  # for the case that this gateway is killed
+    latest = time.time() + gateway.settings.online_timeout_s  # for the case that this gateway is killed
     due = latest if asked.job.deadline is None else min(asked.job.deadline, latest)
     body = asked.job.model_copy(update={"deadline": due})
     try:
-        return submit_all(gateway, body, asked.variants, owner, watched=asked.stream, keep_s=keep_s)
+        return submit_all(gateway, body, asked.variants, owner, watched=asked.stream, keep_s=KEEP_S)
     except BadRequest as error:
         raise _worded(error, asked) from None
 

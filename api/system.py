@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from api.error_handlers import RETRY_AFTER_S
 from api.gateway import GatewayDep
 from api.routing import View, not_served
 from api.schemas import ErrorBody
@@ -58,7 +59,7 @@ async def readyz(gateway: GatewayDep) -> JSONResponse:
         found = {"redis": False, "workers": 0, "io_worker": False}
     if view.served:
         return JSONResponse(found)
-    return JSONResponse(found, 503, {"Retry-After": str(gateway.settings.retry_after_s)})
+    return JSONResponse(found, 503, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _model(name: str, workers: list[WorkerInfo]) -> dict[str, Any]:

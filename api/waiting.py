@@ -18,7 +18,7 @@ from api.threads import run_in_threadpool
 from tasks.errors import StoreUnavailable
 from tasks.job import Job
 from tasks.redis_clients import async_client
-from tasks.redis_options import tls_options
+from tasks.redis_options import RedisOptions
 from tasks.settings import Settings
 from tasks.store import JobStore
 
@@ -105,12 +105,13 @@ class Waiter:
             await asyncio.sleep(RECONNECT_S)
 
     def _client(self) -> AbstractAsyncContextManager[redis.asyncio.Redis]:
+        options = RedisOptions.of(self._settings.redis_url)
         return async_client(
-            self._settings.redis_url,
+            options.address,
             decode_responses=True,
-            socket_connect_timeout=self._settings.redis_timeout_s,
+            socket_connect_timeout=options.timeout_s,
             socket_keepalive=True,
-            **tls_options(self._settings),
+            **options.tls,
         )
 
     def _wake(self, data: str) -> None:

@@ -15,7 +15,7 @@ import typer
 from cli.errors import CliError
 from cli.remote import JsonOption, print_list
 from cli.service_commands import STATE_DIR
-from tasks.key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_JOBS, ApiKey, Limits
+from tasks.key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_FILES, DEFAULT_MAX_JOBS, ApiKey, Limits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,7 +65,7 @@ def create(
         float, typer.Option(min=0.001, max=1000, help="Share of the workers for bulk work.")
     ] = 1.0,
     max_files: Annotated[
-        int | None, typer.Option(min=1, help="Kept at a time. (default: MEDUSAQ_MAX_FILES)")
+        int | None, typer.Option(min=1, help=f"Kept at a time. (default: {DEFAULT_MAX_FILES})")
     ] = None,
     max_files_bytes: Annotated[
         int | None, typer.Option(min=1, help="Of all files together. (default: MEDUSAQ_MAX_FILES_BYTES)")

@@ -52,12 +52,11 @@ def look_at_machine() -> Memory:
     return look_at_memory()
 
 
-def budget_of(settings: Settings, given: str | None, machine: Memory) -> tuple[int, str | None]:
+def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:
     """Bytes for all models together, and a warning if there is one. Raises BadInput."""
-    asked = given if given is not None else settings.memory
-    if asked is None:
+    if given is None:
         return int(machine.available * (1 - RESERVE)), None
-    budget = parse_size(asked, "MEDUSAQ_MEMORY" if given is None else "--memory")
+    budget = parse_size(given, "--memory")
     if budget <= machine.whole:
         return budget, None
     return (
@@ -76,7 +75,7 @@ def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
     from engine.model import default_model_path
     from engine.named_models import Register
 
-    register, models = Register(settings.models), list[Served]()
+    register, models = Register(), list[Served]()
     for one in asked:
         try:
             chosen = register.resolve(one or None)
@@ -107,7 +106,9 @@ def engine_config(settings: Settings) -> EngineConfig:
     """As a worker of these settings makes it."""
     from engine import EngineConfig
 
-    return EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
+    return EngineConfig(
+        **{name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
+    )
 
 
 def check_each_fits(models: Sequence[Served], budget: int, settings: Settings) -> None:

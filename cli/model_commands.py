@@ -142,14 +142,13 @@ def verify(
 
 @contextlib.contextmanager
 def _register() -> Iterator[Register]:
-    """Of the settings; its errors as those of the command."""
+    """Of this user; its errors as those of the command."""
     from compiling.errors import CompileError
     from engine import EngineError
     from engine.named_models import Register
-    from tasks.settings import get_settings
 
     try:
-        yield Register(get_settings().models)
+        yield Register()
     except EngineError as error:
         raise CliError(error.message) from None
     except CompileError as error:

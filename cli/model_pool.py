@@ -16,8 +16,9 @@ from cli.model_budget import Served, check_each_fits, served_models
 from cli.pool_member import Member, child_name
 from cli.stack_notes import write_note
 from cli.supervisor import ChildSpec, Supervisor
-from cli.turns import Model, Phase, Rules, at_once, decide
+from cli.turns import TURN_S, Model, Phase, Rules, at_once, decide
 from tasks.errors import StoreUnavailable
+from tasks.heartbeat import TAKES_TURNS
 from tasks.job import Priority
 from tasks.queue_names import list_key
 from tasks.registry import Registry, WorkerInfo
@@ -28,8 +29,7 @@ from tasks.store import JobStore
 LOOK_S = 0.25  # between two looks at the queues
 ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wait for their restart
 ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
-SWAP_DRAIN_S = 600.0  # that the running jobs of a model have which makes room for another
-KILL_S = 10.0  # above that until its worker is killed
+KILL_S = 10.0  # above the time that its running jobs have, until a worker that makes room is killed
 SHORT_PAUSE_S = 5.0  # before a restart, during which a crashed model keeps its memory
 NO_MODEL = ""  # whose queues hold what any worker may run
 
@@ -56,7 +56,7 @@ class ModelPool:
         self._look = look
         self._members = [Member(model, Model(model.name, model.needed.total)) for model in models]
         self._rules = rules
-        self._settings = settings.model_copy(update={"redis_timeout_s": ANSWER_S})
+        self._settings = settings
         self._spec = spec
         self._say = say
         self._note = note
@@ -71,7 +71,7 @@ class ModelPool:
             return
         self._next_look = now + LOOK_S
         if self._store is None:
-            self._store = JobStore(self._settings)
+            self._store = JobStore(self._settings, ANSWER_S)
         try:
             registry = Registry(self._store.db, self._settings.worker_ttl_s)
             live, waiting = registry.live(), self._waiting(self._store)
@@ -118,7 +118,7 @@ class ModelPool:
             worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
             own = waiting[member.served.name] + (waiting[NO_MODEL] if member is heir else 0)
             member.see(there, pid, worker, own, waiting[NO_MODEL], now)
-            if (why := member.stuck(self._settings.load_s, now)) is not None:
+            if (why := member.stuck(now)) is not None:
                 supervisor.end(member.child, signal.SIGKILL, 0)
                 member.ending, member.model = why, replace(member.model, phase=Phase.STOPPING)
             elif member.ending is not None and not there:
@@ -203,14 +203,9 @@ def pool_of(
 
     together = at_once([model.needed.total for model in models], budget)
     threads = settings.threads or max(1, usable_cores() // together)
-    swap_s = SWAP_DRAIN_S if settings.swap_drain_s is None else settings.swap_drain_s
 
     def spec(model: Served, refusal: str | None) -> ChildSpec:
-        env = {
-            "MEDUSAQ_MODEL": model.asked,
-            "MEDUSAQ_THREADS": str(threads),
-            "MEDUSAQ_SWAP_DRAIN_S": str(swap_s),
-        }
+        env = {"MEDUSAQ_MODEL": model.asked, "MEDUSAQ_THREADS": str(threads), TAKES_TURNS: "1"}
         if refusal is not None:
             # No file is needed for that, and none may be there: a path only says what the model is called.
             env |= {"MEDUSAQ_ENGINE_FACTORY": FACTORY, REASON: refusal}
@@ -224,8 +219,9 @@ def pool_of(
         check_each_fits([found], budget, settings)
         return found
 
-    rules = Rules(budget, settings.turn_s)
-    return ModelPool(models, rules, settings, spec, say, note, swap_s + KILL_S, look)
+    return ModelPool(
+        models, Rules(budget, TURN_S), settings, spec, say, note, settings.swap_drain_s + KILL_S, look
+    )
 
 
 def refusal_bytes() -> int:

@@ -9,6 +9,8 @@ from cli.model_budget import Served
 from cli.turns import Model, Phase
 from tasks.registry import WorkerInfo
 
+LOAD_S = 900.0  # that loading may take, with the measuring of formats and drafts on a busy machine
+LOAD_BYTES_PER_S = 10e6  # and so much more for each byte: a slow disk, or one that is shared
 BUSY = ("running", "waiting")  # figures of an engine that has something to do
 
 
@@ -87,15 +89,11 @@ class Member:
             idle_since=_since(model.idle_since, now) if idle and phase is Phase.RUNNING else None,
         )
 
-    def stuck(self, load_s: float, now: float) -> str | None:
-        """Why its loading is hopeless, if it is. load_s: that it may take."""
-        if self.model.phase is not Phase.LOADING:
-            return None
-        if now - self.load_began > load_s:
-            return (
-                f"not loaded within {load_s:g} s, and its worker was killed: where the disk is that slow, "
-                f"set MEDUSAQ_LOAD_S higher; log: {self.log}"
-            )
+    def stuck(self, now: float) -> str | None:
+        """Why its loading is hopeless, if it is."""
+        load_s = LOAD_S + self.model.need / LOAD_BYTES_PER_S
+        if self.model.phase is Phase.LOADING and now - self.load_began > load_s:
+            return f"not loaded within {load_s:.0f} s, and its worker was killed; log: {self.log}"
         return None
 
 

@@ -67,10 +67,10 @@ def up(
     settings = get_settings()
     if load is not None and not for_this_machine:
         raise BadInput("--load goes with --for-this-machine")
-    asked = model or settings.served or [settings.model or ""]
+    asked = model or [settings.model or ""]
     if for_this_machine:
         for one in asked:
-            _say(f"weights: {ensure_chosen(_path(one, settings), load)}")
+            _say(f"weights: {ensure_chosen(_path(one), load)}")
         settings = settings.model_copy(update={"weights": "for_this_machine"})
     chosen_flower = settings.flower_port if flower_port is None else flower_port
     served, budget = _within_memory(asked, memory, settings)
@@ -97,13 +97,13 @@ def up(
         _say("stopped")
 
 
-def _path(asked: str, settings: Settings) -> str | None:
+def _path(asked: str) -> str | None:
     """Of the file behind a name or path; None is the default model. Raises BadInput."""
     from engine.errors import RegisterError
     from engine.named_models import Register
 
     try:
-        return Register(settings.models).resolve(asked or None).path
+        return Register().resolve(asked or None).path
     except RegisterError as error:
         raise BadInput(error.message) from None
 
@@ -114,10 +114,9 @@ def _within_memory(
     """The models with what they need, and the bytes for all of them; nothing for one without a budget."""
     from cli import model_budget
 
-    given = memory is not None or settings.memory is not None
-    if len(asked) == 1 and not given:
+    if len(asked) == 1 and memory is None:
         return (), 0
-    budget, warning = model_budget.budget_of(settings, memory, model_budget.look_at_machine())
+    budget, warning = model_budget.budget_of(memory, model_budget.look_at_machine())
     if warning is not None:
         _say(warning)
     models = model_budget.served_models(asked, settings)

@@ -73,7 +73,6 @@ class Stack:
         self._settings = settings.model_copy(
             update={
                 "redis_url": self._redis_url,
-                **dict.fromkeys(("redis_ca", "redis_cert", "redis_cert_key")),
                 "host": LOOPBACK if options.private else settings.host,
                 "publish_address": None if options.private else settings.publish_address,
             }
@@ -93,7 +92,7 @@ class Stack:
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
         self._served, self._budget = options.served, options.budget
-        self._children = Children(self._env, self.logs, self._settings.metrics_port, self._drain_s)
+        self._children = Children(self._env, self.logs, self._settings.metrics_address, self._drain_s)
         self._pool = self._new_pool() if options.served else None
         tend = self._pool.tend if self._pool else None
         note = partial(write_restarts, self._state_dir)
@@ -206,7 +205,6 @@ class Stack:
     def _env(self) -> dict[str, str]:
         env = {
             "MEDUSAQ_REDIS_URL": self._redis_url,
-            **dict.fromkeys(("MEDUSAQ_REDIS_CA", "MEDUSAQ_REDIS_CERT", "MEDUSAQ_REDIS_CERT_KEY"), ""),
             "MEDUSAQ_HOST": self._host,
             "MEDUSAQ_PUBLISH_ADDRESS": self._settings.publish_address or "",
             "MEDUSAQ_PORT": str(self._port),

@@ -16,26 +16,26 @@ FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
 
 @dataclass(frozen=True)
 class Children:
-    """env: variables of all of them. metrics_port: the first, since all are on this machine; 0 is none.
+    """env: variables of all of them. metrics_address: of the first, the others have the ports after it.
 
     drain_s: that a worker has to end what it runs.
     """
 
     env: Mapping[str, str]
     logs: Path
-    metrics_port: int
+    metrics_address: str | None
     drain_s: float
 
     def service(self, name: str, *arguments: str) -> ChildSpec:
         # -P: a folder of the current directory must not pass for one of our packages
         argv = [sys.executable, "-P", "-m", "cli", name, *arguments]
-        own = {**self.env, "MEDUSAQ_METRICS_PORT": str(self._metrics_port(name))}
+        own = {**self.env, "MEDUSAQ_METRICS_ADDRESS": self._metrics_address(name)}
         return ChildSpec(name, argv, self.logs / f"{name}.log", own, 1, STOP_TIMEOUT_S)
 
     def worker(self, env: Mapping[str, str], place: int = 0) -> ChildSpec:
         """A model worker with these variables more. place: among several."""
         spec = self.service("worker")
-        own = {"MEDUSAQ_METRICS_PORT": str(self._metrics_port("worker", place))}
+        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", place)}
         return replace(
             spec,
             env={**spec.env, **own, **env},
@@ -43,11 +43,12 @@ class Children:
             model_exit=True,
         )
 
-    def _metrics_port(self, service: str, place: int = 0) -> int:
-        first = self.metrics_port
-        if not first or service not in ("worker", "io"):
-            return first
-        return first + 1 if service == "io" else first + place + (place > 0)
+    def _metrics_address(self, service: str, place: int = 0) -> str:
+        """Empty where it has none."""
+        if self.metrics_address is None or service not in ("worker", "io"):
+            return ""
+        host, _, first = self.metrics_address.rpartition(":")
+        return f"{host}:{int(first) + (1 if service == 'io' else place + (place > 0))}"
 
 
 def flower_keeps(db: Path) -> dict[str, str]:

@@ -59,7 +59,7 @@ class BatchDriver:
     """start() and stop() belong to the io worker's life."""
 
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileKeeper) -> None:
-        self._settings, self._store = settings, store
+        self._store = store
         self._files = files = keeper.objects
         self._patience = Patience(RETRY_S)
         self._token = uuid.uuid4().hex
@@ -180,7 +180,7 @@ class BatchDriver:
     def _room(self, workers: list[WorkerInfo], lane: str) -> int:
         """For bulk jobs of a lane: the one without a name is open to every worker."""
         able = [worker for worker in workers if lane in ("", worker.model)]
-        return room_for(able, self._settings.worker_lookahead)
+        return room_for(able)
 
     def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch

@@ -18,6 +18,7 @@ from tasks.claim import Unsent
 from tasks.database import Database
 from tasks.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.job import Priority
+from tasks.key import DEFAULT_MAX_FILES
 from tasks.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.scripts import answering, pairs
 
@@ -147,7 +148,7 @@ class BatchStore:
             "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
             "input_file_id": new.input_file_id,
             "owner": new.owner,
-            "max_files": self._settings.max_files,
+            "max_files": DEFAULT_MAX_FILES,
             "max_files_bytes": self._settings.max_files_bytes,
             "max_stored_bytes": self._settings.max_stored_bytes,
         }

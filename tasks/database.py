@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tasks.redis_clients import make_client
-from tasks.redis_options import tls_options
+from tasks.redis_options import RedisOptions
 from tasks.scripts import Scripts
 from tasks.settings import Settings
 
@@ -24,8 +24,9 @@ class Database:
     scripts: Scripts
 
     @classmethod
-    def connect(cls, settings: Settings) -> Database:
-        client = connect(settings)
+    def connect(cls, settings: Settings, timeout_s: float | None = None) -> Database:
+        """timeout_s: of Redis's answers; None is the one of its URL."""
+        client = connect(settings, timeout_s)
         return cls(settings, client, Scripts(client, settings.key_prefix))
 
     @property
@@ -42,17 +43,19 @@ class Database:
         self.redis.close()
 
 
-def connect(settings: Settings) -> redis.Redis:
-    """A client that answers or fails within redis_timeout_s, and reconnects once by itself.
+def connect(settings: Settings, timeout_s: float | None = None) -> redis.Redis:
+    """A client that answers or fails within timeout_s, and reconnects once by itself.
 
     It may send a command twice when the connection broke: every script is safe to repeat.
     """
+    options = RedisOptions.of(settings.redis_url)
+    within_s = options.timeout_s if timeout_s is None else timeout_s
     return make_client(
-        settings.redis_url,
+        options.address,
         decode_responses=True,
-        socket_timeout=settings.redis_timeout_s,
-        socket_connect_timeout=settings.redis_timeout_s,
+        socket_timeout=within_s,
+        socket_connect_timeout=within_s,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-        **tls_options(settings),
+        **options.tls,
     )

@@ -20,7 +20,26 @@ from tasks.settings import Settings
 from tasks.webhook import DeliveryStatus, new_secret
 
 ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
+KEPT = 5000  # ended deliveries of each status and owner, for looking back: Redis must hold them
 MOST_LOST = 50  # senders that a delivery may lose in a row, each waited for longer: half a day in all
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """timeout_s: of an attempt, from the look-up of the name to the head of the answer. retries_s: pauses
+    before each further attempt, those of the Standard Webhooks specification: three days in all.
+    """
+
+    timeout_s: float = 20.0
+    retries_s: tuple[float, ...] = (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
+
+    @property
+    def lease_s(self) -> float:
+        """How long a sender has a delivery to itself: longer than an attempt."""
+        return 2 * self.timeout_s
+
+
+SCHEDULE = Schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +130,18 @@ class Secrets:
 
 
 class DeliveryStore:
-    """Kept in a database."""
+    """Kept in a database. kept: ended deliveries of each status and owner."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, schedule: Schedule | None = None, kept: int = KEPT
+    ) -> None:
         self._run = database.scripts.run
         self._redis = database.redis
         self._ttl_ms = database.ttl_ms
         self._settings = settings
         self.prefix = database.prefix
-        self.lease_s = settings.webhook_lease_s
+        self.schedule = schedule or SCHEDULE
+        self._kept = kept
 
     # For those who ask
 
@@ -183,13 +205,13 @@ class DeliveryStore:
     def take(
         self, most: int, free: int, most_to_one: int, held: Mapping[tuple[str, str], int]
     ) -> tuple[list[Due], float | None]:
-        """Deliveries to attempt within lease_s, and the seconds until the next is due, where that is known.
+        """Deliveries to attempt within the schedule's lease, and seconds until the next is due, where known.
 
         free: how many the caller can send besides what it does. held: those that it is sending, by owner and
         host. At most most_to_one go to a host; of either an owner gets its share (tasks/webhook_slots.py).
         """
         arguments = {
-            "lease_ms": round(self.lease_s * 1000),
+            "lease_ms": round(self.schedule.lease_s * 1000),
             "most": most,
             "free": free,
             "most_to_one": most_to_one,
@@ -223,7 +245,7 @@ class DeliveryStore:
         return bool(self._run("webhooks/attempt_done", arguments, json.dumps(noted, ensure_ascii=False)))
 
     def _bounds(self) -> dict[str, int]:
-        return {"ttl_ms": self._ttl_ms, "kept": self._settings.webhook_log}
+        return {"ttl_ms": self._ttl_ms, "kept": self._kept}
 
     def _load(self, ids: Sequence[str], owner: str, object_id: str | None = None) -> list[Delivery]:
         """Those of them that there are, and are the owner's."""

@@ -19,6 +19,7 @@ from tasks.job import Priority
 from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import WorkerInfo
+from tasks.settings import lookahead
 
 LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
 REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second
@@ -27,9 +28,9 @@ MOST_IN_HAND = 16  # of one owner, in all lanes: a chunk is megabytes
 MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
 
 
-def room_for(workers: Sequence[WorkerInfo], lookahead: int) -> int:
+def room_for(workers: Sequence[WorkerInfo]) -> int:
     """Bulk jobs to keep outstanding: what runs, as much again to be claimed next, and the refill."""
-    return max(LEAST_ROOM, 2 * sum(worker.slots + lookahead for worker in workers) + REFILL)
+    return max(LEAST_ROOM, 2 * sum(worker.slots + lookahead(worker.slots) for worker in workers) + REFILL)
 
 
 class Dispatcher:

@@ -20,12 +20,11 @@ def load_engine(settings: Settings) -> tuple[EngineService, str]:
     """
     module, _, function = settings.engine_factory.partition(":")
     try:
-        chosen = Register(settings.models).resolve(settings.model)
-        fields = {name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__}
-        fields["model"] = chosen.path
-        for name in ("heads", "chat_template"):
-            if fields.get(name, "") is None:
-                fields[name] = getattr(chosen, name)
+        chosen = Register().resolve(settings.model)
+        fields = {name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
+        fields |= {"model": chosen.path, "chat_template": chosen.chat_template}
+        if settings.heads is None:
+            fields["heads"] = chosen.heads
         config = EngineConfig(**fields)
         service: EngineService = getattr(importlib.import_module(module), function)(config)
     except Exception as error:  # whatever it is, Celery would swallow it and wait for ever

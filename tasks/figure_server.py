@@ -1,4 +1,4 @@
-"""A worker's own `/metrics`, where MEDUSAQ_METRICS_PORT asks for it.
+"""A worker's own `/metrics`, where MEDUSAQ_METRICS_ADDRESS asks for it.
 
 Gateways have its figures from Redis, and so lack them while that is away.
 """

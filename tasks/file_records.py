@@ -13,6 +13,7 @@ from typing import Any
 from tasks import ids
 from tasks.database import Database
 from tasks.errors import FileInUse, FileNotFound, FileStoreUnavailable, IdempotencyConflict
+from tasks.key import DEFAULT_MAX_FILES
 from tasks.script_answers import IDEMPOTENCY_TTL_MS, files_full
 from tasks.scripts import answering, pairs
 
@@ -108,14 +109,13 @@ class FileRecords:
         owner: who must have room for a file of most_bytes, which is reserved meanwhile; "" asks nobody.
         Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
-        s = self._settings
         arguments = {
             "id": file_id,
             "lease_ms": WRITER_LEASE_MS,
             "owner": owner,
             "most_bytes": most_bytes,
-            "max_files": s.max_files,
-            "max_files_bytes": s.max_files_bytes,
+            "max_files": DEFAULT_MAX_FILES,
+            "max_files_bytes": self._settings.max_files_bytes,
         }
         answer, *told = self._scripts.run("files/begin", arguments)
         if answer == "removing":

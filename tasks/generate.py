@@ -9,6 +9,7 @@ Once the model is loaded, the queues of its name are added to these.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from celery import signals
@@ -18,6 +19,7 @@ from tasks.app import app, settings
 from tasks.consumer import WakingConsumer
 from tasks.engine_loader import load_engine, refuses_all
 from tasks.errors import JobFailed
+from tasks.heartbeat import TAKES_TURNS
 from tasks.job import Priority
 from tasks.logs import about
 from tasks.model_worker import ModelWorker
@@ -57,7 +59,8 @@ def _ready(sender: WakingConsumer, **_: object) -> None:
 def _drain(sig: str = "SIGTERM", **_: object) -> None:
     """Runs in the signal handler, so it may only set numbers and write to the pipe."""
     if _worker is not None:
-        _worker.heartbeat.drain(settings.swap_drain_s if sig == "SIGINT" else None)
+        swap = sig == "SIGINT" and TAKES_TURNS in os.environ
+        _worker.heartbeat.drain(settings.swap_drain_s if swap else None)
     if _consumer is not None:
         _consumer.wake()
 

@@ -51,17 +51,15 @@ class Guard:
         allowed: Iterable[Network] = (),
         denied: Iterable[Network] = (),
         *,
-        allow_all: bool = False,
         resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._allowed = tuple(allowed)
         self._denied = tuple(denied)
-        self._allow_all = allow_all
         self._resolve = resolve
 
     @classmethod
     def of(cls, settings: Settings) -> Guard:
-        return cls(settings.webhook_allow, settings.webhook_deny, allow_all=settings.webhook_allow_private)
+        return cls(settings.webhook_allow, settings.webhook_deny)
 
     def check_literal(self, host: str) -> None:
         """Raise TargetRefused where it is known without asking a name server; names pass."""
@@ -98,8 +96,8 @@ class Guard:
         inner = embedded(address)
         if any(each in network for each in (address, *inner) for network in self._denied):
             return False
-        if self._allow_all or interface:
-            return self._allow_all
+        if interface:  # link-local: never beyond this machine's own networks
+            return False
         if any(address in network for network in self._allowed):
             return address not in NAT64 or self._may_reach(str(inner[0]))
         if any(address in network for network in NOT_PUBLIC):

@@ -22,6 +22,8 @@ from tasks.store import Beat, JobStore
 
 log = logging.getLogger(__name__)
 
+TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other models wait for
+
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -126,7 +128,7 @@ class Heartbeat:
                 if away:
                     log.warning("heartbeat: Redis is back")
                 away = False
-            if self._stopping.wait(self._settings.heartbeat_ms / 1000):
+            if self._stopping.wait(self._settings.heartbeat_s):
                 return
 
     def _beat(self) -> None:

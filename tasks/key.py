@@ -9,6 +9,7 @@ from enum import StrEnum
 NOBODY = "anonymous"  # whose work it is where no keys are used
 DEFAULT_MAX_JOBS = 10_000
 DEFAULT_MAX_BATCHES = 1000
+DEFAULT_MAX_FILES = 100_000  # whose records Redis must hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Limits:
     """Of one key; None is without limit. weight: its share of the workers for bulk work.
 
     max_jobs: waiting or running at the same time, lines of batches aside. max_batches: that have not ended.
-    max_files, max_files_bytes and max_stored_bytes, of records in Redis: None is what the settings say.
+    max_files: None is DEFAULT_MAX_FILES, which holds for all callers without a key, too. max_files_bytes and
+    max_stored_bytes, of records in Redis: None is what the settings say.
     """
 
     requests_per_minute: int | None = None

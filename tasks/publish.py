@@ -33,7 +33,7 @@ CONNECTING = {
 
 
 class Publisher:
-    """Thread-safe. Fails within a few redis_timeout_s, never hangs."""
+    """Thread-safe. Fails within a few time-outs of Redis, never hangs."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app

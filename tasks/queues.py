@@ -14,7 +14,7 @@ from redis.retry import Retry
 
 from tasks.job import Priority
 from tasks.queue_names import IO_QUEUE, QUEUES
-from tasks.redis_options import tls_options
+from tasks.redis_options import RedisOptions
 from tasks.sentinel import SentinelUrl
 from tasks.settings import Settings
 
@@ -59,7 +59,7 @@ def make_app(settings: Settings) -> Celery:
         **_broker(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
-        broker_connection_timeout=settings.redis_timeout_s,
+        broker_connection_timeout=RedisOptions.of(settings.redis_url).timeout_s,
         broker_channel_error_retry=True,  # Redis refuses writes for a while: no replica, a full disk
         task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
         task_default_queue=QUEUES[Priority.INTERACTIVE],
@@ -86,9 +86,10 @@ def make_app(settings: Settings) -> Celery:
 
 def _broker(settings: Settings) -> dict[str, Any]:
     """Where Celery's messages go, and how."""
+    redis = RedisOptions.of(settings.redis_url)
     timeouts = {
-        "socket_timeout": settings.redis_timeout_s,
-        "socket_connect_timeout": settings.redis_timeout_s,
+        "socket_timeout": redis.timeout_s,
+        "socket_connect_timeout": redis.timeout_s,
         "socket_keepalive": True,
     }
     options = {
@@ -99,10 +100,10 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         **timeouts,
     }
-    tls = tls_options(settings)
-    found, url = SentinelUrl.of(settings.redis_url), settings.redis_url
+    found, url = SentinelUrl.of(redis.address), redis.address
     if found is not None:
-        asking = found.finder_options(timeouts | tls) | {"retry": Retry(NoBackoff(), 0)}  # the next is asked
+        asking = found.finder_options(timeouts | redis.tls)
+        asking["retry"] = Retry(NoBackoff(), 0)  # the next is asked
         options |= {"master_name": found.service, "sentinel_kwargs": asking}
         url = found.broker_url()
-    return {"broker_url": url, "broker_use_ssl": tls or None, "broker_transport_options": options}
+    return {"broker_url": url, "broker_use_ssl": redis.tls or None, "broker_transport_options": options}

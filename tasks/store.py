@@ -87,8 +87,9 @@ class Page:
 class JobStore:
     """Thread-safe; one per process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.db = Database.connect(settings)
+    def __init__(self, settings: Settings, timeout_s: float | None = None) -> None:
+        """timeout_s: of Redis's answers; None is the one of its URL."""
+        self.db = Database.connect(settings, timeout_s)
         self._settings = settings
         self._redis = self.db.redis
         self._prefix = self.db.prefix

@@ -24,7 +24,7 @@ import prometheus_client
 import redis
 
 from tasks.database import Database
-from tasks.deliveries import Attempt, DeliveryStore, Due
+from tasks.deliveries import Attempt, DeliveryStore, Due, Schedule
 from tasks.errors import AddressBusy, StoreUnavailable, TargetRefused
 from tasks.figures import REGISTRY
 from tasks.guard import Guard
@@ -62,9 +62,16 @@ T = TypeVar("T")
 class WebhookSender:
     """start() and stop() belong to the io worker's life."""
 
-    def __init__(self, settings: Settings, database: Database, guard: Guard | None = None) -> None:
-        self._settings, self._database = settings, database
-        self._deliveries = DeliveryStore(database, settings)
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        guard: Guard | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self._database = database
+        self._deliveries = DeliveryStore(database, settings, schedule)
+        self._schedule = self._deliveries.schedule
         self._guard = guard or Guard.of(settings)
         self._tls = httpx.create_ssl_context()
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -166,10 +173,10 @@ class WebhookSender:
     # One delivery
 
     async def _deliver(self, due: Due) -> None:
-        until = time.monotonic() + self._deliveries.lease_s
+        until = time.monotonic() + self._schedule.lease_s
         try:
             attempt = await self._attempt(due)
-            status, delay_s = outcome(attempt, due.tries, self._settings.webhook_retries_s)
+            status, delay_s = outcome(attempt, due.tries, self._schedule.retries_s)
             ATTEMPTS.labels(status.value).inc()
             while not await self._noted(due, attempt, status, delay_s):
                 if time.monotonic() > until:
@@ -184,8 +191,8 @@ class WebhookSender:
     async def _attempt(self, due: Due) -> Attempt:
         """Raises StoreUnavailable, with nothing sent."""
         status_code = error = retry_after_s = None
-        target, limit_s = target_of(due.url), self._settings.webhook_timeout_s
-        keys = await self._keys(due.owner, self._deliveries.lease_s - limit_s)
+        target, limit_s = target_of(due.url), self._schedule.timeout_s
+        keys = await self._keys(due.owner, self._schedule.lease_s - limit_s)
         began = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
@@ -241,7 +248,7 @@ class WebhookSender:
         self, due: Due, target: Target, addresses: Sequence[str], headers: Mapping[str, str]
     ) -> Answer:
         """The answer of the first address to which there is a connection."""
-        wait_s = self._settings.webhook_timeout_s / 2
+        wait_s = self._schedule.timeout_s / 2
         *others, last = addresses
         for address in others:
             with contextlib.suppress(*NO_CONNECTION):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
 
 from tests.workers import wait_until
 
+LOOPBACK = [ip_network("127.0.0.0/8"), ip_network("::1/128")]  # where the receivers are
 Answers = Callable[["Received"], tuple[int, dict[str, str]]]
 
 

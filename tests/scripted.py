@@ -19,10 +19,10 @@ and, unless decoding is normal:
     faster=2      the delay divided by this
     differs=1     another text
 
-MEDUSAQ_SCRIPTED_DRAFT_SOURCES names the draft sources, as in "medusa,lookup" (default: none).
-MEDUSAQ_SCRIPTED_MODEL is the model's name (default: scripted).
-MEDUSAQ_SCRIPTED_LOG names a file that gets a line "start ID" and "end ID REASON" per request.
-MEDUSAQ_SCRIPTED_LOAD_ERROR makes load() fail with this message.
+SCRIPTED_DRAFT_SOURCES names the draft sources, as in "medusa,lookup" (default: none).
+SCRIPTED_MODEL is the model's name (default: scripted).
+SCRIPTED_LOG names a file that gets a line "start ID" and "end ID REASON" per request.
+SCRIPTED_LOAD_ERROR makes load() fail with this message.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from engine.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-LOG = os.environ.get("MEDUSAQ_SCRIPTED_LOG")
-DRAFT_SOURCES = tuple(filter(None, os.environ.get("MEDUSAQ_SCRIPTED_DRAFT_SOURCES", "").split(",")))
-LOAD_ERROR = os.environ.get("MEDUSAQ_SCRIPTED_LOAD_ERROR")
-MODEL_NAME = os.environ.get("MEDUSAQ_SCRIPTED_MODEL", "scripted")
+LOG = os.environ.get("SCRIPTED_LOG")
+DRAFT_SOURCES = tuple(filter(None, os.environ.get("SCRIPTED_DRAFT_SOURCES", "").split(",")))
+LOAD_ERROR = os.environ.get("SCRIPTED_LOAD_ERROR")
+MODEL_NAME = os.environ.get("SCRIPTED_MODEL", "scripted")
 CONTEXT_LENGTH = 2048
 SPECULATIVE = ("steps", "drafted", "faster", "differs")
 

@@ -16,7 +16,8 @@ import yaml
 
 from cli.main import app
 from tasks.registry import Registry, WorkerInfo
-from tasks.settings import ENV_PREFIX, Settings
+from tasks.setting_names import ENV_PREFIX
+from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.workers import Workers, environment, wait_until
 
@@ -198,7 +199,7 @@ def test_the_gateway_and_the_io_worker_share_the_files_and_may_write_them() -> N
 def test_who_takes_work_and_who_sends_it_on_agree_what_it_may_be_and_where_webhooks_may_lead() -> None:
     names = ("MAX_BODY_BYTES", "MAX_BATCH_LINES", "DEFAULT_MAX_TOKENS")
     said = [f"MEDUSAQ_{name}" for name in names]
-    said += [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "ALLOW_PRIVATE")]
+    said += [f"MEDUSAQ_WEBHOOK_{name}" for name in ("SECRETS", "ALLOW", "DENY")]
     gateway, io = (SERVICES[name]["environment"] for name in ("gateway", "io"))
     assert [gateway[name] for name in said] == [io[name] for name in said]
 

@@ -17,7 +17,8 @@ from flower.options import default_options
 from api.app import create_app
 from cli.main import app
 from tasks.sentinel import DEFAULT_PORT
-from tasks.settings import ENV_PREFIX, Settings
+from tasks.setting_names import ENV_PREFIX
+from tasks.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 KUBERNETES_FOLDER = ROOT / "deploy" / "kubernetes"

@@ -17,13 +17,15 @@ from pydantic import SecretStr
 
 from tasks.queue_names import IO_QUEUE, QUEUES
 from tasks.registry import Registry
-from tasks.settings import ENV_PREFIX, Settings
+from tasks.setting_names import ENV_PREFIX
+from tasks.settings import Settings
 from tasks.store import JobStore
 
 ROOT = Path(__file__).parent.parent
 SCRIPTED = "tests.scripted:load"
 START_TIMEOUT_S = 30.0
-BE_WORKER = "import sys; from cli.services import celery_worker; celery_worker(*sys.argv[1:])"
+BE_WORKER = """import sys; from tests.tuned import tune; tune()
+from cli.services import celery_worker; celery_worker(*sys.argv[1:])"""
 WORKER = [sys.executable, "-c", BE_WORKER, "-P", "threads", "-l", "INFO"]
 QUIET = ["--without-mingle", "--without-gossip"]  # nothing here needs to hear of other workers
 # As in a container: each start has the same host name and process id. Its end kills what is in it.
@@ -94,7 +96,7 @@ class Workers:
 
     def gateway(self, settings: Settings, env: Mapping[str, str] | None = None) -> Worker:
         """As `medusaq gateway`; it answers some time later."""
-        return self._start([sys.executable, "-m", "cli", "gateway"], settings, env or {})
+        return self._start([sys.executable, "-m", "tests.tuned", "gateway"], settings, env or {})
 
     def close(self) -> None:
         for worker in self.all:

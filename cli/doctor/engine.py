@@ -93,7 +93,7 @@ def model(settings: Settings) -> Iterator[Finding]:
     from engine.named_models import Register
 
     try:
-        chosen = Register(settings.models).resolve(settings.model)
+        chosen = Register().resolve(settings.model)
         path = chosen.path or default_model_path()
         shape = read_shape(path)
     except ModelLoadError as error:

@@ -64,9 +64,7 @@ def _mend(error: redis.RedisError) -> str:
     if isinstance(error, redis.AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         return "put the password into MEDUSAQ_REDIS_URL: redis://:PASSWORD@HOST:PORT/0"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return (
-            "set MEDUSAQ_REDIS_CA to a file of the certificates that vouch for it, under the name in the URL"
-        )
+        return "add ?ssl_ca_certs=FILE to MEDUSAQ_REDIS_URL: certificates that vouch for the host in it"
     if "LOADING" in text or isinstance(error, redis.BusyLoadingError):
         return "wait: it is reading its log"
     if isinstance(error, redis.TimeoutError):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 from cli.doctor.findings import Finding, fail, ok, warn
 from cli.errors import CliError
 from tasks.errors import SettingsError, StoreUnavailable
-from tasks.settings import ENV_PREFIX, Settings, get_settings
+from tasks.setting_names import ENV_FILE, ENV_PREFIX, env_file, unknown_names
+from tasks.settings import Settings, get_settings
 
-ENV_FILE = Path(".env")
 OURS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
-ALSO_OURS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}  # of the command
 
 
 def settings_or_findings() -> tuple[Settings, list[Finding]]:
@@ -24,7 +21,7 @@ def settings_or_findings() -> tuple[Settings, list[Finding]]:
         get_settings.cache_clear()
         return get_settings(), [ok("settings", "all of them can be taken")]
     except SettingsError as error:
-        mend = "correct it in the environment or in .env; docs/reference/settings.md has all settings"
+        mend = "correct it in the environment or in .env; docs/reference/settings.md lists the settings"
         found = [fail("settings", line, mend) for line in str(error).split("; MEDUSAQ_")]
         found = [found[0], *(fail("settings", f"MEDUSAQ_{each.what}", mend) for each in found[1:])]
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
@@ -62,23 +59,18 @@ def bind_flower(settings: Settings) -> Iterator[Finding]:
         yield ok("address of flower", f"Flower may listen on {settings.host}")
 
 
-def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def variables() -> Iterator[Finding]:
     """Names that mean nothing, and values of .env that the environment hides."""
     try:
-        from_file = _env_file()
+        from_file, unknown = env_file(), unknown_names(Settings.model_fields)
     except (OSError, UnicodeDecodeError) as error:
         what = f".env cannot be read: {error}"
         yield fail("variables", what, "make it readable, as UTF-8 text, for the user that runs this")
         return
-    surprises = 0
-    for place, names in (("the environment", environment), (".env", from_file)):
-        for name in sorted(names):
-            if name.upper().startswith(ENV_PREFIX) and name.upper() not in OURS | ALSO_OURS:
-                near = difflib.get_close_matches(name.upper(), OURS, 1)
-                mend = f"did you mean {near[0]}?" if near else f"remove it from {place}"
-                yield warn("variables", f"{name} in {place} is no setting and has no effect", mend)
-                surprises += 1
-    upper = {name.upper(): value for name, value in environment.items()}
+    for one in unknown:
+        yield warn("variables", f"{one.name} in {one.place} is no setting and has no effect", one.hint)
+    surprises = len(unknown)
+    upper = {name.upper(): value for name, value in os.environ.items()}
     for name, value in sorted(from_file.items()):
         if name.upper() in OURS and upper.get(name.upper(), value) != value:
             what = f"{name.upper()} in .env has no effect: the environment has another value"
@@ -91,22 +83,12 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         yield ok("variables", f"every MEDUSAQ_ variable is a setting{read}")
 
 
-def _env_file() -> dict[str, str]:
-    """As the settings read it."""
-    from dotenv import dotenv_values
-
-    if not ENV_FILE.exists():
-        return {}
-    ENV_FILE.read_text(encoding="utf-8")  # which raises what the other keeps to itself
-    return {name: value or "" for name, value in dotenv_values(ENV_FILE).items()}
-
-
 def engine_settings(settings: Settings) -> Iterator[Finding]:
     """Combinations that only the engine refuses."""
     from engine import EngineConfig
 
     try:
-        EngineConfig(**{name: getattr(settings, name) for name in EngineConfig.__dataclass_fields__})
+        EngineConfig(**{name: value for name, value in settings if name in EngineConfig.__dataclass_fields__})
     except ValueError as error:
         yield fail(
             "settings", f"the engine refuses them: {error}", "change one of the two in the environment"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,7 @@ from tasks.settings import Settings
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.workers import ROOT, Workers, environment, wait_until
 
-UVICORN = [sys.executable, "-m", "uvicorn", "api.app:create_app", "--factory", "--host", "127.0.0.1"]
+UVICORN = [sys.executable, "-m", "uvicorn", "tests.tuned:create_app", "--factory", "--host", "127.0.0.1"]
 BOUNDED = ["--http", "api.http_protocol:BoundedHttp", "--ws", "none"]
 BODY_LIMIT = 4096
 
@@ -23,10 +23,17 @@ BODY_LIMIT = 4096
 class GatewayProcess:
     """uvicorn with the factory, as `medusaq gateway` runs it; `http` is a client to it.
 
-    options: more of uvicorn's. socket: a Unix socket to listen on, in place of a port.
+    options: more of uvicorn's. socket: a Unix socket to listen on, in place of a port. env: more variables.
     """
 
-    def __init__(self, settings: Settings, folder: Path, *options: str, socket: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        *options: str,
+        socket: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         port = free_port()
         self.log = folder / f"gateway{port}.log"
         with self.log.open("wb") as out:
@@ -40,7 +47,7 @@ class GatewayProcess:
                     *(["--uds", str(socket)] if socket else []),
                 ],
                 cwd=ROOT,
-                env=environment(settings),
+                env={**environment(settings), **(env or {})},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
@@ -69,12 +76,20 @@ class GatewayProcess:
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
     """Replaces `settings` for the tests of a module, which share a gateway."""
-    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT, max_wait_s=20)
+    return fast_settings(redis_server, max_body_bytes=BODY_LIMIT)
 
 
 @pytest.fixture(scope="module")
-def gateway(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(gateway_settings, tmp_path_factory.mktemp("gateway"))
+def gateway_env() -> dict[str, str]:
+    """More variables for the gateway."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    gateway_settings: Settings, gateway_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(gateway_settings, tmp_path_factory.mktemp("gateway"), env=gateway_env)
     yield process
     assert process.stop() in (0, -15)
 
@@ -92,7 +107,7 @@ def worker_with_heads(
     gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workers]:
     workers = Workers(tmp_path_factory.mktemp("workers"))
-    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa,lookup"})
+    workers.model(gateway_settings, env={"SCRIPTED_DRAFT_SOURCES": "medusa,lookup"})
     yield workers
     workers.close()
 

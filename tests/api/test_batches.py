@@ -30,7 +30,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return fast_settings(redis_server, max_wait_s=20, files=str(tmp_path_factory.mktemp("files")))
+    return fast_settings(redis_server, files=str(tmp_path_factory.mktemp("files")))
 
 
 @pytest.fixture(scope="module")

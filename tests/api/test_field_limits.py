@@ -24,6 +24,7 @@ from tasks.webhook import MAX_URL
 from tests.api.forms import FILE, FORM, PURPOSE, form
 from tests.scripted import CONTEXT_LENGTH
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
@@ -35,7 +36,12 @@ EVENTS = {"job": ["job.failed"], "batch": ["batch.failed"]}  # which do not come
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, max_wait_s=WAIT_S)
+    return fast_settings(redis_server)
+
+
+@pytest.fixture(scope="module")
+def gateway_env() -> dict[str, str]:
+    return constants({"api.inputs.MOST_WAIT_S": WAIT_S})
 
 
 def metadata(count: int = 1, key: int = 1, value: int = 1) -> dict[str, str]:

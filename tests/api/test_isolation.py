@@ -25,7 +25,9 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.api.forms import form
+from tests.receivers import LOOPBACK
 from tests.servers import RedisServer, fast_settings, free_port
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -83,12 +85,12 @@ class Two:
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, max_wait_s=20, webhook_allow_private=True, webhook_retries_s=[])
+    return fast_settings(redis_server, webhook_allow=LOOPBACK)
 
 
 @pytest.fixture(scope="module")
 def two(gateway: GatewayProcess, gateway_settings: Settings, model_worker: Workers) -> Iterator[Two]:
-    model_worker.io(gateway_settings)
+    model_worker.io(gateway_settings, constants({"tasks.deliveries.SCHEDULE": {"retries_s": []}}))
     store = JobStore(gateway_settings)
     secrets = [KeyStore(store.db).create(name, Limits())[1] for name in ("first", "second", "third")]
     store.close()

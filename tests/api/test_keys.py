@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import httpx
 import openai
@@ -16,6 +16,7 @@ from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.api.forms import FILE, FORM, PURPOSE, form
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -61,12 +62,12 @@ def open_settings(redis_server: RedisServer) -> Settings:
 
 
 @pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Settings], GatewayProcess]]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GatewayProcess]]:
     """Starts a gateway of the test's own."""
     started: list[GatewayProcess] = []
 
-    def gateway_for(settings: Settings) -> GatewayProcess:
-        started.append(GatewayProcess(settings, tmp_path_factory.mktemp("gateway")))
+    def gateway_for(settings: Settings, env: Mapping[str, str] | None = None) -> GatewayProcess:
+        started.append(GatewayProcess(settings, tmp_path_factory.mktemp("gateway"), env=env))
         return started[-1]
 
     yield gateway_for
@@ -275,8 +276,8 @@ def test_an_online_request_has_all_its_choices_or_none(
     keys.close()
 
 
-def test_requests_open_at_once(open_settings: Settings, start: Callable[[Settings], GatewayProcess]) -> None:
-    own = start(open_settings.model_copy(update={"max_open_requests": 2}))
+def test_requests_open_at_once(open_settings: Settings, start: Callable[..., GatewayProcess]) -> None:
+    own = start(open_settings, env=constants({"api.open_requests.MOST_OPEN": 2}))
     keys = Keys(open_settings)
     client, other = keys.client(own), keys.client(own)
     job = client.post("/v1/jobs", json=JOB).json()["id"]

@@ -17,6 +17,7 @@ from openai import OpenAI
 from tasks.settings import Settings
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -27,7 +28,7 @@ MARGIN_S = 20.0  # for processes that share two cores with other tests
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, online_result_ttl_s=60)
+    return fast_settings(redis_server)
 
 
 def opened(gateway: GatewayProcess, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
@@ -112,9 +113,11 @@ def test_an_answered_request_cancels_nothing(client: OpenAI, http: httpx.Client)
 
 @pytest.fixture
 def own_gateway(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
-    """A gateway with settings of the test's own, and these."""
-    settings = fast_settings(redis_server, **request.param)
-    process = GatewayProcess(settings, tmp_path)
+    """A gateway with settings of the test's own, and these settings and constants."""
+    chosen = dict(request.param)
+    env = constants(chosen.pop("constants", {}))
+    settings = fast_settings(redis_server, **chosen)
+    process = GatewayProcess(settings, tmp_path, env=env)
     with OpenAI(base_url=f"{process.url}/v1", api_key="x", max_retries=0, timeout=20) as client:
         yield settings, process, client
     process.stop()
@@ -155,7 +158,7 @@ def test_without_a_worker_there_is_no_answer(own_gateway: Any) -> None:
     assert gateway.http.get("/v1/jobs").json()["data"] == []
 
 
-@pytest.mark.parametrize("own_gateway", [{"online_result_ttl_s": 1}], indirect=True)
+@pytest.mark.parametrize("own_gateway", [{"constants": {"api.running.KEEP_S": 1}}], indirect=True)
 def test_records_of_online_jobs_go_soon(own_gateway: Any, workers: Workers) -> None:
     settings, gateway, client = own_gateway
     workers.model(settings)

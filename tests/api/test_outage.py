@@ -26,7 +26,7 @@ pytestmark = pytest.mark.stack
 
 @pytest.fixture
 def outage_settings(own_redis: RedisServer) -> Settings:
-    return fast_settings(own_redis, redis_timeout_s=1.0)
+    return fast_settings(own_redis, redis_url=own_redis.within(1))
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_stream_survives_an_outage(
     own_redis: RedisServer, tmp_path: Path, workers: Workers, frozen: bool
 ) -> None:
     """It pauses, and then goes on where it was."""
-    settings = fast_settings(own_redis, redis_timeout_s=1.0)
+    settings = fast_settings(own_redis, redis_url=own_redis.within(1))
     gateway = GatewayProcess(settings, tmp_path)
     workers.model(settings)
     body = {"prompt": "é 🌱 ab stream=20 delay=6", "stream": True, "logprobs": 0}

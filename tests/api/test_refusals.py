@@ -50,7 +50,7 @@ def test_a_refusal_is_the_same(error: dict[str, Any], status: int, param: str) -
     )
     online = failure(job)
     assert online is not None
-    assert (response["status_code"], respond(online, 1).status_code) == (status, status)
+    assert (response["status_code"], respond(online).status_code) == (status, status)
     assert response["body"] == error_object(online)
     assert response["body"]["error"]["param"] == param
 

@@ -271,9 +271,9 @@ async def _ask_once_a_second(settings: Settings) -> None:
             asked.append(key_ids)
             return super().revoked(key_ids)
 
-    keys = Counting(store)
+    keys = Counting(store.db)
     ids = [keys.create(f"{n}", Limits())[0].id for n in range(3)]
-    requests = OpenRequests(keys, most=100)
+    requests = OpenRequests(keys)
     requests.start()
     await asyncio.sleep(1.5 * CHECK_S)
     assert asked == [], "nothing is open"

@@ -23,6 +23,7 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 from tests.workers import Workers
 
 pytestmark = pytest.mark.stack
@@ -56,7 +57,12 @@ EXPLAINED = (
 
 @pytest.fixture(scope="module")
 def gateway_settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(redis_server, max_wait_s=LONGEST_WAIT_S)
+    return fast_settings(redis_server)
+
+
+@pytest.fixture(scope="module")
+def gateway_env() -> dict[str, str]:
+    return constants({"api.inputs.MOST_WAIT_S": LONGEST_WAIT_S})
 
 
 @pytest.fixture(scope="module")

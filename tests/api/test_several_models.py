@@ -21,7 +21,7 @@ from tests.workers import Workers, wait_until
 pytestmark = pytest.mark.stack
 
 ONE, TWO = "one", "two"
-HEADS = {"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa"}
+HEADS = {"SCRIPTED_DRAFT_SOURCES": "medusa"}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def workers_of_both(
 ) -> Iterator[Workers]:
     """The second has heads."""
     workers = Workers(tmp_path_factory.mktemp("workers"))
-    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_MODEL": ONE})
-    workers.model(gateway_settings, env={"MEDUSAQ_SCRIPTED_MODEL": TWO} | HEADS)
+    workers.model(gateway_settings, env={"SCRIPTED_MODEL": ONE})
+    workers.model(gateway_settings, env={"SCRIPTED_MODEL": TWO} | HEADS)
     workers.io(gateway_settings)
     yield workers
     workers.close()
@@ -174,18 +174,18 @@ def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
 def test_a_default_model_answers_what_names_none(
     redis_server: RedisServer, workers: Workers, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    settings = fast_settings(redis_server, default_model=TWO, max_wait_s=20)
+    settings = fast_settings(redis_server, default_model=TWO)
     gateway = GatewayProcess(settings, tmp_path_factory.mktemp("gateway"))
     try:
         workers.io(settings)
-        workers.model(settings, env={"MEDUSAQ_SCRIPTED_MODEL": ONE})
+        workers.model(settings, env={"SCRIPTED_MODEL": ONE})
         http = gateway.http
         wait_until(lambda: http.get("/readyz").status_code == 200)
         refused = run(http)
         assert refused.status_code == 404
         said = "model: no live worker serves 'two', which MEDUSAQ_DEFAULT_MODEL says; known: one"
         assert error(refused)["message"] == said
-        workers.model(settings, env={"MEDUSAQ_SCRIPTED_MODEL": TWO})
+        workers.model(settings, env={"SCRIPTED_MODEL": TWO})
         wait_until(lambda: run(http).status_code == 200)
         assert run(http).json()["model"] == TWO
         assert run(http, model=ONE).json()["model"] == ONE

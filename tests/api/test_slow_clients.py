@@ -6,7 +6,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tests.api.forms import FORM, PURPOSE, form, left_behind
 from tests.api.hasty_http import SOON_S
 from tests.api.raw_http import Memory, connect, is_closed, read_answer, repeated, reset, send
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
@@ -37,13 +38,12 @@ def gateway_settings(redis_server: RedisServer) -> Settings:
 
 @pytest.fixture(scope="module")
 def start(gateway_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts a gateway with a protocol of hasty_http and these settings."""
+    """Starts a gateway with a protocol of hasty_http and these variables more."""
     started: list[GatewayProcess] = []
 
-    def start(protocol: str, **settings: object) -> GatewayProcess:
-        chosen = gateway_settings.model_copy(update=settings)
+    def start(protocol: str, env: Mapping[str, str] | None = None) -> GatewayProcess:
         http = ["--http", f"tests.api.hasty_http:{protocol}"]
-        started.append(GatewayProcess(chosen, tmp_path_factory.mktemp("gateway"), *http))
+        started.append(GatewayProcess(gateway_settings, tmp_path_factory.mktemp("gateway"), *http, env=env))
         return started[-1]
 
     yield start
@@ -164,7 +164,7 @@ def get(path: str, headers: str = "") -> bytes:
 
 def test_a_client_that_leaves_with_requests_sent_ahead(start: Start) -> None:
     """What it waited for is given up, though it was not its last request."""
-    gateway = start("BoundedHttp", max_open_requests=1)
+    gateway = start("BoundedHttp", constants({"api.open_requests.MOST_OPEN": 1}))
     job = gateway.http.post("/v1/jobs", json={"prompt": "hi"}).json()["id"]
     with connect(gateway) as connection:
         send(

@@ -42,7 +42,7 @@ def traced(
     tmp_path: Path,
 ) -> Iterator[GatewayProcess]:
     """A gateway, a model worker and an io worker that send to the collector."""
-    workers.model(settings, env={"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa"})
+    workers.model(settings, env={"SCRIPTED_DRAFT_SOURCES": "medusa"})
     workers.io(settings)
     gateway = GatewayProcess(settings, tmp_path)
     yield gateway

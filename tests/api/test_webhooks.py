@@ -19,6 +19,7 @@ from tasks.webhook import new_secret
 from tests.api.conftest import GatewayProcess
 from tests.receivers import Receiver, receiving, status
 from tests.servers import RedisServer, fast_settings
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 pytestmark = pytest.mark.stack
@@ -30,11 +31,8 @@ URL = "https://example.com/hook"
 def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return fast_settings(
         redis_server,
-        max_wait_s=20,
         files=str(tmp_path_factory.mktemp("files")),
         webhook_allow=["127.0.0.1/32"],
-        webhook_retries_s=[0.05],
-        webhook_timeout_s=2.0,
     )
 
 
@@ -62,7 +60,8 @@ def http(
     model_worker: Workers, gateway_settings: Settings, gateway: GatewayProcess, key: str
 ) -> Iterator[httpx.Client]:
     """With the key."""
-    model_worker.io(gateway_settings)
+    soon = {"retries_s": [0.05], "timeout_s": 2.0}
+    model_worker.io(gateway_settings, constants({"tasks.deliveries.SCHEDULE": soon}))
     with holding(key, gateway) as client:
         yield client
 

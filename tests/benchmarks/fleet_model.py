@@ -112,7 +112,7 @@ class Fleet:
         self._held: dict[str, deque[Request]] = {}
         self._outstanding: Counter[str] = Counter()
         info = WorkerInfo("w", "m", 0, slots, 0, "h", 0.0)
-        self._room = room_for([info] * workers, lookahead)
+        self._room = room_for([info] * workers)
         self._wake = env.event()
         self._engines = [Engine(self, slots, lookahead, speed) for _ in range(workers)]
         self._asking.extend(self._engines)

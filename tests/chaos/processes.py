@@ -19,15 +19,9 @@ from tests.chaos.run import Run, Skipped
 from tests.chaos.stack import GATEWAY, IO, OTHER
 from tests.workers import Worker, can_contain
 
-# Four times as many heartbeats as the defaults, and a fifth of the lease. For machines that are not
-# overcommitted: a worker that gets no processor for two seconds loses its jobs.
-FAST_PROFILE: dict[str, object] = {
-    "lease_ms": 2000,
-    "heartbeat_ms": 250,
-    "reconcile_s": 0.5,
-    "resend_after_s": 3.0,
-    "worker_ttl_s": 2.0,
-}
+# A fifth of the usual lease, and of what follows from it. For machines that are not overcommitted: a worker
+# that gets no processor for two seconds loses its jobs.
+FAST_PROFILE: dict[str, object] = {"lease_ms": 2000}
 LATE = "not ours any more"  # what a worker says of a result that it may not write
 HALF = "half.jsonl"  # name of an upload that breaks off
 VALID_EVERY = 100  # lines of a large file: the others are refused, which costs no engine
@@ -88,7 +82,7 @@ def kill_contained(run: Run) -> None:
     stack = run.stack
     stack.hold(OTHER)
     stack.kill(OTHER)
-    stack.add_model(CONTAINED, env={"MEDUSAQ_SCRIPTED_MODEL": OTHER}, contained=True)
+    stack.add_model(CONTAINED, env={"SCRIPTED_MODEL": OTHER}, contained=True)
     with run.under_load():
         for _ in range(run.size.strikes):
             script = f"delay={run.size.delay_s}"

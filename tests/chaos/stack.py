@@ -17,6 +17,7 @@ from tasks.store import JobStore
 from tests.chaos.clock import Clock, compiled
 from tests.chaos.disk import small_disk
 from tests.chaos.proxy import Proxy
+from tests.receivers import LOOPBACK
 from tests.scripted import MODEL_NAME
 from tests.servers import RedisServer, free_port
 from tests.workers import SCRIPTED, Worker, Workers, wait_until
@@ -70,9 +71,11 @@ class Stack:
         needs: Needs = NOTHING,
         models: int = MODELS,
         lanes: bool = False,
+        env: Mapping[str, str] | None = None,
         **chosen: object,
     ) -> None:
-        """chosen: settings."""
+        """env: more variables of each process. chosen: settings."""
+        self._more = dict(env or {})
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.disk = small_disk(folder / "disk") if needs.disk else None
@@ -84,7 +87,7 @@ class Stack:
         self.proxy = Proxy(self.redis.port)
         files = (self.disk.folder if self.disk else folder) / "files"
         # The receiver of webhooks is on this machine.
-        values = {"files": str(files), "port": free_port(), "webhook_allow_private": True, **chosen}
+        values = {"files": str(files), "port": free_port(), "webhook_allow": LOOPBACK, **chosen}
         self.other = OTHER if lanes else None
         if lanes:
             values["default_model"] = MODEL_NAME
@@ -108,7 +111,7 @@ class Stack:
             for number in range(self._models):
                 self.add_model(f"model{number}")
             if self.other is not None:
-                self.add_model(OTHER, env={"MEDUSAQ_SCRIPTED_MODEL": self.other})
+                self.add_model(OTHER, env={"SCRIPTED_MODEL": self.other})
             self._keeper.start()
             self.wait_ready()
         except BaseException:
@@ -247,9 +250,9 @@ class Stack:
 
     def _env(self, name: str) -> dict[str, str]:
         if self._clock is None:
-            return {}
+            return self._more
         self.clocks[name] = Clock(self.folder / f"{name}.clock", self._clock)
-        return self.clocks[name].env
+        return {**self._more, **self.clocks[name].env}
 
     def _is_ready(self) -> bool:
         with self._lock:

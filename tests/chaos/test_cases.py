@@ -15,6 +15,7 @@ from tests.chaos.run import Run, Size, Skipped, running
 from tests.chaos.stack import Needs, Stack
 from tests.chaos.verdict import so_far
 from tests.servers import FAST
+from tests.tuned import constants
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 SMALL = Size(
@@ -23,14 +24,14 @@ SMALL = Size(
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
 # What a killed sender held is given to another after twice this time.
-FAST_WEBHOOKS: dict[str, object] = {"webhook_timeout_s": 2.0, "webhook_retries_s": [1.0] * 20}
+FAST_WEBHOOKS = constants({"tasks.deliveries.SCHEDULE": {"timeout_s": 2.0, "retries_s": [1.0] * 20}})
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     needs = Needs(proxied=True, disk=True, redis_disk=True, clocks=True)
     with (
-        Stack(tmp_path_factory.mktemp("chaos"), needs, lanes=True, **FAST, **FAST_WEBHOOKS) as stack,
+        Stack(tmp_path_factory.mktemp("chaos"), needs, lanes=True, env=FAST_WEBHOOKS, **FAST) as stack,
         running(stack, SMALL) as run,
         run.under_load(),
     ):

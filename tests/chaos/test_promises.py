@@ -16,7 +16,7 @@ from tests.chaos.following import Follower
 from tests.chaos.hooks import Hooks
 from tests.chaos.load import Expected, Load
 from tests.chaos.verdict import Ends, Tally, repeats, verdict
-from tests.receivers import receiving
+from tests.receivers import LOOPBACK, receiving
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tasks.helpers import claimed
 from tests.workers import Workers, wait_until
@@ -39,7 +39,7 @@ class HearsLate(Load):
 @pytest.fixture(scope="module")
 def settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Those of a gateway that runs."""
-    settings = fast_settings(redis_server, port=free_port(), webhook_allow_private=True)
+    settings = fast_settings(redis_server, port=free_port(), webhook_allow=LOOPBACK)
     workers = Workers(tmp_path_factory.mktemp("gateway"))
     gateway = workers.gateway(settings)
 

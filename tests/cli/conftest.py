@@ -32,7 +32,7 @@ def served(redis_server: RedisServer) -> Settings:
 
 @pytest.fixture(scope="module")
 def worker_env() -> dict[str, str]:
-    """More variables for the worker behind `gateway`."""
+    """More variables for the workers behind `gateway`."""
     return {}
 
 
@@ -50,7 +50,7 @@ def gateway(
         )
     try:
         workers.model(served, env=worker_env)
-        workers.io(served)
+        workers.io(served, worker_env)
         wait_until(lambda: _ready(url), 20, alive=lambda: process.poll() is None)
         yield url
     finally:

@@ -18,7 +18,7 @@ from tasks.batch import ENDED
 from tests.workers import ROOT, SCRIPTED, wait_until
 
 COMMAND = ["-P", "-m", "cli"]
-MARK = "MEDUSAQ_TEST_MARK"
+MARK = "TEST_MARK"
 TIMEOUT_S = 120.0
 
 
@@ -79,8 +79,6 @@ class Cli:
             MARK: self.mark,
             "PYTHONPATH": str(ROOT),
             "MEDUSAQ_ENGINE_FACTORY": SCRIPTED,
-            "MEDUSAQ_RECONCILE_S": "0.3",
-            "MEDUSAQ_HEARTBEAT_MS": "200",
             "MEDUSAQ_LEASE_MS": "1500",
             "MEDUSAQ_DRAIN_S": "1",
             "MEDUSAQ_THREADS": "1",  # as in tests/servers.py

@@ -23,7 +23,7 @@ from tests.cli.support import Cli, write_jsonl
 from tests.servers import free_port
 from tests.workers import wait_until
 
-HEADS = {"MEDUSAQ_SCRIPTED_DRAFT_SOURCES": "medusa,lookup"}
+HEADS = {"SCRIPTED_DRAFT_SOURCES": "medusa,lookup"}
 SCRIPT = "tokens=12 steps=4 drafted=medusa:10:6 delay=0.3 faster=2"
 HEADER = "prompt decoding tokens seconds tokens/s speed-up tokens/step acceptance text"
 
@@ -228,7 +228,7 @@ def test_no_heads_and_no_model_are_one_line(cli: Cli) -> None:
     assert ended.stderr.splitlines()[1:] == [
         "error: decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
     ]
-    cli.env["MEDUSAQ_SCRIPTED_LOAD_ERROR"] = "m.gguf is no GGUF"
+    cli.env["SCRIPTED_LOAD_ERROR"] = "m.gguf is no GGUF"
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (3, "")
     assert ended.stderr.splitlines()[-1] == "error: the model cannot be loaded: m.gguf is no GGUF"

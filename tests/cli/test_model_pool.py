@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import restarts
+from cli import pool_member, restarts
 from cli.model_budget import served_models
 from cli.model_pool import pool_of
 from cli.pool_member import Member, child_name
@@ -36,12 +36,10 @@ class Pool:
     """Of models a and b, whose workers never get ready unless a test says so."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
-        self.register = Register(folder)
+        self.register = Register()
         for seed, name in enumerate("ab", 7):
             self.add(name, write_tiny_gguf(folder / f"{name}.gguf", seed))
-        self.settings = settings.model_copy(
-            update={"models": folder, "weights": "as_shipped", "speculation": False}
-        )
+        self.settings = settings.model_copy(update={"weights": "as_shipped", "speculation": False})
         self.models = served_models(["a", "b"], self.settings)
         self.need = self.models[0].needed.total
         self.said: list[str] = []
@@ -76,7 +74,8 @@ class Pool:
 
 
 @pytest.fixture
-def pool(settings: Settings, tmp_path: Path) -> Iterator[Pool]:
+def pool(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     pool = Pool(settings, tmp_path)
     yield pool
     pool.close()
@@ -130,8 +129,9 @@ def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, st
     assert child_name("a") not in supervisor.pids()
 
 
-def test_a_load_that_hangs_ends_and_keeps_nobody_waiting(pool: Pool) -> None:
-    pool.settings = pool.settings.model_copy(update={"load_s": 2.0})
+def test_a_load_that_hangs_ends_and_keeps_nobody_waiting(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_member, "LOAD_S", 1.5)
+    monkeypatch.setattr(pool_member, "LOAD_BYTES_PER_S", 2 * pool.need)
     supervisor = pool.start(int(1.5 * pool.need))
     hanging = child_name("a")
     wait_until(lambda: hanging in supervisor.pids())
@@ -139,7 +139,7 @@ def test_a_load_that_hangs_ends_and_keeps_nobody_waiting(pool: Pool) -> None:
     pool.saying("a cannot be served, its jobs fail and the others go on: not loaded within 2 s, and its ")
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    assert any("set MEDUSAQ_LOAD_S higher; log: " in line for line in pool.said)
+    assert any("its worker was killed; log: " in line for line in pool.said)
 
 
 def test_jobs_without_a_model_start_one_that_can_run_them(pool: Pool, store: JobStore) -> None:

@@ -26,7 +26,7 @@ MODEL = Path(default_model_path())
 
 @pytest.fixture(autouse=True)
 def own_register(cli: Cli, tmp_path: Path) -> None:
-    cli.env |= {"MEDUSAQ_MODELS": str(tmp_path / "register"), "HF_HOME": str(tmp_path / "hub")}
+    cli.env |= {"XDG_DATA_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
 
 
 @pytest.fixture
@@ -140,12 +140,12 @@ def test_a_taken_name(cli: Cli) -> None:
 
 
 def test_a_damaged_register(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "register").mkdir()
-    (tmp_path / "register" / "models.json").write_text("{")
+    (tmp_path / "medusaq").mkdir()
+    (tmp_path / "medusaq" / "models.json").write_text("{")
     for arguments in (["list"], ["verify"], ["remove", "a"], ["add", "a", str(MODEL)]):
         ended = cli("models", *arguments)
         assert ended.returncode == 1
-        assert ended.stderr.startswith(f"error: {tmp_path}/register/models.json: is no register of models")
+        assert ended.stderr.startswith(f"error: {tmp_path}/medusaq/models.json: is no register of models")
 
 
 def test_a_chat_template_is_a_known_name_or_a_file(

@@ -13,6 +13,7 @@ import pytest
 from cli.restarts import START_LIMIT
 from cli.stack_notes import running_restarts
 from tests.cli.support import Cli
+from tests.tuned import constants
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
@@ -23,7 +24,8 @@ PAUSE = re.compile(r"worker ended \(killed by SIGKILL\), restarting it in ([\d.]
 @pytest.fixture
 def quick(cli: Cli) -> Cli:
     """With short pauses, so that many fit into a test."""
-    cli.command = ["-P", "-m", "tests.cli.short_pauses"]
+    cli.command = ["-P", "-m", "tests.tuned"]
+    cli.env |= constants({"cli.restarts.PAUSE_FIRST_S": 0.2, "cli.restarts.PAUSE_MAX_S": 1.6})
     return cli
 
 

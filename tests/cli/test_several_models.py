@@ -20,11 +20,12 @@ from engine.memory import needed
 from engine.named_models import NamedModel, Register
 from tests.cli.support import Cli, Running
 from tests.engine.tiny import write_tiny_gguf
+from tests.tuned import constants
 from tests.workers import wait_until
 
 pytestmark = pytest.mark.stack
 WORKER = "-m cli worker "
-SOON = {"MEDUSAQ_TURN_S": "1", "MEDUSAQ_SLOTS": "2", "MEDUSAQ_WORKER_LOOKAHEAD": "0"}
+SOON = {"MEDUSAQ_SLOTS": "2", **constants({"cli.model_pool.TURN_S": 1})}
 REAL = {
     "MEDUSAQ_ENGINE_FACTORY": "engine:load",
     "MEDUSAQ_SPECULATION": "0",
@@ -37,11 +38,11 @@ REAL = {
 def models(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Tiny models a, b and c, registered by these names."""
     folder = tmp_path_factory.mktemp("models")
-    register = Register(folder)
+    register = Register(folder / "medusaq")
     paths = {name: write_tiny_gguf(folder / f"{name}.gguf", seed) for seed, name in enumerate("abc", 7)}
     for name, path in paths.items():
         register.add(NamedModel(name, KeptFile(path, "", Path(path).stat().st_size, path)))
-    cli.env["MEDUSAQ_MODELS"] = str(folder)
+    cli.env["XDG_DATA_HOME"] = str(folder)
     return paths
 
 
@@ -85,6 +86,7 @@ def workers(cli: Cli) -> list[int]:
 def up(cli: Cli, *asked: str, memory: str, **env: str) -> tuple[Running, str]:
     models = [part for one in asked for part in ("--model", one)]
     cli.env["MEDUSAQ_SPECULATION"] = "0"
+    cli.command = ["-P", "-m", "tests.tuned"]
     running = cli.start("up", "--port", "0", "--no-flower", *models, "--memory", memory, **env)
     return running, running.wait_for("  gateway  ", 60).split()[-1]
 
@@ -177,7 +179,7 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
 
 @pytest.mark.usefixtures("models")
 def test_jobs_of_a_name_that_was_removed_fail_with_the_reason(cli: Cli) -> None:
-    register = Register(cli.env["MEDUSAQ_MODELS"])
+    register = Register(Path(cli.env["XDG_DATA_HOME"]) / "medusaq")
     running, url = up(cli, "a", "b", memory=budget(register.get("a").model.path, 1.5), **SOON)
     running.wait_for("loading a")
     register.remove("b")
@@ -218,7 +220,7 @@ def test_real_models_two_at_a_time_and_one_that_cannot_be_loaded(
 @pytest.mark.usefixtures("models")
 def test_where_no_model_can_be_loaded_the_stack_stops(cli: Cli) -> None:
     asked = ("--model", "a", "--model", "b")
-    running = cli.start("up", "--port", "0", "--no-flower", *asked, MEDUSAQ_SCRIPTED_LOAD_ERROR="no luck")
+    running = cli.start("up", "--port", "0", "--no-flower", *asked, SCRIPTED_LOAD_ERROR="no luck")
     assert running.wait() == 3
     assert running.lines[-1] == "error: the model cannot be loaded: no luck"
     assert cli.processes() == {}
@@ -245,13 +247,6 @@ def test_what_cannot_be_is_said_in_a_line(cli: Cli, arguments: tuple[str, ...], 
     if message == "a needs ":
         assert "(the process 150 MB, " in line
         assert "and the memory budget is 10 MB: take fewer MEDUSAQ_KV_CELLS (now 8192), a smaller" in line
-
-
-@pytest.mark.usefixtures("models")
-def test_settings_say_the_same(cli: Cli) -> None:
-    refused = cli.start("up", MEDUSAQ_SERVED='["a", "b"]', MEDUSAQ_MEMORY="10MB")
-    assert refused.wait() == 2
-    assert refused.lines[-1].startswith("error: a needs ")
 
 
 @pytest.mark.usefixtures("models")

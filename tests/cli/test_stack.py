@@ -22,7 +22,7 @@ from tests.workers import wait_until
 pytestmark = pytest.mark.stack
 SERVICES = {"gateway", "worker", "io", "flower"}
 LEAST_OF_CLIENTS = 32768  # the system gives connections ports from here on
-OPEN_FIGURES = {"MEDUSAQ_METRICS_HOST": "0.0.0.0", "MEDUSAQ_METRICS_PORT": "9100"}
+OPEN_FIGURES = {"MEDUSAQ_METRICS_ADDRESS": "0.0.0.0:9100"}
 
 
 def up(cli: Cli, *arguments: str, **env: str) -> tuple[Running, str]:
@@ -90,21 +90,21 @@ def two_ports() -> int:
     for port in range(LEAST_OF_CLIENTS - 2 - os.getpid() % 1000 * 2, 1024, -2):
         with suppress(CliError):
             for each in (port, port + 1):
-                check_port_free("127.0.0.1", each, "a worker", "MEDUSAQ_METRICS_PORT")
+                check_port_free("127.0.0.1", each, "a worker", "MEDUSAQ_METRICS_ADDRESS")
             return port
     raise AssertionError("no two ports are free")
 
 
 def test_both_workers_of_up_show_their_figures_where_a_port_is_set(cli: Cli) -> None:
     port = two_ports()
-    up(cli, "--no-flower", MEDUSAQ_METRICS_PORT=str(port))
+    up(cli, "--no-flower", MEDUSAQ_METRICS_ADDRESS=f"127.0.0.1:{port}")
     for each, name in ((port, "medusaq_slots"), (port + 1, "medusaq_batch_round_seconds_count")):
         wait_until(lambda each=each: not is_free(each))  # type: ignore[misc]
         assert f"\n{name}{{" in httpx.get(f"http://127.0.0.1:{each}/metrics").text
 
 
 def test_up_has_a_redis_of_its_own_whatever_other_is_set(cli: Cli) -> None:
-    other = {"MEDUSAQ_REDIS_URL": "rediss://nowhere.invalid:6380/0", "MEDUSAQ_REDIS_CA": __file__}
+    other = {"MEDUSAQ_REDIS_URL": f"rediss://nowhere.invalid:6380/0?ssl_ca_certs={__file__}"}
     running, url = up(cli, "--no-flower", **other)
     assert (
         running.lines[0] == "MEDUSAQ_REDIS_URL is not used: a stack on one machine brings a Redis of its own"
@@ -115,7 +115,7 @@ def test_up_has_a_redis_of_its_own_whatever_other_is_set(cli: Cli) -> None:
 
 
 def test_queued_jobs_survive_a_restart_of_up(cli: Cli) -> None:
-    few = {"MEDUSAQ_SLOTS": "1", "MEDUSAQ_WORKER_LOOKAHEAD": "0", "MEDUSAQ_DRAIN_S": "0"}
+    few = {"MEDUSAQ_SLOTS": "1", "MEDUSAQ_DRAIN_S": "0"}
     running, url = up(cli, "--no-flower", **few)
     assert not any("Flower" in line for line in running.lines)
     sent = [cli("submit", f"job {n} delay=1", "--url", url).stdout.strip() for n in range(3)]
@@ -142,7 +142,7 @@ def test_a_killed_up_takes_everything_with_it(cli: Cli) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_stops_the_stack(cli: Cli) -> None:
-    running = cli.start("up", "--port", "0", "--no-flower", MEDUSAQ_SCRIPTED_LOAD_ERROR="m.gguf is no GGUF")
+    running = cli.start("up", "--port", "0", "--no-flower", SCRIPTED_LOAD_ERROR="m.gguf is no GGUF")
     assert running.wait() == 3
     assert running.lines[-1] == "error: the model cannot be loaded: m.gguf is no GGUF"
     assert cli.processes() == {}
@@ -200,7 +200,7 @@ def test_ctrl_c_in_a_run_stops_its_stack(cli: Cli) -> None:
 
 def test_a_run_whose_model_cannot_be_loaded(cli: Cli) -> None:
     write_jsonl(cli.folder / "p.jsonl", [{"prompt": "x"}])
-    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", MEDUSAQ_SCRIPTED_LOAD_ERROR="broken")
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", SCRIPTED_LOAD_ERROR="broken")
     assert running.wait() == 3
     assert running.lines[-1] == "error: the model cannot be loaded: broken"
 
@@ -246,8 +246,8 @@ def test_a_gateway_without_redis_starts_and_answers_503(cli: Cli) -> None:
         ("gateway", {"MEDUSAQ_HOST": "0.0.0.0"}, 2, "MEDUSAQ_HOST: 0.0.0.0 is reachable from other machines"),
         ("flower", {"MEDUSAQ_HOST": "0.0.0.0"}, 1, "Flower on 0.0.0.0 without a password"),
         ("worker", {"MEDUSAQ_SLOTS": "many"}, 2, "MEDUSAQ_SLOTS: "),
-        ("worker", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_HOST: 0.0.0.0 is reachable from other machines"),
-        ("io", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_HOST: 0.0.0.0 is reachable from other machines"),
+        ("worker", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_ADDRESS: 0.0.0.0 is reachable from other machines"),
+        ("io", {**OPEN_FIGURES}, 2, "MEDUSAQ_METRICS_ADDRESS: 0.0.0.0 is reachable from other machines"),
         ("up", {"MEDUSAQ_PORT": "-1"}, 2, "MEDUSAQ_PORT: "),
     ],
 )

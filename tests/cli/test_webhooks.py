@@ -14,8 +14,9 @@ import pytest
 
 from tasks.settings import Settings
 from tests.cli.support import Cli, write_jsonl
-from tests.receivers import receiving, status
+from tests.receivers import LOOPBACK, receiving, status
 from tests.servers import RedisServer, fast_settings, free_port
+from tests.tuned import constants
 from tests.workers import ROOT, wait_until
 
 pytestmark = pytest.mark.stack
@@ -26,10 +27,13 @@ def served(redis_server: RedisServer) -> Settings:
     return fast_settings(
         redis_server,
         port=free_port(),
-        webhook_allow_private=True,
-        webhook_retries_s=[],
-        webhook_timeout_s=20.0,
+        webhook_allow=LOOPBACK,
     )
+
+
+@pytest.fixture(scope="module")
+def worker_env() -> dict[str, str]:
+    return constants({"tasks.deliveries.SCHEDULE": {"retries_s": []}})
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class Newcomer(Cli):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.env |= {"MEDUSAQ_ENGINE_FACTORY": "engine:load", "MEDUSAQ_MODELS": str(folder / "models")}
+        self.env |= {"MEDUSAQ_ENGINE_FACTORY": "engine:load", "XDG_DATA_HOME": str(folder / "data")}
         self.env |= {"PYTHONWARNINGS": "ignore", "TERM": "xterm"}
 
     def install(self, requirement: str) -> None:

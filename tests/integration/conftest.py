@@ -44,8 +44,6 @@ def system(
     settings = fast_settings(
         secured.redis,
         redis_url=secured.url,
-        redis_ca=secured.ca,
-        redis_timeout_s=3.0,
         port=free_port(),
         flower_port=free_port(),
         flower_basic_auth=SecretStr(f"me:{FLOWER_PASSWORD}"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 
@@ -32,10 +33,11 @@ class Secured:
 
     @property
     def url(self) -> str:
-        return self.named("localhost")
+        return self.named("localhost", ssl_ca_certs=self.ca)
 
-    def named(self, host: str, password: str = PASSWORD) -> str:
-        return f"rediss://{USER}:{password}@{host}:{self.proxy.port}/0"
+    def named(self, host: str, password: str = PASSWORD, **options: object) -> str:
+        query = f"?{urlencode(options)}" if options else ""
+        return f"rediss://{USER}:{password}@{host}:{self.proxy.port}/0{query}"
 
 
 @dataclass

@@ -131,10 +131,8 @@ def test_an_owner_s_secret_of_webhooks_is_in_no_log(system: System, tmp_path: Pa
 
 
 def test_a_wrong_password_is_said_without_it(secured: Secured, tmp_path: Path) -> None:
-    wrong = secured.named("localhost", "Wrong-pass.word")
-    settings = fast_settings(
-        secured.redis, redis_url=wrong, redis_ca=secured.ca, port=free_port(), log_level="DEBUG"
-    )
+    wrong = secured.named("localhost", "Wrong-pass.word", ssl_ca_certs=secured.ca)
+    settings = fast_settings(secured.redis, redis_url=wrong, port=free_port(), log_level="DEBUG")
     system = System(settings, "", tmp_path)
     for name in ("gateway", "io"):
         system.start(name)
@@ -156,9 +154,9 @@ def _status(url: str) -> int:
         return 0
 
 
-def ping(secured: Secured, **settings: object) -> None:
+def ping(secured: Secured, url: str) -> None:
     """Raises StoreUnavailable."""
-    store = JobStore(fast_settings(secured.redis, **{"redis_url": secured.url, **settings}))
+    store = JobStore(fast_settings(secured.redis, redis_url=url))
     try:
         KeyStore(store.db).standing()
     finally:
@@ -166,15 +164,14 @@ def ping(secured: Secured, **settings: object) -> None:
 
 
 def test_the_certificate_of_redis_must_be_good(secured: Secured, tmp_path: Path) -> None:
-    ping(secured, redis_ca=secured.ca)
+    ping(secured, secured.url)
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        ping(secured)  # the system does not know who signed it
+        ping(secured, secured.named("localhost"))  # the system does not know who signed it
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        ping(secured, redis_ca=ca_file(trustme.CA(), tmp_path))
-    other_name = secured.named("127.0.0.1")
+        ping(secured, secured.named("localhost", ssl_ca_certs=ca_file(trustme.CA(), tmp_path)))
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        ping(secured, redis_url=other_name, redis_ca=secured.ca)
-    ping(secured, redis_url=other_name, redis_verify=False)
+        ping(secured, secured.named("127.0.0.1", ssl_ca_certs=secured.ca))
+    ping(secured, secured.named("127.0.0.1", ssl_cert_reqs="none"))
 
 
 def test_a_redis_that_asks_for_our_certificate(secured: Secured, tmp_path: Path) -> None:
@@ -182,20 +179,18 @@ def test_a_redis_that_asks_for_our_certificate(secured: Secured, tmp_path: Path)
     proxy = TlsProxy(secured.redis.port, server_ca, "localhost", client_ca=client_ca)
     own = client_ca.issue_cert("medusaq.example")
     own.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.pem")
-    reach = {
-        "redis_url": f"rediss://{USER}:{PASSWORD}@localhost:{proxy.port}/0",
-        "redis_ca": ca_file(server_ca, tmp_path),
-    }
+    ca = ca_file(server_ca, tmp_path)
+    url = f"rediss://{USER}:{PASSWORD}@localhost:{proxy.port}/0?ssl_ca_certs={ca}"
     with pytest.raises(StoreUnavailable):
-        ping(secured, **reach)
-    ping(secured, **reach, redis_cert=tmp_path / "own.pem", redis_cert_key=tmp_path / "own.pem")
+        ping(secured, url)
+    ping(secured, f"{url}&ssl_certfile={tmp_path}/own.pem&ssl_keyfile={tmp_path}/own.pem")
     proxy.stop()
 
 
 def test_nobody_gets_in_without_tls_and_the_password(secured: Secured) -> None:
     with pytest.raises(StoreUnavailable):
-        ping(secured, redis_url=secured.url.replace("rediss://", "redis://"))
+        ping(secured, secured.named("localhost").replace("rediss://", "redis://"))
     with pytest.raises(StoreUnavailable, match=r"(?i)invalid username-password pair"):
-        ping(secured, redis_url=secured.named("localhost", "wrong"), redis_ca=secured.ca)
+        ping(secured, secured.named("localhost", "wrong", ssl_ca_certs=secured.ca))
     with pytest.raises(redis.AuthenticationError), redis.Redis(port=secured.redis.port) as client:
         client.ping()

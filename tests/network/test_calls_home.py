@@ -88,7 +88,7 @@ def test_making_models_and_heads_asks_for_nothing(
     """What loads torch, transformers, the hub's client and ONNX Runtime."""
     folder = real.folder
     real.env |= {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HOME": str(folder / "hub")}
-    real.env |= {"MEDUSAQ_MODELS": str(folder / "register"), "MEDUSAQ_CONVERTER": str(converter_folder)}
+    real.env |= {"XDG_DATA_HOME": str(folder / "data"), "MEDUSAQ_CONVERTER": str(converter_folder)}
     (folder / "text").write_text("abc jade bad cafe, 12 34. " * 8, encoding="utf-8")
     write_tiny_gguf(folder / "tiny.gguf")
     write_checkpoint(folder / "checkpoint", "llama")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
 from tasks import file_records
-from tasks.deliveries import DeliveryStore
+from tasks.deliveries import DeliveryStore, Schedule
 from tasks.file_factory import make_store
 from tasks.file_keeper import FileKeeper
 from tasks.file_records import FileRecords
@@ -21,7 +22,7 @@ from tasks.webhook_sender import WebhookSender
 from tests.files import Kept
 from tests.servers import RedisServer
 from tests.tasks.client import Client
-from tests.tasks.outbox import Start
+from tests.tasks.outbox import SOON, Start
 
 SCRATCH = 5  # all else is in database 0
 
@@ -69,12 +70,17 @@ def outbox(store: JobStore, settings: Settings) -> DeliveryStore:
 
 
 @pytest.fixture
-def start(store: JobStore, settings: Settings) -> Iterator[Start]:
+def schedule() -> Schedule:
+    return SOON
+
+
+@pytest.fixture
+def start(store: JobStore, settings: Settings, schedule: Schedule) -> Iterator[Start]:
     """Starts senders in this process, and stops them all."""
     started: list[WebhookSender] = []
 
-    def begin(guard: Guard | None = None, **overrides: Any) -> WebhookSender:
-        sender = WebhookSender(settings.model_copy(update=overrides), store.db, guard)
+    def begin(guard: Guard | None = None, **times: Any) -> WebhookSender:
+        sender = WebhookSender(settings, store.db, guard, replace(schedule, **times))
         started.append(sender)
         sender.start()
         return sender

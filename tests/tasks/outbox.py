@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-from tasks.deliveries import Attempt, Delivery, DeliveryStore, Due
+from tasks.deliveries import Attempt, Delivery, DeliveryStore, Due, Schedule
 from tasks.job import Status
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook
@@ -17,6 +17,7 @@ from tests.workers import wait_until
 Start = Callable[..., WebhookSender]
 URL = "https://example.com/hook?a=b"
 ALL = Webhook(URL, get_args(JobEvent))
+SOON = Schedule(timeout_s=1.0, retries_s=(0.05, 0.05))
 GOOD = Attempt(0.01, 200)
 BAD = Attempt(0.01, 500)
 MOST = 100

@@ -314,8 +314,8 @@ def test_lines_with_the_same_beginning_are_sent_near_each_other(
     batch = client.create(lines)
     wait_until(lambda: client.get(batch).chunk == 2)  # all sent
     workers.model(
-        settings.model_copy(update={"slots": 1, "worker_lookahead": 0}),
-        env={"MEDUSAQ_SCRIPTED_LOG": str(log)},
+        settings.model_copy(update={"slots": 1}),
+        env={"SCRIPTED_LOG": str(log)},
     )
     done = client.end(batch)
     assert ids(client.read(done.output_file_id)) == [f"id-{n}" for n in range(60)]

@@ -12,7 +12,6 @@ from tasks.job import Priority, Status
 from tasks.publish import Publisher
 from tasks.queue_names import GENERATE, queue_of
 from tasks.queues import make_app
-from tasks.settings import Settings
 from tasks.store import JobStore
 from tests.chaos.proxy import Proxy
 from tests.servers import RedisServer, fast_settings
@@ -35,9 +34,9 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 def test_an_acknowledgement_that_gets_no_answer_costs_no_place_in_the_prefetch_window(
     redis_server: RedisServer, workers: Workers, proxy: Proxy
 ) -> None:
-    settings = fast_settings(redis_server, slots=1, worker_lookahead=ALL_SLOTS - 1, redis_timeout_s=1.0)
+    settings = fast_settings(redis_server, slots=ALL_SLOTS, redis_url=redis_server.within(1))
     store, publisher = JobStore(settings), Publisher.connect(settings)
-    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0"})
+    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"})
     worker = workers.model(through)
     for _ in range(ALL_SLOTS):
         job_id = submitted(store, publisher, "hello delay=0.5")
@@ -59,9 +58,9 @@ def test_a_connection_that_falls_silent_is_given_up(
     redis_server: RedisServer, workers: Workers, proxy: Proxy
 ) -> None:
     """As of a host that is gone, whose kernel ends nothing. A frozen server looks the same."""
-    settings = fast_settings(redis_server, redis_timeout_s=1.0)
+    settings = fast_settings(redis_server, redis_url=redis_server.within(1))
     store, publisher = JobStore(settings), Publisher.connect(settings)
-    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0"})
+    through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"})
     worker = workers.model(through)
     proxy.lose(ASKS)
     wait_until(lambda: proxy.has_lost, report=worker.text)
@@ -71,8 +70,8 @@ def test_a_connection_that_falls_silent_is_given_up(
     store.close()
 
 
-def test_the_look_for_an_overdue_answer_leaves_it_to_the_event_loop(settings: Settings) -> None:
-    app = make_app(settings.model_copy(update={"redis_timeout_s": 0.5}))
+def test_the_look_for_an_overdue_answer_leaves_it_to_the_event_loop(redis_server: RedisServer) -> None:
+    app = make_app(fast_settings(redis_server, redis_url=redis_server.within(0.5)))
     received: list[object] = []
     with app.connection_for_read() as connection:
         consumer = app.amqp.TaskConsumer(connection.default_channel, on_message=received.append)

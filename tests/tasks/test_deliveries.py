@@ -7,9 +7,8 @@ import time
 import pytest
 
 from tasks import deliveries as deliveries_module
-from tasks.deliveries import Attempt, DeliveryStore
+from tasks.deliveries import SCHEDULE, Attempt, DeliveryStore
 from tasks.errors import DeliveryNotFound, SecretChanging, SecretFixed
-from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus, Webhook, new_secret
 from tasks.webhook_sender import outcome
@@ -72,28 +71,26 @@ def test_the_last_fifty_attempts_are_kept(store: JobStore, outbox: DeliveryStore
         outbox.replay(due.id, "me")
 
 
-def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore, settings: Settings) -> None:
+def test_lost_senders_use_up_no_tries(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
     for _ in range(2):
-        for lost in range(len(settings.webhook_retries_s) + 2):
-            waits_s = outbox.lease_s * (lost + 1)
+        for lost in range(len(SCHEDULE.retries_s) + 2):
+            waits_s = SCHEDULE.lease_s * (lost + 1)
             [due], wait_s = outbox.take(MOST, 10 * MOST, EACH, {})
             assert wait_s == pytest.approx(waits_s, abs=1), "longer each time"
             make_due(store)
         [due] = take(outbox)
-        assert outcome(BAD, due.tries, settings.webhook_retries_s)[0] is DeliveryStatus.PENDING
+        assert outcome(BAD, due.tries, SCHEDULE.retries_s)[0] is DeliveryStatus.PENDING
         assert outbox.done(due, BAD, DeliveryStatus.PENDING)
     assert due.tries == 2
 
 
-def test_the_lease_is_longer_than_an_attempt(
-    store: JobStore, outbox: DeliveryStore, settings: Settings
-) -> None:
+def test_the_lease_is_longer_than_an_attempt(store: JobStore, outbox: DeliveryStore) -> None:
     end(store)
     due, wait_s = outbox.take(MOST, 10 * MOST, EACH, {})
     assert len(due) == 1
     assert wait_s is not None
-    assert wait_s >= 1.9 * settings.webhook_timeout_s
+    assert wait_s >= 1.9 * SCHEDULE.timeout_s
 
 
 def test_one_host_leaves_room_for_others(store: JobStore, outbox: DeliveryStore) -> None:
@@ -146,9 +143,9 @@ def test_several_owners_share_a_host(store: JobStore, outbox: DeliveryStore) -> 
 
 
 def test_a_record_that_is_missing_stops_no_other(redis_server: RedisServer) -> None:
-    settings = fast_settings(redis_server, webhook_log=1)
+    settings = fast_settings(redis_server)
     store = JobStore(settings)
-    outbox = DeliveryStore(store.db, settings)
+    outbox = DeliveryStore(store.db, settings, kept=1)
     indexes = ("hook_queue:me:example.com:443", "hook_expiry", "hooks:me:delivered:ended")
     for index in indexes:
         store.db.redis.zadd(f"{store.db.prefix}{index}", {"evt_gone": 0})
@@ -267,9 +264,9 @@ def test_lists_are_the_owner_s_newest_first_in_pages(store: JobStore, outbox: De
 
 
 def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer) -> None:
-    settings = fast_settings(redis_server, webhook_log=3, result_ttl_s=1)
+    settings = fast_settings(redis_server, result_ttl_s=1)
     store = JobStore(settings)
-    outbox = DeliveryStore(store.db, settings)
+    outbox = DeliveryStore(store.db, settings, kept=3)
     try:
         for _ in range(6):
             end(store)
@@ -296,9 +293,9 @@ def test_the_log_is_bounded_and_what_is_pending_is_not(redis_server: RedisServer
 
 
 def test_the_log_keeps_what_ended_last(redis_server: RedisServer) -> None:
-    settings = fast_settings(redis_server, webhook_log=3)
+    settings = fast_settings(redis_server)
     store = JobStore(settings)
-    outbox = DeliveryStore(store.db, settings)
+    outbox = DeliveryStore(store.db, settings, kept=3)
     try:
         made = []
         for _ in range(5):

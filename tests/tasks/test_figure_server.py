@@ -48,7 +48,7 @@ def is_shown(settings: Settings) -> bool:
 def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     own_redis: RedisServer, workers: Workers, kind: str
 ) -> None:
-    settings = fast_settings(own_redis).model_copy(update={"metrics_port": free_port()})
+    settings = fast_settings(own_redis).model_copy(update={"metrics_address": f"127.0.0.1:{free_port()}"})
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
     wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
@@ -71,14 +71,14 @@ def test_a_port_that_is_in_use_costs_the_figures_alone(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        worker = workers.model(settings.model_copy(update={"metrics_port": port}))
+        worker = workers.model(settings.model_copy(update={"metrics_address": f"127.0.0.1:{port}"}))
         assert ended(store, submitted(store, publisher, "hi")).result
         assert f"no figures on 127.0.0.1:{port}, gateways have them: " in worker.text()
 
 
 @pytest.fixture
 def listening(settings: Settings) -> Iterator[Settings]:
-    settings = settings.model_copy(update={"metrics_port": free_port()})
+    settings = settings.model_copy(update={"metrics_address": f"127.0.0.1:{free_port()}"})
     server = FigureServer(settings, "worker", "w")
     server.start()
     yield settings
@@ -137,7 +137,7 @@ def test_clients_that_leave_are_no_traceback(
 
 
 def test_nothing_listens_unless_it_is_told_to(settings: Settings) -> None:
-    assert settings.metrics_port == 0
+    assert settings.metrics_address is None
     before = threading.enumerate()
     server = FigureServer(settings, "worker", "w")
     server.start()

@@ -246,7 +246,7 @@ def test_a_store_that_is_away_when_a_file_is_begun(kept: Kept, settings: Setting
 
 
 def test_redis_is_away(own_redis: RedisServer, tmp_path: Path) -> None:
-    settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_timeout_s=1.0)
+    settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_url=own_redis.within(1))
     store = JobStore(settings)
     kept = Kept(FileKeeper(make_store(settings.files), FileRecords(store.db)), store)
     file = kept.add()

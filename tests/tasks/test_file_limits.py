@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tasks import file_records
 from tasks.batch import NewBatch
 from tasks.batches import BatchStore
 from tasks.errors import FilesLimit, FileStoreUnavailable, IdempotencyConflict
@@ -75,8 +76,11 @@ def test_bytes_of_one_owner(store: JobStore, kept: Kept, owner: str, add: Add) -
     assert counted(store, owner) == (2, ROOM)
 
 
-def test_owners_without_limits_of_their_own(redis_server: RedisServer, files: FileStore) -> None:
-    store = JobStore(fast_settings(redis_server, max_files=2, max_files_bytes=50))
+def test_owners_without_limits_of_their_own(
+    redis_server: RedisServer, files: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_records, "DEFAULT_MAX_FILES", 2)
+    store = JobStore(fast_settings(redis_server, max_files_bytes=50))
     kept = Kept(FileKeeper(files, FileRecords(store.db)), store)
     key = KeyStore(store.db).create("a", Limits())[0].id
     for owner in ("anonymous", key):

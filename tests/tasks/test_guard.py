@@ -16,6 +16,7 @@ from tasks.settings import Settings
 from tasks.webhook import target_of
 from tests.workers import ROOT
 
+EVERYWHERE = [ip_network("0.0.0.0/0"), ip_network("::/0")]
 PRIVATE = [
     "127.0.0.1",
     "127.255.255.254",
@@ -94,7 +95,7 @@ def answers(*addresses: str) -> Any:
 def test_an_address_that_is_not_public_is_refused_when_it_is_given(host: str) -> None:
     with pytest.raises(TargetRefused):
         Guard().check_literal(host)
-    Guard(allow_all=True).check_literal(host)
+    Guard(EVERYWHERE).check_literal(host)
 
 
 @pytest.mark.parametrize("host", [*PRIVATE, *SPELT_OTHERWISE, "ip6-localhost", "fe80::1%lo", "127.0.0.1."])
@@ -146,7 +147,7 @@ def test_an_address_inside_that_of_an_allowed_nat64_is_judged_alone() -> None:
     [
         Guard(denied=DENIED),
         Guard(ALLOWED, DENIED),
-        Guard(denied=DENIED, allow_all=True),
+        Guard(EVERYWHERE, DENIED),
         Guard.of(
             Settings(_env_file=None, webhook_deny=DENIED, webhook_allow=ALLOWED)  # type: ignore[call-arg]
         ),

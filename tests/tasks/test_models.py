@@ -33,7 +33,7 @@ WORKER = "here:1"
 
 
 def serve(workers: Workers, settings: Settings, model: str, ready: bool = True) -> Worker:
-    return workers.model(settings, ready, env={"MEDUSAQ_SCRIPTED_MODEL": model})
+    return workers.model(settings, ready, env={"SCRIPTED_MODEL": model})
 
 
 def seen(store: JobStore, *models: str) -> None:
@@ -107,7 +107,7 @@ def test_the_reconciler_sends_lost_messages_to_the_queue_of_the_model(
     store: JobStore, publisher: Publisher, settings: Settings
 ) -> None:
     seen(store, ONE, TWO)
-    patient = JobStore(settings.model_copy(update={"resend_after_s": 0.001}))
+    patient = JobStore(settings.model_copy(update={"lease_ms": 1}))
     lost = [queued(store, model=model, priority=p) for model in (ONE, TWO, None) for p in Priority]
     store.db.redis.lpush(list_key(settings, Priority.INTERACTIVE, ONE), "{}")  # so this one is not lost
 
@@ -290,9 +290,9 @@ def test_a_worker_serves_a_model_by_its_name(
     store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, tmp_path: Path
 ) -> None:
     path = Path(default_model_path())
-    Register(tmp_path).add(NamedModel("small", kept_file(path, "x")))
-    named = settings.model_copy(update={"models": tmp_path, "model": "small"})
-    worker = workers.model(named)
+    Register(tmp_path / "medusaq").add(NamedModel("small", kept_file(path, "x")))
+    named = settings.model_copy(update={"model": "small"})
+    worker = workers.model(named, env={"XDG_DATA_HOME": str(tmp_path)})
     [info] = Registry(store.db, 5).live()
     assert (info.model, info.pid) == ("small", worker.process.pid)
     assert ended(store, submitted(store, publisher, "x", model="small")).status is Status.SUCCEEDED
@@ -303,8 +303,10 @@ def test_a_worker_of_an_unknown_name_says_which_there_are(
     settings: Settings, workers: Workers, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     for name in names:
-        Register(tmp_path).add(NamedModel(name, kept_file(Path(__file__), "x")))
-    worker = workers.model(settings.model_copy(update={"models": tmp_path, "model": "smal"}), ready=False)
+        Register(tmp_path / "medusaq").add(NamedModel(name, kept_file(Path(__file__), "x")))
+    worker = workers.model(
+        settings.model_copy(update={"model": "smal"}), ready=False, env={"XDG_DATA_HOME": str(tmp_path)}
+    )
     assert worker.process.wait(30) == 3
     known = "known: large, small" if names else "none has a name yet: medusaq models add NAME PATH"
     said = f"error: the model cannot be loaded: 'smal' is neither a file nor the name of a model; {known}"

@@ -227,9 +227,8 @@ def ca() -> trustme.CA:
 def test_everything_is_reached_over_tls(
     own_redis: RedisServer, tls_url: str, ca: trustme.CA, workers: Workers, tmp_path: Path
 ) -> None:
-    settings = fast_settings(
-        own_redis, redis_url=tls_url, redis_ca=ca_file(ca, tmp_path), flower_port=free_port()
-    )
+    url = f"{tls_url}?ssl_ca_certs={ca_file(ca, tmp_path)}"
+    settings = fast_settings(own_redis, redis_url=url, flower_port=free_port())
     store = JobStore(settings)
     wait_until(lambda: _reached(store))
     workers.model(settings)

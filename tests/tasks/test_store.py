@@ -441,7 +441,7 @@ def test_no_server_is_store_unavailable(settings: Settings) -> None:
 
 
 def test_frozen_server_is_store_unavailable_in_time(own_redis: RedisServer) -> None:
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=1.0))
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(1)))
     job_id = queued(store)
     own_redis.freeze()
     started = time.monotonic()

@@ -155,7 +155,7 @@ def test_a_job_watched_in_the_queue_is_claimed_as_such(store: JobStore) -> None:
 
 
 def test_a_frozen_server_blocks_nobody_and_loses_nothing(own_redis: RedisServer) -> None:
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=6.0))
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(6)))
     claim = running(store)
     with streaming(store) as stream:
         put = stream.open(claim)
@@ -177,7 +177,7 @@ def test_what_waits_too_long_is_dropped_with_all_that_follows(
 ) -> None:
     """A hole in the text would be worse than its end."""
     monkeypatch.setattr(tasks.token_stream, "MAX_WAITING", 100)
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=1.0))
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(1)))
     claim, other = running(store), running(store)
     with streaming(store) as stream:
         put = stream.open(claim)
@@ -199,7 +199,7 @@ def test_what_waits_too_long_is_dropped_with_all_that_follows(
 
 
 def test_closing_does_not_wait_for_a_frozen_server(own_redis: RedisServer) -> None:
-    store = JobStore(fast_settings(own_redis, redis_timeout_s=1.0))
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(1)))
     claim = running(store)
     stream = TokenStream(store, lambda token: {"token": token})
     stream.start()

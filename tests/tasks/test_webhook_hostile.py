@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ import pytest
 import trustme
 
 from tasks import webhook_post, webhook_sender, webhook_slots
-from tasks.deliveries import Delivery, DeliveryStore
+from tasks.deliveries import Delivery, DeliveryStore, Schedule
 from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tasks.webhook_slots import EIGHTH, HALF, network, share
 from tests.nameservers import SilentNameServer
-from tests.receivers import Receiver, Speaking, receiving
+from tests.receivers import LOOPBACK, Receiver, Speaking, receiving
 from tests.servers import RedisServer, fast_settings
-from tests.tasks.outbox import Start, told
+from tests.tasks.outbox import SOON, Start, told
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 LONG_S = 60.0  # of an attempt, where one that lasts so long would fail the test
@@ -35,9 +37,12 @@ GOOD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 @pytest.fixture
 def settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(
-        redis_server, webhook_retries_s=[], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    return fast_settings(redis_server, webhook_allow=LOOPBACK)
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    return replace(SOON, retries_s=())
 
 
 def over(outbox: DeliveryStore, delivery_id: str, owner: str, timeout_s: float = 20.0) -> Delivery:
@@ -68,7 +73,7 @@ def flood(connection: socket.socket, what: bytes = INTERIM) -> None:
 
 
 def test_endless_interim_answers_hold_up_nobody(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
-    start(webhook_timeout_s=LONG_S)
+    start(timeout_s=LONG_S)
     with ExitStack() as stack, honest(store, outbox) as deliver:
         urls = [stack.enter_context(Speaking(flood)) for _ in range(32)]
         floods = [told(store, url, owner="hostile") for url in urls]
@@ -104,7 +109,7 @@ def test_an_answer_after_interim_ones_counts(
     ids=["one long field", "many fields", "interim answers with long heads"],
 )
 def test_a_long_head_is_refused(store: JobStore, outbox: DeliveryStore, start: Start, head: bytes) -> None:
-    start(webhook_timeout_s=LONG_S)
+    start(timeout_s=LONG_S)
 
     def say(connection: socket.socket) -> None:
         with closing(connection):
@@ -190,7 +195,7 @@ def test_an_answer_ends_the_attempt_whether_the_receiver_closes_or_not(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    sender = start(webhook_timeout_s=LONG_S)
+    sender = start(timeout_s=LONG_S)
     done = threading.Event()
 
     def say(connection: socket.socket) -> None:
@@ -224,7 +229,7 @@ def test_owners_of_many_slow_receivers_leave_room_for_others(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
     """Each owner has more deliveries than it gets slots, to hosts enough."""
-    start(webhook_timeout_s=LONG_S)
+    start(timeout_s=LONG_S)
     owners, each = 4, 40
     with ExitStack() as stack, honest(store, outbox) as deliver:
         slow = [stack.enter_context(receiving(held=True, host=f"127.0.1.{n}")) for n in range(1, each + 1)]
@@ -241,7 +246,7 @@ def test_owners_of_many_slow_receivers_leave_room_for_others(
 
 
 def test_one_host_on_many_ports_is_one_host(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
-    start(webhook_timeout_s=LONG_S)
+    start(timeout_s=LONG_S)
     with ExitStack() as stack, receiving(host="127.0.1.2") as other:
         slow = [stack.enter_context(receiving(held=True)) for _ in range(8)]
         waiting = [told(store, receiver.url) for receiver in slow]
@@ -262,7 +267,7 @@ def test_many_names_of_one_address_are_one_address(
     def resolve(host: str, port: int, **options: Any) -> list[Any]:
         return socket.getaddrinfo("127.0.0.1" if host.endswith(".test") else host, port, **options)
 
-    start(Guard(allow_all=True, resolve=resolve), webhook_timeout_s=LONG_S)
+    start(Guard(LOOPBACK, resolve=resolve), timeout_s=LONG_S)
     most = share(webhook_slots.MOST_TO_ADDRESS, 0, HALF)
     with receiving(held=True) as slow, receiving() as quick:
         names = [slow.url.replace("127.0.0.1", f"n{n}.test") for n in range(2 * most)]
@@ -280,7 +285,7 @@ def test_who_finds_no_connection_free_is_told_so(
     store: JobStore, outbox: DeliveryStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_slots, "MOST_TO_ADDRESS", 1)
-    start(webhook_timeout_s=2.0)
+    start(timeout_s=2.0)
     with receiving(held=True) as slow:
         told(store, slow.url)
         slow.wait_for(1)
@@ -298,7 +303,7 @@ def test_few_addresses_of_a_name_are_tried(store: JobStore, outbox: DeliveryStor
         wrong = [f"127.0.2.{n}" for n in range(1, webhook_sender.MOST_ADDRESSES + 1)]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in (*wrong, "127.0.0.1")]
 
-    start(Guard(allow_all=True, resolve=resolve))
+    start(Guard(LOOPBACK, resolve=resolve))
     with receiving() as receiver:
         delivery = over(outbox, told(store, receiver.url.replace("127.0.0.1", "many.test")), "me")
         assert delivery.status is DeliveryStatus.FAILED
@@ -342,7 +347,8 @@ def test_a_name_server_that_never_answers_holds_up_its_owner_alone(
     workers = Workers(tmp_path)
     try:
         with server, honest(store, outbox) as deliver, receiving() as local:
-            io = workers.io(settings, before=server.command)
+            once = constants({"tasks.deliveries.SCHEDULE": {"timeout_s": 1.0, "retries_s": []}})
+            io = workers.io(settings, once, before=server.command)
             hung = [told(store, f"http://n{n}.silent.test/", owner="hostile") for n in range(60)]
             over(outbox, hung[0], "hostile", timeout_s=40)
             deliver()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
-from tasks.deliveries import DeliveryStore
+from tasks.deliveries import DeliveryStore, Schedule
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tasks.webhook_sender import WebhookSender
-from tests.receivers import Received, receiving, status
+from tests.receivers import LOOPBACK, Received, receiving, status
 from tests.servers import RedisServer, fast_settings
-from tests.tasks.outbox import Start, over, told
+from tests.tasks.outbox import SOON, Start, over, told
+from tests.tuned import constants
 from tests.workers import Workers, wait_until
 
 DAY_S = 86_400.0
@@ -22,9 +24,7 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(
-        redis_server, webhook_retries_s=[0.05, 0.05], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    return fast_settings(redis_server, webhook_allow=LOOPBACK)
 
 
 def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
@@ -40,7 +40,7 @@ def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStor
 def test_a_sender_that_stops_lets_what_is_under_way_end(
     store: JobStore, settings: Settings, outbox: DeliveryStore
 ) -> None:
-    sender = WebhookSender(settings.model_copy(update={"webhook_timeout_s": 30.0}), store.db)
+    sender = WebhookSender(settings, store.db, schedule=Schedule(timeout_s=30.0))
     sender.start()
     with receiving(held=True) as receiver:
         delivery_id = told(store, receiver.url)
@@ -54,12 +54,10 @@ def test_a_sender_that_stops_lets_what_is_under_way_end(
 
 
 def test_a_restart_of_redis_loses_nothing(own_redis: RedisServer) -> None:
-    settings = fast_settings(
-        own_redis, webhook_retries_s=[0.05], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    settings = fast_settings(own_redis, webhook_allow=LOOPBACK)
     store = JobStore(settings)
     outbox = DeliveryStore(store.db, settings)
-    sender = WebhookSender(settings, store.db)
+    sender = WebhookSender(settings, store.db, schedule=replace(SOON, retries_s=(0.05,)))
     try:
         with receiving() as receiver:
             sent = [told(store, receiver.url) for _ in range(5)]
@@ -77,9 +75,8 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
     own_redis: RedisServer, workers: Workers
 ) -> None:
     """Redis goes at the moment of the answer, so that it cannot be noted; then the sender is killed."""
-    settings = fast_settings(
-        own_redis, webhook_retries_s=[DAY_S], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    settings = fast_settings(own_redis, webhook_allow=LOOPBACK)
+    chosen = constants({"tasks.deliveries.SCHEDULE": {"retries_s": [DAY_S], "timeout_s": 1.0}})
     store = JobStore(settings)
     outbox = DeliveryStore(store.db, settings)
 
@@ -92,13 +89,13 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
         with receiving() as receiver:
             receiver.answer = answer
             delivery_id = told(store, receiver.url)
-            sender = workers.io(settings)
+            sender = workers.io(settings, chosen)
             receiver.wait_for(1, 30)
             wait_until(lambda: f"{delivery_id}: Redis: " in sender.text(), 20, report=sender.text)
             sender.kill()
             own_redis.start()
             assert outbox.get(delivery_id, "me").attempts == []
-            workers.io(settings)
+            workers.io(settings, chosen)
             delivery = over(outbox, delivery_id, 30)
             assert delivery.status is DeliveryStatus.DELIVERED
             assert [a["status_code"] for a in delivery.attempts] == [None, 200]

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from tasks.deliveries import Attempt, DeliveryStore
-from tasks.settings import Settings
+from tasks.deliveries import SCHEDULE, Attempt, DeliveryStore
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tasks.webhook_sender import JITTER, LONGEST_WAIT_S, outcome
@@ -16,7 +15,7 @@ from tests.tasks.outbox import BAD, EACH, GOOD, MOST, end, make_due, take
 
 
 def test_the_schedule() -> None:
-    retries = Settings(_env_file=None).webhook_retries_s  # type: ignore[call-arg]
+    retries = SCHEDULE.retries_s
     hours = [s / 3600 for s in retries]
     assert hours == pytest.approx([5 / 3600, 5 / 60, 0.5, 2, 5, 10, 14, 20, 24])
     for tries, planned in enumerate(retries, 1):
@@ -86,7 +85,7 @@ def test_a_clock_set_back_delays_nothing(store: JobStore, outbox: DeliveryStore)
 def test_a_receiver_that_is_down_for_days_loses_nothing(store: JobStore, outbox: DeliveryStore) -> None:
     """The times in Redis are moved, not the clock: there is no other memory of when to try again."""
     jobs = {end(store) for _ in range(20)}
-    retries = Settings(_env_file=None).webhook_retries_s  # type: ignore[call-arg]
+    retries = SCHEDULE.retries_s
     seen = set()
     for tries in range(1, len(retries) + 1):
         taken = [due for _ in range(2) for due in take(outbox)]

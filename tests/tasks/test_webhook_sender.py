@@ -18,7 +18,7 @@ from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
 from tasks.webhook_slots import HALF, share
-from tests.receivers import Speaking, Visited, receiving, status
+from tests.receivers import LOOPBACK, Speaking, Visited, receiving, status
 from tests.servers import RedisServer, fast_settings, free_port
 from tests.tasks.outbox import Start, over, told, tried
 from tests.workers import wait_until
@@ -28,9 +28,7 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(
-        redis_server, webhook_retries_s=[0.05, 0.05], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    return fast_settings(redis_server, webhook_allow=LOOPBACK)
 
 
 def test_a_receiver_gets_what_its_library_verifies(
@@ -80,7 +78,7 @@ def test_what_failed_is_tried_again_under_the_same_id(
 
 def test_a_signature_is_of_its_own_attempt(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
     """Receivers refuse what was signed long ago, as a message of the first attempt would be in a day."""
-    start(webhook_retries_s=[1.1])
+    start(retries_s=[1.1])
     with receiving() as receiver:
         codes = iter([500, 200])
         receiver.answer = lambda _: (next(codes), {})
@@ -108,7 +106,7 @@ def test_proxies_of_the_environment_are_not_used(
     for exception in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(exception, raising=False)
     with Visited("127.0.0.1", port) as reached, receiving() as receiver, receiving() as silent:
-        start(webhook_retries_s=[])
+        start(retries_s=[])
         assert over(outbox, told(store, receiver.url)).status is DeliveryStatus.DELIVERED
         no_tls = silent.url.replace("http://", "https://")
         assert over(outbox, told(store, no_tls)).status is DeliveryStatus.FAILED
@@ -135,7 +133,7 @@ def test_in_the_end_it_is_given_up_and_can_be_replayed(
 def test_a_redirect_is_a_failure_that_nobody_follows(
     store: JobStore, outbox: DeliveryStore, start: Start, code: int
 ) -> None:
-    start(webhook_retries_s=[])
+    start(retries_s=[])
     with receiving() as inside, receiving() as receiver:
         receiver.answer = status(code, Location=inside.url)
         delivery = over(outbox, told(store, receiver.url))
@@ -183,7 +181,7 @@ def in_an_hour() -> str:
 def test_retry_after(
     store: JobStore, outbox: DeliveryStore, start: Start, asked: str | None, least_s: float, most_s: float
 ) -> None:
-    start(webhook_retries_s=[5.0])
+    start(retries_s=[5.0])
     with receiving() as receiver:
         receiver.answer = status(503, Retry_After=asked or in_an_hour())
         delivery = tried(outbox, told(store, receiver.url))
@@ -194,7 +192,7 @@ def test_retry_after(
 def test_a_receiver_that_hangs_holds_up_no_other(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
-    start(webhook_timeout_s=30.0)
+    start(timeout_s=30.0)
     most = share(webhook_sender.MOST_TO_ONE, 0, HALF)
     with receiving(held=True) as slow, receiving(host="127.0.0.2") as other:
         waiting = [told(store, slow.url) for _ in range(3 * most)]
@@ -213,7 +211,7 @@ def test_many_at_once_and_no_more(
     store: JobStore, outbox: DeliveryStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_sender, "MOST_AT_ONCE", 10)  # of which one owner gets two
-    start(webhook_timeout_s=30.0)
+    start(timeout_s=30.0)
     with receiving(held=True) as slow:
         waiting = [told(store, slow.url) for _ in range(6)]
         slow.wait_for(2)
@@ -226,7 +224,7 @@ def test_many_at_once_and_no_more(
 def test_an_attempt_ends_in_time_however_the_answer_drips(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
-    start(webhook_timeout_s=0.3, webhook_retries_s=[])
+    start(timeout_s=0.3, retries_s=[])
     stop = threading.Event()
 
     def drip(connection: socket.socket) -> None:
@@ -263,7 +261,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n
 def test_answers_that_are_no_good(
     store: JobStore, outbox: DeliveryStore, start: Start, answer: bytes, code: int | None
 ) -> None:
-    start(webhook_retries_s=[])
+    start(retries_s=[])
 
     def say(connection: socket.socket) -> None:
         with closing(connection):
@@ -282,7 +280,7 @@ def test_answers_that_are_no_good(
 def test_what_a_server_says_is_neither_kept_nor_shown(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
-    start(webhook_retries_s=[])
+    start(retries_s=[])
 
     def say(connection: socket.socket) -> None:
         with closing(connection):
@@ -295,7 +293,7 @@ def test_what_a_server_says_is_neither_kept_nor_shown(
 
 
 def test_a_long_error_is_cut(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
-    start(webhook_retries_s=[])
+    start(retries_s=[])
     name = ".".join(["a" * 60] * 30)  # longer than names may be: no name server is asked
     [attempt] = over(outbox, told(store, f"http://{name}/")).attempts
     assert attempt["error"] == name[: webhook_sender.ERROR_CHARS]
@@ -315,7 +313,7 @@ def test_name_servers_that_hang_hold_up_no_other_owner(
             raise OSError("no such name")
         return socket.getaddrinfo(host, port, **options)
 
-    start(Guard(allow_all=True, resolve=resolve), webhook_timeout_s=2.0, webhook_retries_s=[])
+    start(Guard(LOOPBACK, resolve=resolve), timeout_s=2.0, retries_s=[])
     slow = [told(store, f"http://{i}.test/", owner="slow") for i in range(8)]
 
     def given_up() -> int:
@@ -343,7 +341,7 @@ def test_a_slow_redis_is_no_failure_of_the_receiver(
         return signing_keys(self, owner)
 
     monkeypatch.setattr(DeliveryStore, "signing_keys", late)
-    start(webhook_timeout_s=2.0, webhook_retries_s=[])
+    start(timeout_s=2.0, retries_s=[])
     with receiving() as receiver:
         delivery = over(outbox, told(store, receiver.url))
         answers.set()
@@ -358,7 +356,7 @@ def test_what_the_sender_itself_does_wrong_is_noted(
     def resolve(*_: object, **__: object) -> list[Any]:
         return [("not what name servers answer",)]
 
-    start(Guard(resolve=resolve), webhook_retries_s=[])
+    start(Guard(resolve=resolve), retries_s=[])
     delivery = over(outbox, told(store, "http://example.com/"))
     assert delivery.status is DeliveryStatus.FAILED
     assert [a["error"] for a in delivery.attempts] == [
@@ -367,7 +365,7 @@ def test_what_the_sender_itself_does_wrong_is_noted(
 
 
 def test_nobody_listens(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
-    start(webhook_retries_s=[])
+    start(retries_s=[])
     with receiving() as receiver:
         url = receiver.url
     delivery = over(outbox, told(store, url))

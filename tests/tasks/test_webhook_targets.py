@@ -16,7 +16,7 @@ from tasks.guard import Guard
 from tasks.settings import Settings
 from tasks.store import JobStore
 from tasks.webhook import DeliveryStatus
-from tests.receivers import Visited, receiving, status
+from tests.receivers import LOOPBACK, Visited, receiving, status
 from tests.servers import RedisServer, fast_settings
 from tests.tasks.outbox import Start, over, told
 
@@ -25,9 +25,7 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def settings(redis_server: RedisServer) -> Settings:
-    return fast_settings(
-        redis_server, webhook_retries_s=[0.05, 0.05], webhook_timeout_s=1.0, webhook_allow_private=True
-    )
+    return fast_settings(redis_server, webhook_allow=LOOPBACK)
 
 
 def names(*answers: list[str]) -> tuple[Any, list[str]]:
@@ -43,7 +41,7 @@ def names(*answers: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
-    start(webhook_allow_private=False, webhook_retries_s=[])
+    start(Guard(), retries_s=[])
     with receiving() as inside:
         for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1"):
             delivery = over(outbox, told(store, inside.url.replace("127.0.0.1", host)))
@@ -74,7 +72,7 @@ def test_the_next_address_is_tried_where_one_does_not_answer(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
     resolve, _ = names(["127.0.0.3", "127.0.0.1"])
-    start(Guard(allow_all=True, resolve=resolve))
+    start(Guard(LOOPBACK, resolve=resolve))
     with receiving() as receiver:
         url = receiver.url.replace("127.0.0.1", "two.test")
         assert over(outbox, told(store, url)).status is DeliveryStatus.DELIVERED
@@ -91,7 +89,7 @@ def test_tls_is_with_the_name_not_with_the_address(
     asked: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
     resolve, _ = names(["127.0.0.1"])
-    start(Guard(allow_all=True, resolve=resolve), webhook_retries_s=[])
+    start(Guard(LOOPBACK, resolve=resolve), retries_s=[])
     with receiving(context) as receiver:
         good = over(outbox, told(store, receiver.url.replace("127.0.0.1", "good.test")))
         assert good.status is DeliveryStatus.DELIVERED

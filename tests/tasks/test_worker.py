@@ -32,7 +32,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.env = {"MEDUSAQ_SCRIPTED_LOG": str(path)}
+        self.env = {"SCRIPTED_LOG": str(path)}
 
     def lines(self, kind: str) -> list[str]:
         """The request ids of the "start" or "end" lines, in order."""
@@ -215,7 +215,7 @@ def test_a_job_taken_by_another_worker_is_dropped(
 
 
 def test_interactive_overtakes_bulk(redis_server: RedisServer, workers: Workers, engine_log: Log) -> None:
-    settings = fast_settings(redis_server, slots=1, worker_lookahead=0)
+    settings = fast_settings(redis_server, slots=1)
     store, publisher = JobStore(settings), Publisher.connect(settings)
     bulk = submit_many(store, publisher, 8, "delay=0.05")
     fast = [submitted(store, publisher, f"delay=0.05 n{n}") for n in range(3)]
@@ -348,9 +348,7 @@ def test_an_engine_that_closes_stops_its_worker_and_the_job_goes_on_elsewhere(
 
 
 def test_a_model_that_cannot_load_ends_with_one_line_and_code_3(settings: Settings, workers: Workers) -> None:
-    worker = workers.model(
-        settings, ready=False, env={"MEDUSAQ_SCRIPTED_LOAD_ERROR": "/no.gguf: not a GGUF file"}
-    )
+    worker = workers.model(settings, ready=False, env={"SCRIPTED_LOAD_ERROR": "/no.gguf: not a GGUF file"})
     assert worker.process.wait(20) == 3
     assert worker.text().splitlines()[-1] == "error: the model cannot be loaded: /no.gguf: not a GGUF file"
     assert "Traceback" not in worker.text()
@@ -378,7 +376,7 @@ def test_redis_restart_in_the_middle_loses_nothing(own_redis: RedisServer, worke
 
 
 def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> None:
-    settings = fast_settings(own_redis, redis_timeout_s=1.0)
+    settings = fast_settings(own_redis, redis_url=own_redis.within(1))
     store, publisher = JobStore(settings), Publisher.connect(settings)
     workers.io(settings)
     workers.model(settings)
