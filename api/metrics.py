@@ -83,7 +83,7 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
-    yield _gauge("medusaq_queue_held_jobs", "Bulk jobs held back for their owner's share", now.held)
+    yield _gauge("medusaq_queue_held_jobs", "Jobs held back for their owner's share", now.held)
     unsent = "Lines of batches that are to be sent to workers and were not yet"
     yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)
     yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)

@@ -48,7 +48,7 @@ async def readyz(gateway: GatewayDep) -> JSONResponse:
     """Jobs sent now would run: Redis answers and a model worker is alive, or one will be started when it is
     asked for; 503 otherwise.
 
-    io_worker: whether one is alive too. Without it batches and held bulk jobs are taken and wait, and nobody
+    io_worker: whether one is alive too. Without it batches and held jobs are taken and wait, and nobody
     looks after lost workers.
     """
     try:

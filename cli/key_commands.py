@@ -61,9 +61,7 @@ def create(
         int, typer.Option(min=1, help="Waiting or running, lines of batches aside.")
     ] = DEFAULT_MAX_JOBS,
     max_batches: Annotated[int, typer.Option(min=1, help="That have not ended.")] = DEFAULT_MAX_BATCHES,
-    weight: Annotated[
-        float, typer.Option(min=0.001, max=1000, help="Share of the workers for bulk work.")
-    ] = 1.0,
+    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="Share of the workers.")] = 1.0,
     max_files: Annotated[
         int | None, typer.Option(min=1, help=f"Kept at a time. (default: {DEFAULT_MAX_FILES})")
     ] = None,

@@ -28,6 +28,7 @@ from tasks.figures import REGISTRY
 from tasks.file_keeper import FileKeeper
 from tasks.finalise import Finaliser
 from tasks.ingest import Ingest
+from tasks.interactive_rooms import InteractiveRooms
 from tasks.patience import Patience
 from tasks.publish import Publisher
 from tasks.registry import Registry, WorkerInfo
@@ -67,6 +68,7 @@ class BatchDriver:
         self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
         self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
+        self._rooms = InteractiveRooms()
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finaliser = Finaliser(keeper, self._batches, self._token)
@@ -154,10 +156,12 @@ class BatchDriver:
     def round(self) -> bool:
         """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
         began = time.monotonic()
-        room = partial(self._room, self._live())
-        work = self._batches.lead(self._token, room(""))
+        workers = self._live()
+        room = partial(self._room, workers)
+        work = self._batches.lead(self._token, room(""), self._rooms.set(workers))
         if work is None:
             return False
+        self._dispatcher.send_interactive(work, self._rooms)
         for active in work.active:
             self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
         self._dispatcher.send(work, room, FILES_S)

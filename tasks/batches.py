@@ -73,7 +73,8 @@ class Work:
     """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
 
     cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
-    spent: those whose tokens of today are. known: models that have a lane.
+    spent: those whose tokens of today are. known: models that have a lane. sent and waiting: outstanding and
+    held interactive jobs; the rest is of bulk ones.
     """
 
     now: float
@@ -84,6 +85,8 @@ class Work:
     weights: Mapping[str, float] = field(default_factory=dict)
     spent: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    sent: Lanes = field(default_factory=dict)
+    waiting: Lanes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +235,13 @@ class BatchStore:
 
     # For the one who leads
 
-    def lead(self, token: str, room: int) -> Work | None:
-        """Take or keep the lead, with room for so many bulk jobs; None while another leads."""
-        answer = self._run("leader/lead", token, room, MOST_CLEANUPS, *WORKED_ON)
+    def lead(self, token: str, room: int, interactive: Mapping[str, int] | None = None) -> Work | None:
+        """Take or keep the lead, with room for so many bulk jobs; None while another leads.
+
+        interactive: room for interactive jobs, by lane, "" for lanes without one; None: they are not held.
+        """
+        rooms = json.dumps(interactive or {})
+        answer = self._run("leader/lead", token, room, rooms, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
         found = pairs(answer[1:])
@@ -248,6 +255,8 @@ class BatchStore:
             {owner: float(weight) for owner, weight, _ in found["keys"]},
             frozenset(owner for owner, _, spent in found["keys"] if spent),
             frozenset(found["known"]),
+            _by_lane(found["interactive_outstanding"]),
+            _by_lane(found["interactive_held"]),
         )
 
     def renew(self, token: str) -> None:
@@ -258,15 +267,17 @@ class BatchStore:
         """Let another lead at once."""
         self._run("leader/resign", token)
 
-    def release(self, token: str, shares: Mapping[str, int], lane: str = "") -> list[Unsent]:
+    def release(
+        self, token: str, shares: Mapping[str, int], lane: str = "", priority: Priority = Priority.BULK
+    ) -> list[Unsent]:
         """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
         accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
         status, *flat = self._run(
-            "queues/release_deferred", token, *(value for pair in accounts for value in pair)
+            "queues/release_deferred", token, priority.value, *(value for pair in accounts for value in pair)
         )
         _check(status)
         each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        return [Unsent(job_id, Priority.BULK, shown, of) for job_id, shown, of in each]
+        return [Unsent(job_id, priority, shown, of) for job_id, shown, of in each]
 
     def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
         """While a file is read: so many chunks can be sent, so many lines were seen.

@@ -1,4 +1,4 @@
-"""Sends bulk work, lines of batches and jobs held back: in fair shares, and no more than can run soon."""
+"""Sends lines of batches and jobs held back: in fair shares, and no more than can run soon."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tasks.batches import Active, BatchStore, Lanes, Line, Work
 from tasks.claim import Unsent
 from tasks.fairness import HELD, Source, in_turns, shares
 from tasks.files import FileStore
+from tasks.interactive_rooms import InteractiveRooms
 from tasks.job import Priority
 from tasks.patience import Patience
 from tasks.publish import Publisher
@@ -47,6 +48,14 @@ class Dispatcher:
         self._batches, self._files, self._publisher, self._patience = batches, files, publisher, patience
         self._token = token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
+
+    def send_interactive(self, work: Work, rooms: InteractiveRooms) -> None:
+        """Held interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
+        held, outstanding = _counters(work.waiting), _counters(work.sent)
+        for lane, waiting in held.items():
+            counts = shares([*_held(waiting)], outstanding[lane], rooms.of(lane), work.weights)
+            outstanding[lane].update(self._release(lane, counts, Priority.INTERACTIVE))
+        rooms.note({lane: sum(counts.values()) for lane, counts in outstanding.items()}, work)
 
     def send(self, work: Work, room: Callable[[str], int], files_s: float) -> None:
         """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
@@ -90,11 +99,13 @@ class Dispatcher:
             held.clear()
             batches, more = going_on, bool(going_on)
 
-    def _release(self, lane: str, counts: Mapping[Source, int]) -> dict[str, int]:
+    def _release(
+        self, lane: str, counts: Mapping[Source, int], priority: Priority = Priority.BULK
+    ) -> dict[str, int]:
         """How many held jobs that is of each owner."""
         held = {source.owner: count for source, count in counts.items() if source.name == HELD}
         if held:
-            self._publisher.try_all(self._batches.release(self._token, held, lane))
+            self._publisher.try_all(self._batches.release(self._token, held, lane, priority))
         return held
 
     def _sources(

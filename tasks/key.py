@@ -14,7 +14,7 @@ DEFAULT_MAX_FILES = 100_000  # whose records Redis must hold
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one key; None is without limit. weight: its share of the workers for bulk work.
+    """Of one key; None is without limit. weight: its share of the workers.
 
     max_jobs: waiting or running at the same time, lines of batches aside. max_batches: that have not ended.
     max_files: None is DEFAULT_MAX_FILES, which holds for all callers without a key, too. max_files_bytes and

@@ -101,7 +101,7 @@ class JobStore:
     def create(self, new: NewJob) -> tuple[Job, bool]:
         """Store a queued job; the flag says whether its message must be sent.
 
-        Not when the idempotency key gave an earlier one, nor when a bulk job is held back until its owner's
+        Not when the idempotency key gave an earlier one, nor when a job is held back until its owner's
         share allows it. Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewJob.
         """
         [made] = self.create_all(new, [{}])

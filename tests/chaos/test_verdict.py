@@ -49,13 +49,16 @@ def test_a_line_answered_by_another_model_than_it_named() -> None:
 def test_what_is_left_in_the_queue_of_any_model_is_seen(store: JobStore) -> None:
     """Names in which Redis's patterns could be lost, too."""
     assert left(store) == []
-    for key in ("pending:interactive", "pending:bulk:a*[b", "held:owner@a"):
+    for key in ("pending:interactive", "pending:bulk:a*[b", "held:owner@a", "interactive_held:owner@a"):
         store.db.redis.zadd(store.db.prefix + key, {"job_1": 1})
-    for key in ("outstanding", "held"):
+    for key in ("outstanding", "held", "interactive_outstanding", "interactive_held"):
         store.db.redis.hset(store.db.prefix + key, "owner@a", 1)
     assert [line.partition(": ")[0] for line in sorted(left(store))] == [
         "left in held",
         "left in held:owner@a",
+        "left in interactive_held",
+        "left in interactive_held:owner@a",
+        "left in interactive_outstanding",
         "left in outstanding",
         "left in pending:bulk:a*[b",
         "left in pending:interactive",

@@ -24,7 +24,8 @@ from tests.chaos.load import Expected, Load, Order
 LOOK_S = 0.1
 CANCELLED = "batch_cancelled"  # of a line that did not run to its end
 EMPTY = ("status:queued", "status:running", "leases", "batches:active")
-EMPTY_OF_EACH_LANE = ("pending:*", "held:*")  # patterns: of jobs that wait for any model, and for each
+# Patterns: of jobs that wait for any model, and for each.
+EMPTY_OF_EACH_LANE = ("pending:*", "held:*", "interactive_held:*")
 
 
 @dataclass
@@ -240,6 +241,6 @@ def left(store: JobStore) -> list[str]:
     of_lanes = (key for pattern in EMPTY_OF_EACH_LANE for key in redis.scan_iter(prefix + pattern, 1000))
     names = (*EMPTY, *sorted({key.removeprefix(prefix) for key in of_lanes}))
     rest = {name: redis.zrange(prefix + name, 0, -1) for name in names}
-    rest["outstanding"] = redis.hgetall(f"{prefix}outstanding")
-    rest["held"] = redis.hgetall(f"{prefix}held")
+    for name in ("outstanding", "held", "interactive_outstanding", "interactive_held"):
+        rest[name] = redis.hgetall(prefix + name)
     return [f"left in {name}: {what}" for name, what in rest.items() if what]

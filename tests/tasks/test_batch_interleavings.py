@@ -129,7 +129,7 @@ class BatchLife(Model[State]):
         keys: Keys = {f"string {CLOCK}": "1000", "hash file:file": {"id": "file"}}
         for name, arguments in (
             ("batches/create", (created, "metadata", "{}", "webhook", HOOK)),
-            ("leader/lead", ("x", 64, 4, "id")),
+            ("leader/lead", ("x", 64, "{}", 4, "id")),
             ("batches/validated", (validated("x", 1, 2), "[]")),
         ):
             assert isinstance(arguments, tuple)
@@ -235,7 +235,9 @@ class BatchLife(Model[State]):
 def _later(state: State) -> State:
     """A lease runs out, and so does the lead of whoever is silent."""
     keys = {
-        name: value for name, value in state.keys.items() if name not in ("string leader", "string bulk_room")
+        name: value
+        for name, value in state.keys.items()
+        if name not in ("string leader", "string bulk_room", "string interactive_room")
     }
     return replace(state, keys={**keys, f"string {CLOCK}": str(int(keys[f"string {CLOCK}"]) + 1)})
 
@@ -330,7 +332,7 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
         counts = Step(f"{token} counts the part", counted, "batches/segment_stored", (done,))
         killed = Step(f"{token} is killed", lambda *_: state.with_leader(index, Leader()), own=False)
         return [counts, _unheard(counts, index, me), killed]
-    lead = (token, 64, 4, "chunk", "place", "ending")
+    lead = (token, 64, "{}", 4, "chunk", "place", "ending")
     steps = [
         Step(f"{token} leads", led, "leader/lead", lead),
         Step(f"{token} writes a part", read, "batches/next_results", (token, BATCH, 1)),

@@ -212,7 +212,7 @@ def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStor
     work = batches.lead("me", 2)
     assert work is not None
     assert (work.outstanding, work.held) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
-    assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs never wait"
+    assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
     assert batches.release("me", {"a": 1, "b": 5}) == [Unsent(held[n][0], Priority.BULK, "p") for n in (0, 1)]
     store.cancel(held[2][0])
     work = batches.lead("me", 2)

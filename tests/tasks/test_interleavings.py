@@ -36,12 +36,14 @@ RECONCILE = {
     "lease_ms": LEASE * MS,
     "gap_ms": NEVER,
     "limit": 200,
-    "queues": [("bulk", "", PREFIX + LIST), ("bulk", MODEL, PREFIX + LIST)],
 }
+QUEUES = {p: [(p, "", PREFIX + LIST), (p, MODEL, PREFIX + LIST)] for p in ("bulk", "interactive")}
 TERMINAL = ("succeeded", "failed", "cancelled", "expired")
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" for status in TERMINAL]})
 WORKERS = ("a", "b")
 HOLDING = ("waiting", "running")
+LEADER = "l"
+LEADS = {"string led_by": LEADER, "string interactive_room": '{"":0}'}  # there is no room: jobs are held
 MOST_STATES = 50_000
 
 
@@ -117,7 +119,8 @@ class JobLife(Model[State]):
     """One bulk job of an API key, with a webhook: its owner's share, seat and tokens are counted too.
 
     deadline: ms, or None. model: that it asks for, not known when it was created, but by now. serve: what the
-    workers have. ends: the statuses in which the job has been seen.
+    workers have. ends: the statuses in which the job has been seen. held: it is an interactive one, held
+    until a leader releases it, which may die before it sends the message.
     """
 
     def __init__(
@@ -126,10 +129,13 @@ class JobLife(Model[State]):
         deadline: int | None = None,
         model: str = "",
         serve: tuple[str, str] = ("", ""),
+        held: bool = False,
     ) -> None:
-        self._model, self._serve = model, serve
+        self._model, self._serve, self._held = model, serve, held
+        self._priority = "interactive" if held else "bulk"
+        self._counts = "interactive_" if held else ""
         create = {
-            "priority": "bulk",
+            "priority": self._priority,
             "model": model,
             "metadata": "{}",
             "deadline_ms": deadline,
@@ -145,10 +151,12 @@ class JobLife(Model[State]):
             "idempotency_ttl_ms": 0,
             "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
         }
-        [(_, keys)] = server.run([({f"string {CLOCK}": str(BEGAN)}, "jobs/create", (create, "{}"))])
+        began = {f"string {CLOCK}": str(BEGAN), **(LEADS if held else {})}
+        [(answer, keys)] = server.run([(began, "jobs/create", (create, "{}"))])
+        assert answer[3] == ("" if held else "1")
         if model:
             keys["zset models"] = {model: "1"}
-        self._first = State(keys, (Worker(), Worker())).with_messages(1)
+        self._first = State(keys, (Worker(), Worker())).with_messages(0 if held else 1)
         self.ends: set[str] = set()
 
     def start(self) -> State:
@@ -181,12 +189,30 @@ class JobLife(Model[State]):
         def tick(_: Any, keys: Keys) -> State:
             return replace(state, keys={**keys, f"string {CLOCK}": str(state.now + 1)})
 
-        return [
-            Step("time passes", tick),
-            Step("reconcile", reconciled(sent=True), "queues/reconcile", (RECONCILE,)),
+        def released(sent: bool) -> Any:
+            def then(answer: Any, keys: Keys) -> State:
+                after = replace(state, keys=keys)
+                return after.with_messages(queued + len(answer[1:]) // 3) if sent else after
+
+            return then
+
+        reconcile = ({**RECONCILE, "queues": QUEUES[self._priority]},)
+        release = (LEADER, self._priority, OWNER, 1)
+        of_leader = [
+            Step("released", released(sent=True), "queues/release_deferred", release),
             Step(
-                "reconcile, message lost", reconciled(sent=False), "queues/reconcile", (RECONCILE,), own=False
+                "released, message lost",
+                released(sent=False),
+                "queues/release_deferred",
+                release,
+                own=False,
             ),
+        ]
+        return [
+            *(of_leader if self._held else ()),
+            Step("time passes", tick),
+            Step("reconcile", reconciled(sent=True), "queues/reconcile", reconcile),
+            Step("reconcile, message lost", reconciled(sent=False), "queues/reconcile", reconcile, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
             Step(
                 "cancel", lambda _, keys: replace(state, keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
@@ -347,8 +373,10 @@ class JobLife(Model[State]):
                 bool(job.get("cancel_requested")),
                 ago(job.get("lease_until")) if job["status"] == "running" else None,
                 ago(job["enqueued_at"]),
-                ago(state.keys.get("string claimed:bulk")),
-                ago(state.keys.get(f"string claimed:bulk:{MODEL}")),
+                ago(state.keys.get(f"string claimed:{self._priority}")),
+                ago(state.keys.get(f"string claimed:{self._priority}:{MODEL}")),
+                "hash interactive_held" in state.keys,
+                job.get("counted"),
                 max(0, int(job["deadline"]) // MS - now) if job["deadline"] else None,
                 "zset deadlines" in state.keys,
             )
@@ -390,21 +418,31 @@ class JobLife(Model[State]):
             assert ("zset deadlines" in keys) == has, f"{job['status']}, listed with a deadline: {not has}"
         statuses = [name for name in ("queued", "running", *TERMINAL) if f"zset status:{name}" in keys]
         assert statuses == [job["status"]], f"listed as {statuses}"
+        held = self._held and "hash interactive_held" in keys
+        assert held == (f"zset interactive_held:{OWNER}" in keys), "held jobs are miscounted"
+        counted = live and (job.get("counted") == "1" or not self._held)  # else it was run without a release
+        assert not (held and counted), "it is held, and takes a place"
+        if step.script == "queues/release_deferred" and len(answer) > 1:
+            assert counted, "released, and takes no place"
         lists = {
             "zset leases": job["status"] == "running",
             "zset expiry": not live,
-            "hash outstanding": live,
+            f"hash {self._counts}outstanding": counted,
             "hash live": live,
             f"hash hook:evt_{JOB.removeprefix('job_')}": not live,
         }
         lane = f":{job['lane']}" if job.get("lane") else ""
-        waiting = [f"zset pending:bulk{lane}"] if job["status"] == "queued" else []
+        sent = job["status"] == "queued" and not held
+        assert not held or job["status"] == "queued", f"{job['status']}, and held"
+        waiting = [f"zset pending:{self._priority}{lane}"] if sent else []
         assert [name for name in keys if name.startswith("zset pending")] == waiting, "waits in another queue"
         for name, there in lists.items():
             assert (name in keys) == there, f"{job['status']}, and {name} is {keys.get(name)}"
-        if live:
+        if counted:
             account = f"{OWNER}@{job['lane']}" if job.get("lane") else OWNER
-            assert keys["hash outstanding"] == {account: "1"}, "its owner's share is miscounted"
+            places = keys[f"hash {self._counts}outstanding"]
+            assert places == {account: "1"}, "its owner's share is miscounted"
+        if live:
             assert keys["hash live"] == {OWNER: "1"}, "its owner's seat is miscounted"
         else:
             assert keys["string hook_seq"] == "1", "its webhook was put into the outbox twice"
@@ -450,6 +488,32 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
     print(found)
     assert life.ends == {"succeeded", "failed", "cancelled"}
     assert {"a claims", "b claims"} <= found.names
+
+
+@pytest.mark.parametrize("deadline", ["", DEADLINE * MS])
+def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, deadline: int | str) -> None:
+    life = JobLife(Server(scratch), deadline, held=True)
+    found = explore(Server(scratch), life, MOST_STATES)
+    print(found)
+    assert {"released", "a claims", "reconcile", "cancel"} <= found.names
+    assert life.ends >= {"succeeded", "cancelled"}
+
+
+MUTATIONS_OF_HELD = [
+    ("queues/release_deferred", "    leave_lists(job)\n", ""),
+    ("queues/release_deferred", "    wait_in_queue(id, job.priority, job.lane)\n", ""),
+    ("queues/release_deferred", "    count_in(id, job.priority, job.owner, job.lane)\n", ""),
+    ("lib/queues", "  if redis.call('ZREM', held .. ':' .. of, job.id) == 1 then", "  if false then"),
+    ("lib/queues", "  if redis.call('HINCRBY', counts, of, -1) <= 0 then", "  if false then"),
+]
+
+
+@pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_HELD)
+def test_a_fault_with_held_jobs_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
+    server = Server(scratch, {script: (old, new)})
+    with pytest.raises(Broken) as caught:
+        explore(server, JobLife(server, held=True), MOST_STATES)
+    print(script, repr(new), caught.value)
 
 
 MUTATIONS_OF_MODELS = [

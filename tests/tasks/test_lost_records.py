@@ -175,7 +175,8 @@ CREATE_BATCH = {
         ("queues/reconcile", RECONCILE, "zset deadlines"),
         ("queues/reconcile", RECONCILE, "zset pending:bulk"),
         ("queues/reconcile", RECONCILE, "zset expiry"),
-        ("queues/release_deferred", ("x", "o", 5), "zset held:o"),
+        ("queues/release_deferred", ("x", "bulk", "o", 5), "zset held:o"),
+        ("queues/release_deferred", ("x", "interactive", "o", 5), "zset interactive_held:o"),
     ],
 )
 def test_an_index_without_the_record_holds_nothing_up(

@@ -19,6 +19,6 @@ for i, line in ipairs(args.lines) do
     unpack(reserve_quota(batch[4], line.max_tokens)))
   wait_in_queue(line.job_id, 'bulk', lane)
   redis.call('SADD', key .. ':live', line.job_id)
-  count_in(line.job_id, batch[4], lane)
+  count_in(line.job_id, 'bulk', batch[4], lane)
 end
 return 'ok'

@@ -64,7 +64,13 @@ if shared then
 end
 
 local lane = lane_of(args.model)
-local room = priority == 'bulk' and tonumber(redis.call('GET', P .. 'bulk_room') or '')
+local room
+if priority == 'bulk' then
+  room = tonumber(redis.call('GET', P .. 'bulk_room') or '')
+else
+  local rooms = cjson.decode(redis.call('GET', P .. 'interactive_room') or '{}')
+  room = rooms[lane] or rooms['']
+end
 
 local function create(job, request)
   local key = P .. 'job:' .. job.id
@@ -85,14 +91,15 @@ local function create(job, request)
   if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
   if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
   if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
-  if room and (holds(lane) or outstanding(lane) >= room) then
-    redis.call('ZADD', P .. 'held:' .. account(owner, lane), seq, job.id)
-    redis.call('HINCRBY', P .. 'held', account(owner, lane), 1)
+  if room and (holds(priority, lane) or outstanding(priority, lane) >= room) then
+    local held = counts_key('held', priority)
+    redis.call('ZADD', held .. ':' .. account(owner, lane), seq, job.id)
+    redis.call('HINCRBY', held, account(owner, lane), 1)
     wake()
     return ''
   end
   wait_in_queue(job.id, priority, lane)
-  if priority == 'bulk' then count_in(job.id, owner, lane) end
+  count_in(job.id, priority, owner, lane)
   return '1'
 end
 

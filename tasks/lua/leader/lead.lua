@@ -1,8 +1,8 @@
 -- needs: base, leader, queues, quotas
--- ARGV: leader token, room for bulk jobs, most batches to clean up, fields of a batch. Takes or keeps the lead.
--- Returns 1 with names and values of what there is to do (now in ms, accounts' outstanding and held jobs, active
--- batches, batches to clean up, keys among the owners with their weights and 1 for those whose tokens are spent, known
--- models), or 0 if another leads.
+-- ARGV: leader token, room for bulk jobs, rooms for interactive jobs as JSON, most batches to clean up, fields of a
+-- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
+-- outstanding and held jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
+-- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
 -- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
 if not leads(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
@@ -10,14 +10,17 @@ if not leads(ARGV[1]) then
   leads(ARGV[1])
 end
 redis.call('SET', P .. 'bulk_room', ARGV[2], 'PX', LEAD_MS)
+redis.call('SET', P .. 'interactive_room', ARGV[3], 'PX', LEAD_MS)
 local batches, owners = {}, {}
 for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   local key = P .. 'batch:' .. id
   owners[redis.call('HGET', key, 'owner') or ''] = true
-  table.insert(batches, { cjson.encode(redis.call('HMGET', key, unpack(ARGV, 4))),
+  table.insert(batches, { cjson.encode(redis.call('HMGET', key, unpack(ARGV, 5))),
     redis.call('SCARD', key .. ':live'), redis.call('LLEN', key .. ':ended') })
 end
-for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do owners[owner_of_account(name)] = true end
+for _, priority in ipairs({ 'interactive', 'bulk' }) do
+  for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do owners[owner_of_account(name)] = true end
+end
 local keys = {}
 for owner in pairs(owners) do
   if keyed(owner) then
@@ -27,4 +30,6 @@ for owner in pairs(owners) do
 end
 return { 1, 'now', int(NOW), 'outstanding', redis.call('HGETALL', P .. 'outstanding'),
   'held', redis.call('HGETALL', P .. 'held'), 'active', batches,
-  'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[3]), 'keys', keys, 'known', all_known() }
+  'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4]), 'keys', keys, 'known', all_known(),
+  'interactive_outstanding', redis.call('HGETALL', P .. 'interactive_outstanding'),
+  'interactive_held', redis.call('HGETALL', P .. 'interactive_held') }

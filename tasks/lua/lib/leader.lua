@@ -5,6 +5,7 @@
 -- led_by                who worked on them last: it leads on, unless another takes over
 -- bulk_room             how many bulk jobs of a lane may be sent and not ended, as long as somebody leads who sends the
 --                       held ones
+-- interactive_room      the same of interactive jobs, as JSON: lane -> how many, '' for lanes that are not named
 
 local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
 
@@ -14,5 +15,6 @@ local function leads(token)
   if redis.call('GET', P .. 'led_by') ~= token then return false end
   redis.call('SET', P .. 'leader', token, 'PX', LEAD_MS)
   redis.call('PEXPIRE', P .. 'bulk_room', LEAD_MS)
+  redis.call('PEXPIRE', P .. 'interactive_room', LEAD_MS)
   return true
 end

@@ -1,5 +1,5 @@
 -- needs: base
--- Where queued jobs wait, and how many bulk jobs of each owner are sent.
+-- Where queued jobs wait, and how many jobs of each owner are sent.
 --
 -- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
 --                       queue that is, '' of the queue that every worker takes jobs from
@@ -10,6 +10,7 @@
 --                       OWNER, or OWNER@LANE: of each model, an owner has a share of its own
 -- held                  accounts that have some: account -> how many
 -- outstanding           bulk jobs sent and not ended: account -> how many
+-- interactive_held:ACCOUNT, interactive_held, interactive_outstanding    the same of interactive jobs
 -- claimed:PRIORITY[:LANE]    when the newest message claimed so far was sent
 
 -- Whether jobs may wait for a model that no worker serves at the moment.
@@ -47,13 +48,19 @@ local function owner_of_account(name)
   return name:sub(1, (name:find('@', 1, true) or 0) - 1)
 end
 
+-- held and outstanding, of the jobs of a priority.
+local function counts_key(name, priority)
+  return P .. (priority == 'interactive' and 'interactive_' or '') .. name
+end
+
 local function leave_lists(job)
   redis.call('ZREM', queue_key('pending', job.priority, job.lane), job.id)
   if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
   redis.call('ZREM', P .. 'leases', job.id)
   local of = account(job.owner, job.lane)
-  if redis.call('ZREM', P .. 'held:' .. of, job.id) == 1 then
-    if redis.call('HINCRBY', P .. 'held', of, -1) == 0 then redis.call('HDEL', P .. 'held', of) end
+  local held = counts_key('held', job.priority)
+  if redis.call('ZREM', held .. ':' .. of, job.id) == 1 then
+    if redis.call('HINCRBY', held, of, -1) == 0 then redis.call('HDEL', held, of) end
   end
 end
 
@@ -63,30 +70,30 @@ local function wait_in_queue(id, priority, lane)
   if lane ~= '' then redis.call('SADD', P .. 'lanes', lane) end
 end
 
--- A bulk job whose message is sent: from here to its end it takes one of its owner's places.
-local function count_in(id, owner, lane)
+-- A job whose message is sent: from here to its end it takes one of its owner's places.
+local function count_in(id, priority, owner, lane)
   redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
-  redis.call('HINCRBY', P .. 'outstanding', account(owner, lane), 1)
+  redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, lane), 1)
 end
 
 local function count_out(job)
   if job.counted == '' then return end
-  local of = account(job.owner, job.lane)
-  if redis.call('HINCRBY', P .. 'outstanding', of, -1) <= 0 then redis.call('HDEL', P .. 'outstanding', of) end
-  wake()
+  local of, counts = account(job.owner, job.lane), counts_key('outstanding', job.priority)
+  if redis.call('HINCRBY', counts, of, -1) <= 0 then redis.call('HDEL', counts, of) end
+  if job.priority == 'bulk' or redis.call('EXISTS', P .. 'interactive_held') == 1 then wake() end
 end
 
 -- Of one lane, or of all.
-local function outstanding(lane)
-  local sum, counts = 0, redis.call('HGETALL', P .. 'outstanding')
+local function outstanding(priority, lane)
+  local sum, counts = 0, redis.call('HGETALL', counts_key('outstanding', priority))
   for i = 1, #counts, 2 do
     if not lane or lane_of_account(counts[i]) == lane then sum = sum + tonumber(counts[i + 1]) end
   end
   return sum
 end
 
-local function holds(lane)
-  for _, name in ipairs(redis.call('HKEYS', P .. 'held')) do
+local function holds(priority, lane)
+  for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do
     if lane_of_account(name) == lane then return true end
   end
   return false
@@ -97,5 +104,5 @@ local function change_lane(job, lane)
   count_out(job)
   job.lane = lane
   redis.call('HSET', P .. 'job:' .. job.id, 'lane', lane)
-  if job.counted ~= '' then count_in(job.id, job.owner, lane) end
+  if job.counted ~= '' then count_in(job.id, job.priority, job.owner, lane) end
 end

@@ -1,7 +1,7 @@
 -- needs: base, jobs, queues, quotas
 -- No ARGV. Returns as JSON how the queues stand: only counts, and for each priority, of all models and of each, how
 -- long (ms) its oldest job waits.
-local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, lines = 0, outstanding = outstanding(),
+local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, lines = 0, outstanding = outstanding('bulk'),
   models = {}, batches = redis.call('ZCARD', P .. 'batches:active'), led = redis.call('EXISTS', P .. 'leader') }
 for _, status in ipairs({ 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'expired' }) do
   answer.jobs[status] = redis.call('ZCARD', P .. 'status:' .. status)
@@ -42,15 +42,19 @@ for _, priority in ipairs({ 'interactive', 'bulk' }) do
   end
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'status:queued', 0, 0)) do waits(id) end
-local held = redis.call('HGETALL', P .. 'held')
-for i = 1, #held, 2 do
-  local count, lane = tonumber(held[i + 1]), lane_of_account(held[i])
-  answer.held = answer.held + count
-  if lane ~= '' then
-    local of = of_model(lane, 'bulk')
-    of.waiting = of.waiting + count
+for _, priority in ipairs({ 'interactive', 'bulk' }) do
+  local key = counts_key('held', priority)
+  local held = redis.call('HGETALL', key)
+  for i = 1, #held, 2 do
+    local count, lane = tonumber(held[i + 1]), lane_of_account(held[i])
+    answer.held = answer.held + count
+    answer.waiting[priority] = answer.waiting[priority] + count
+    if lane ~= '' then
+      local of = of_model(lane, priority)
+      of.waiting = of.waiting + count
+    end
+    for _, id in ipairs(redis.call('ZRANGE', key .. ':' .. held[i], 0, 0)) do waits(id) end
   end
-  for _, id in ipairs(redis.call('ZRANGE', P .. 'held:' .. held[i], 0, 0)) do waits(id) end
 end
 
 -- Lines that are to be sent and are not jobs yet. Those of a key that has spent its tokens wait for no worker.
@@ -65,5 +69,5 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
 end
 local due = tonumber(redis.call('ZRANGE', P .. 'hook_owners', 0, 0, 'WITHSCORES')[2] or NOW)
 answer.webhooks_due_ms = math.max(0, NOW - due)
-answer.waiting.bulk = answer.waiting.bulk + answer.held + answer.lines
+answer.waiting.bulk = answer.waiting.bulk + answer.lines
 return cjson.encode(answer)

@@ -40,6 +40,8 @@ end
 not_beyond(P .. 'leases', NOW + lease)
 not_longer('grace_since', lease)
 not_longer('leader', LEAD_MS)
+not_longer('bulk_room', LEAD_MS)
+not_longer('interactive_room', LEAD_MS)
 for _, queue in ipairs(args.queues) do
   local priority, lane = unpack(queue)
   for _, job in ipairs(not_beyond(queue_key('pending', priority, lane), NOW)) do

@@ -101,6 +101,11 @@ async def long_jobs(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=2 long"}), 4, 10.0)
 
 
+@behaviour("more-than-runs", "jobs of 1 s each, 60 a second: more than the workers run")
+async def more_than_runs(peer: Peer) -> None:
+    await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=1 more"}), 8, 60.0)
+
+
 @behaviour("choices", "completions with `n=60` and prompts of 1 MB, two at a time")
 async def choices(peer: Peer) -> None:
     """Just within the limit of prompts times answers."""
