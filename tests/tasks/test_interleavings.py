@@ -490,8 +490,8 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
     assert {"a claims", "b claims"} <= found.names
 
 
-@pytest.mark.parametrize("deadline", ["", DEADLINE * MS])
-def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, deadline: int | str) -> None:
+@pytest.mark.parametrize("deadline", [None, DEADLINE * MS])
+def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, deadline: int | None) -> None:
     life = JobLife(Server(scratch), deadline, held=True)
     found = explore(Server(scratch), life, MOST_STATES)
     print(found)
