@@ -29,7 +29,7 @@ from tasks.stored_request import dump, fitting, joined, result_bytes, split, who
 
 TEXT_TTL_MS = 3600 * 1000  # of a running job's text since its last token: it is in the record at the end
 
-LOOK_RECORDS = 1000  # looked at by one call for a page: some ms in which Redis serves nobody else
+LOOK_ENTRIES = 2000  # of indexes, looked at by one call for a page: 2 ms in which Redis serves nobody else
 MOST_LOOKS = 20  # calls for one page
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
 
@@ -196,7 +196,7 @@ class JobStore:
             "after": after,
             "limit": limit,
             "owner": owner,
-            "looks": LOOK_RECORDS,
+            "most": LOOK_ENTRIES,
             "filters": dict(metadata or {}),
         }
         for _ in range(MOST_LOOKS):

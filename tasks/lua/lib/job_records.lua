@@ -5,8 +5,8 @@
 --                       them, and '1', '2', ... of those with the same prompt; shared:ID:jobs set of jobs that refer to it
 
 local function metadata_bytes(metadata)
-  local bytes = 2 * #metadata
-  for _ in pairs(cjson.decode(metadata)) do bytes = bytes + PAIR_BYTES end
+  local bytes = #metadata
+  for _, index in ipairs(meta_indexes(metadata)) do bytes = bytes + 2 * (PAIR_BYTES + #index) end -- in two scopes
   return bytes
 end
 
@@ -22,12 +22,11 @@ local function add_job(id, priority, owner, request, metadata, deadline, preview
   redis.call('HSET', P .. 'job:' .. id, 'stored', int(bytes), 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
     'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
     'created_at', int(NOW), 'enqueued_at', int(NOW), 'attempts', 0, 'fence', 0, ...)
-  redis.call('ZADD', P .. 'jobs', seq, id)
-  if keyed(owner) then redis.call('ZADD', P .. 'owner:' .. owner .. ':jobs', seq, id) end
-  redis.call('ZADD', P .. 'status:queued', seq, id)
   if deadline ~= '' then redis.call('ZADD', P .. 'deadlines', deadline, id) end
-  for name, value in pairs(cjson.decode(metadata)) do
-    redis.call('ZADD', meta_key(name, value), seq, id)
+  for _, scope in ipairs(scopes(owner)) do
+    redis.call('ZADD', scope .. 'jobs', seq, id)
+    redis.call('ZADD', scope .. 'status:queued', seq, id)
+    for _, index in ipairs(meta_indexes(metadata)) do redis.call('ZADD', scope .. index, seq, id) end
   end
   return seq
 end
@@ -47,11 +46,10 @@ local function forget(job)
   leave_lists(job)
   redis.call('ZREM', P .. 'deadlines', job.id)
   redis.call('ZREM', P .. 'expiry', job.id)
-  redis.call('ZREM', P .. 'jobs', job.id)
-  redis.call('ZREM', P .. 'owner:' .. job.owner .. ':jobs', job.id)
-  redis.call('ZREM', P .. 'status:' .. job.status, job.id)
-  for name, value in pairs(cjson.decode(job.metadata)) do
-    redis.call('ZREM', meta_key(name, value), job.id)
+  for _, scope in ipairs(scopes(job.owner)) do
+    redis.call('ZREM', scope .. 'jobs', job.id)
+    redis.call('ZREM', scope .. 'status:' .. job.status, job.id)
+    for _, index in ipairs(meta_indexes(job.metadata)) do redis.call('ZREM', scope .. index, job.id) end
   end
   release_shared(job)
   count_bytes(job.owner, -(tonumber(job.stored) or 0))

@@ -1,4 +1,4 @@
--- needs: base, outbox, queues, quotas
+-- needs: base, jobs, outbox, queues, quotas
 -- How a job changes between the two: running, queued again, ended.
 --
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
@@ -8,8 +8,10 @@
 -- tokens                channel: the parts of the text of watched jobs, as JSON
 
 local function move(job, status)
-  redis.call('ZREM', P .. 'status:' .. job.status, job.id)
-  redis.call('ZADD', P .. 'status:' .. status, int(job.seq), job.id)
+  for _, scope in ipairs(scopes(job.owner)) do
+    redis.call('ZREM', scope .. 'status:' .. job.status, job.id)
+    redis.call('ZADD', scope .. 'status:' .. status, int(job.seq), job.id)
+  end
   redis.call('HSET', P .. 'job:' .. job.id, 'status', status)
   job.status = status
 end

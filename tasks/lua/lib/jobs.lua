@@ -2,8 +2,8 @@
 -- Reading the records of jobs.
 --
 -- job:ID hash           the record
--- jobs, status:S, meta:K=V   indexes: id -> sequence number, for listing newest first
--- owner:KEY:jobs        the same of what a key has
+-- jobs, status:S, meta:N:K=V   indexes: id -> sequence number, for listing newest first
+-- owner:KEY:jobs, owner:KEY:status:S, owner:KEY:meta:N:K=V   the same of what a key has
 
 local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = true }
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
@@ -12,8 +12,26 @@ local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_
   'stored', 'reserved' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
-local function meta_key(name, value) -- the length keeps a=b / c and a / b=c apart
-  return P .. 'meta:' .. #name .. ':' .. name .. '=' .. value
+-- Before the names of the indexes that a job of this owner is in: those of all jobs, and those of its key.
+local function scopes(owner)
+  return keyed(owner) and { P, P .. 'owner:' .. owner .. ':' } or { P }
+end
+
+local SHORT_VALUE = 64 -- bytes: of a longer value the name of its index holds the digest
+
+local function meta_index(name, value) -- the length keeps a=b / c and a / b=c apart
+  return 'meta:' .. #name .. ':' .. name .. (#value > SHORT_VALUE and '#' .. redis.sha1hex(value) or '=' .. value)
+end
+
+-- Of the metadata of a job, as JSON; what jobs have in common that are made together is read once.
+local meta_known = {}
+local function meta_indexes(metadata)
+  if not meta_known[metadata] then
+    local names = {}
+    for name, value in pairs(cjson.decode(metadata)) do table.insert(names, meta_index(name, value)) end
+    meta_known[metadata] = names
+  end
+  return meta_known[metadata]
 end
 
 local function load_job(id)

@@ -8,8 +8,8 @@
 -- stored_bytes          owner -> bytes that its jobs, batches and deliveries take here; each record has its own as `stored`
 
 local DAY_MS = 24 * 3600 * 1000
--- What records take beside the texts in them, measured; of metadata each pair is in an index as well.
-local JOB_BYTES, BATCH_BYTES, HOOK_BYTES, NOTE_BYTES, PAIR_BYTES = 2500, 4000, 2000, 350, 150
+-- What records take beside the texts in them, measured; PAIR_BYTES: a place in an index of metadata.
+local JOB_BYTES, BATCH_BYTES, HOOK_BYTES, NOTE_BYTES, PAIR_BYTES = 2650, 4000, 2000, 350, 150
 
 -- What a key has spent today, with what is set aside; the name of the counter, and when its day ends, in ms.
 local function spent_today(owner)

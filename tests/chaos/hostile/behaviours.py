@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from tasks.job import NewJob
 from tasks.keys import SECRET_PREFIX
+from tasks.store import JobStore
 from tests.chaos.hostile.wire import ANSWER_S, Connection, Pace, Peer
 
 Act = Callable[[Peer], Awaitable[None]]
+Before = Callable[[JobStore, str], None]  # with the id of the key
 LOST = (OSError, TimeoutError, asyncio.IncompleteReadError)
 PAUSE_S = 0.1  # before a connection that was lost is opened again
 MB = 1_000_000
@@ -25,26 +28,30 @@ UNBOUNDED = 1e6
 NEWLINES = 12 * MB  # bytes of a file
 BATCHES = 10
 UPLOAD = 100 * MB
+LISTED = 5000  # jobs
 UPLOAD_BYTES_PER_S = 40 * MB
 BOUNDARY = "hostile"
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """title: of its row. limited: its key may send few requests a minute."""
+    """title: of its row. limited: its key may send few requests a minute. before: makes its records."""
 
     title: str
     act: Act
     limited: bool = False
+    before: Before | None = None
 
 
 BEHAVIOURS: dict[str, Behaviour] = {}
 ALL = "all"  # fills both cores, of which an honest key has what is left
 
 
-def behaviour(name: str, title: str, limited: bool = False) -> Callable[[Act], Act]:
+def behaviour(
+    name: str, title: str, limited: bool = False, before: Before | None = None
+) -> Callable[[Act], Act]:
     def note(act: Act) -> Act:
-        BEHAVIOURS[name] = Behaviour(title, act, limited)
+        BEHAVIOURS[name] = Behaviour(title, act, limited, before)
         return act
 
     return note
@@ -250,13 +257,25 @@ async def waits(peer: Peer) -> None:
     )
 
 
-@behaviour("lists", "lists filtered by metadata, on eight connections without a pause")
+TAGS = [f"{'k' * 60}{n:02}" for n in range(16)]
+ASKED = dict.fromkeys(TAGS, "v" * 500)
+
+
+def listed(store: JobStore, owner: str) -> None:
+    """Each of these jobs lacks one pair of what is asked for. They have ended, so that none has to run."""
+    for n in range(LISTED // 100):
+        metadata = {**ASKED, TAGS[n % 2]: "other"}
+        new = NewJob(request={"prompt": "listed"}, owner=owner, metadata=metadata)
+        for job, _ in store.create_all(new, [{"seed": seed} for seed in range(100)]):
+            store.cancel(job.id)
+
+
+@behaviour(
+    "lists", "lists filtered by 8 kB of metadata that 5,000 jobs have, on eight connections", before=listed
+)
 async def lists(peer: Peer) -> None:
-    made = peer.request("POST", "/v1/jobs", {"prompt": "listed", "metadata": {"a": "b" * 400}})
-    async with peer.connected() as connection:
-        for _ in range(500):
-            await connection.ask(made)
-    await repeating(peer, peer.request("GET", "/v1/jobs?limit=100&metadata[a]=c"), 8, FLOOD_PER_S)
+    query = "&".join(f"metadata[{name}]={value}" for name, value in ASKED.items())
+    await repeating(peer, peer.request("GET", f"/v1/jobs?limit=100&{query}"), 8, FLOOD_PER_S)
 
 
 @behaviour("deep-json", "bodies of 4 MB of nested JSON, on eight connections")

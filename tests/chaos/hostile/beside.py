@@ -67,7 +67,7 @@ class Bench:
 
     def __init__(self, stack: Stack, receiver: Receiver) -> None:
         self._keys = KeyStore(stack.store.db)
-        self._port = stack.settings.port
+        self._port, self._store = stack.settings.port, stack.store
         _, key = self._keys.create("honest", Limits())
         self.honest = Honest(stack.url, key, receiver)
 
@@ -96,6 +96,8 @@ class Bench:
         """
         limits = Limits(requests_per_minute=per_minute)
         key, secret = self._keys.create("hostile", limits)
+        for before in filter(None, (BEHAVIOURS[name].before for name in names)):
+            before(self._store, key.id)
         command = [sys.executable, "-m", "tests.chaos.hostile.attacker", str(self._port), secret, *names]
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
