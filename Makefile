@@ -13,10 +13,11 @@ demo: install ## the whole stack, 72 prompts through it, results.jsonl
 test: install ## the test suite, in three processes: on two cores, one usually waits
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-check: install ## formatting, lint, types
+check: install ## formatting, lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 bench: install ## the figures of docs/reference/measurements.md, and those of the README's chart
 	@$(BIN)/python -m tests.benchmarks --json docs/pictures/throughput.json $(BENCH)

@@ -7,20 +7,21 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import batches, error_handlers, events, files, generate, jobs, metrics, online, system, webhooks
-from api.access import Access
-from api.document import document
-from api.gateway import Gateway
-from api.http_figures import HttpFigures
-from api.http_traces import HttpTraces
-from api.limits import BodyLimit
-from api.security_headers import SecurityHeaders, add_docs
-from api.uploads import FORM_BYTES
-from tasks.file_factory import make_store
-from tasks.keys import check_bind
-from tasks.readiness import tell_ready
-from tasks.settings import Settings, get_settings
-from tasks.tracing_setup import begin
+from api.http import error_responses
+from api.middleware.auth import Access
+from api.middleware.body_limit import BodyLimit
+from api.middleware.metrics import HttpFigures
+from api.middleware.security_headers import SecurityHeaders, add_docs
+from api.middleware.tracing import HttpTraces
+from api.openapi import document
+from api.routes import batches, comparison, files, job_events, jobs, metrics, openai, system, webhooks
+from api.service.dependencies import Gateway
+from api.service.uploads import FORM_BYTES
+from tasks.base.readiness import tell_ready
+from tasks.base.settings import Settings, get_settings
+from tasks.base.telemetry.tracing_setup import begin
+from tasks.files.factory import make_store
+from tasks.store.api_keys import check_bind
 
 TITLE = "medusaq"
 VERSION = "1"
@@ -61,9 +62,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(jobs.router)
     app.include_router(batches.router)
     app.include_router(files.router)
-    app.include_router(events.router)
-    app.include_router(online.router)
-    app.include_router(generate.router)
+    app.include_router(job_events.router)
+    app.include_router(openai.router)
+    app.include_router(comparison.router)
     app.include_router(webhooks.router)
     app.include_router(system.router)
     app.include_router(metrics.router)
@@ -75,6 +76,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(HttpFigures)
     if tracing.on:
         app.add_middleware(HttpTraces, tracing=tracing)
-    error_handlers.install(app)
+    error_responses.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -8,21 +8,21 @@ from collections.abc import Callable
 
 import typer
 
-from cli.batch_commands import batches
-from cli.bench_commands import bench
-from cli.compare_commands import COMPARE_EPILOG, compare_command
-from cli.compile_commands import COMPILE_EPILOG, compile_command
-from cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
-from cli.export_heads import EXPORT_EPILOG, export_heads
-from cli.job_commands import SUBMIT_EPILOG, cancel, jobs, status, submit
-from cli.key_commands import keys
-from cli.look_commands import doctor, top
-from cli.model_commands import models
-from cli.run_commands import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
-from cli.service_commands import flower, gateway, io, redis, up, worker
-from cli.slice_heads import SLICE_EPILOG, slice_heads
-from cli.train_heads import TRAIN_EPILOG, train_heads
-from cli.webhook_commands import webhooks
+from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.commands.batch import batches
+from cli.commands.bench import bench
+from cli.commands.compare import COMPARE_EPILOG, compare_command
+from cli.commands.compile import COMPILE_EPILOG, compile_command
+from cli.commands.diagnostics import doctor, top
+from cli.commands.heads.export import EXPORT_EPILOG, export_heads
+from cli.commands.heads.slice import SLICE_EPILOG, slice_heads
+from cli.commands.heads.train import TRAIN_EPILOG, train_heads
+from cli.commands.job import SUBMIT_EPILOG, cancel, jobs, status, submit
+from cli.commands.key import keys
+from cli.commands.model import models
+from cli.commands.run import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
+from cli.commands.service import flower, gateway, io, redis, up, worker
+from cli.commands.webhook import webhooks
 
 app = typer.Typer(
     name="medusaq",
@@ -107,7 +107,7 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"error: {where}{error.strerror or str(error) or type(error).__name__}", EXIT_FAILURE)
     except Exception as error:
-        from tasks.errors import SettingsError
+        from tasks.base.errors import SettingsError
 
         if not isinstance(error, SettingsError):
             raise

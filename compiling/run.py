@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from compiling import child, room
-from compiling.compiled import COUNTS, Compiled, Options, Row
-from compiling.formats import Source, check_names, chosen_types, read_source, unpacked_format
-from compiling.made_files import MadeFiles
-from compiling.progress import Progress
-from compiling.quality import LOGIT_BYTES, Quality, most_rows
-from compiling.recommend import Candidate, recommend
-from compiling.record import Record, digest
-from compiling.rounds import Rounds
-from compiling.source import prepare
-from compiling.texts import PASSAGES_FILE, read_text
-from engine.importance import check_text
-from engine.measured import identity, machine
-from engine.model import build
-from engine.quantise import Importance, quantised_size, requantise
+from compiling.base import resource_check
+from compiling.base.formats import Source, check_names, chosen_types, read_source, unpacked_format
+from compiling.base.progress import Progress
+from compiling.base.state import Record, digest
+from compiling.measure import child
+from compiling.measure.quality import LOGIT_BYTES, Quality, most_rows
+from compiling.measure.rounds import Rounds
+from compiling.measure.texts import PASSAGES_FILE, read_text
+from compiling.result.compilation import COUNTS, Compiled, Options, Row
+from compiling.result.output_files import MadeFiles
+from compiling.result.recommendation import Candidate, recommend
+from compiling.source.source import prepare
+from engine.host.measurement_cache import identity, machine
+from engine.llama.model import build
+from engine.weights.importance_matrix import check_text
+from engine.weights.quantise import Importance, quantised_size, requantise
 
 WORK = "work"  # folder of what is needed meanwhile
 AS_SHIPPED = "source"
@@ -39,7 +40,7 @@ def compile_model(options: Options, progress: Progress) -> Compiled:
             read_text(text)
     if options.types is not None:
         options = replace(options, types=tuple(check_names(options.types, options.imatrix is not None)))
-    room.make_folder(options.folder)
+    resource_check.make_folder(options.folder)
     record = Record(options.folder)
     source = read_source(_gguf(options, progress))
     types, left_out = chosen_types(options.types, source, options.imatrix is not None)
@@ -173,7 +174,7 @@ class _Run:
         if self._lacks_reference:
             logits = most_rows(self._text.stat().st_size) * source.vocab_size * LOGIT_BYTES
             exact = 0 if source.exact or self._exact.exists() else self._size(self._unpacked)
-        room.check_disk(self._options.folder, logits + max(exact, making))
+        resource_check.check_disk(self._options.folder, logits + max(exact, making))
         loaded = {f"the model as {type}": sizes[type] for type in self._types if self._unmeasured(type)}
         if self._unmeasured(self._base):
             loaded[source.path] = source.bytes
@@ -181,7 +182,7 @@ class _Run:
             loaded["the source's exact values"] = exact
         if loaded:
             largest = max(loaded, key=loaded.__getitem__)
-            room.check_memory(largest, loaded[largest], source.cell_bytes)
+            resource_check.check_memory(largest, loaded[largest], source.cell_bytes)
 
     def _size(self, type: str) -> int:
         weighed = self._weighed is not None and type in self._types

@@ -14,16 +14,16 @@ TIMEOUT_S = 4.0  # below the timeout that docker-compose.yml gives the check
 
 def gateway() -> bool:
     """It answers HTTP. /readyz would blame it for a missing Redis or worker, which no restart of it cures."""
-    from tasks.settings import get_settings
+    from tasks.base.settings import get_settings
 
     return _answers(get_settings().port, "/healthz")
 
 
 def worker() -> bool:
     """Its entry in the registry, renewed at every heartbeat, has not run out."""
-    from tasks.database import Database
-    from tasks.registry import Registry
-    from tasks.settings import get_settings
+    from tasks.base.settings import get_settings
+    from tasks.store.database import Database
+    from tasks.store.workers import Registry
 
     settings = get_settings()
     database = Database.connect(settings)
@@ -45,7 +45,7 @@ def io() -> bool:
 
 def flower() -> bool:
     """It answers HTTP; this page alone needs no password."""
-    from tasks.settings import get_settings
+    from tasks.base.settings import get_settings
 
     return _answers(get_settings().flower_port, "/healthcheck")
 

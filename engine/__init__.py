@@ -15,13 +15,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
-from engine.config import EngineConfig
-from engine.engine import ModelInfo
-from engine.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
-from engine.grammar import response_grammar
-from engine.head_layouts import HeadsLoadError
-from engine.metrics import EngineMetrics
-from engine.request import (
+from engine.base.config import EngineConfig
+from engine.base.errors import DecodeFailed, EngineClosed, EngineError, ModelLoadError, RequestRefused
+from engine.base.request import (
     Acceptance,
     Completion,
     Decoding,
@@ -34,6 +30,10 @@ from engine.request import (
     Timing,
     TokenLogprob,
 )
+from engine.core.engine import ModelInfo
+from engine.core.metrics import EngineMetrics
+from engine.medusa.layouts import HeadsLoadError
+from engine.sampling.grammar import response_grammar
 from engine.service import EngineService, load
 
 __all__ = [

@@ -9,16 +9,16 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from engine import chat_templates
-from engine.config import EngineConfig
-from engine.engine import Engine, ModelInfo
-from engine.errors import EngineClosed, EngineError
-from engine.metrics import EngineMetrics, Metrics
-from engine.request import Completion, FinishReason, OnText, Request
-from engine.sequence import Sequence
-from engine.sources import speculate
-from engine.stream import Listener
-from engine.weights import open_model
+from engine.base.config import EngineConfig
+from engine.base.errors import EngineClosed, EngineError
+from engine.base.request import Completion, FinishReason, OnText, Request
+from engine.core.engine import Engine, ModelInfo
+from engine.core.metrics import EngineMetrics, Metrics
+from engine.core.sequence import Sequence
+from engine.core.text_listener import Listener
+from engine.speculative.setup import speculate
+from engine.text import chat_templates
+from engine.weights.format_selection import open_model
 
 log = logging.getLogger(__name__)
 

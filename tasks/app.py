@@ -2,10 +2,10 @@
 
 from celery import signals
 
-from tasks.errors import SettingsError
-from tasks.logs import log_json, quiet_pool
-from tasks.queues import make_app
-from tasks.settings import get_settings
+from tasks.base.errors import SettingsError
+from tasks.base.json_logs import log_json, quiet_pool
+from tasks.base.settings import get_settings
+from tasks.broker.celery_app import make_app
 
 try:
     settings = get_settings()

@@ -16,17 +16,17 @@ from celery import signals
 from celery.exceptions import Reject
 
 from tasks.app import app, settings
-from tasks.consumer import WakingConsumer
-from tasks.engine_loader import load_engine, refuses_all
-from tasks.errors import JobFailed
-from tasks.heartbeat import TAKES_TURNS
-from tasks.job import Priority
-from tasks.logs import about
-from tasks.model_worker import ModelWorker
-from tasks.publish import Publisher
-from tasks.queue_names import GENERATE, QUEUES, queue_of
-from tasks.queues import add_queue
-from tasks.readiness import tell_ready
+from tasks.base.errors import JobFailed
+from tasks.base.json_logs import about
+from tasks.base.queue_names import GENERATE, QUEUES, queue_of
+from tasks.base.readiness import tell_ready
+from tasks.broker.celery_app import add_queue
+from tasks.broker.publisher import Publisher
+from tasks.broker.wakeable_consumer import WakingConsumer
+from tasks.records.job import Priority
+from tasks.worker.engine_loader import load_engine, refuses_all
+from tasks.worker.heartbeat import TAKES_TURNS
+from tasks.worker.model_worker import ModelWorker
 
 SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads
 

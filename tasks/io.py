@@ -15,18 +15,18 @@ from celery import signals
 from prometheus_client import Counter
 
 from tasks.app import app, settings
-from tasks.batch_driver import BatchDriver
-from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
-from tasks.figure_board import FigureReporter
-from tasks.figures import REGISTRY
-from tasks.file_factory import make_store
-from tasks.file_keeper import FileKeeper
-from tasks.file_records import FileRecords
-from tasks.periodic import Periodic
-from tasks.publish import Publisher
-from tasks.readiness import tell_ready
-from tasks.store import JobStore
-from tasks.webhook_sender import WebhookSender
+from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
+from tasks.base.periodic import Periodic
+from tasks.base.readiness import tell_ready
+from tasks.base.telemetry.metrics import REGISTRY
+from tasks.batches.leader import BatchDriver
+from tasks.broker.publisher import Publisher
+from tasks.files.factory import make_store
+from tasks.files.manager import FileKeeper
+from tasks.files.records import FileRecords
+from tasks.store.jobs import JobStore
+from tasks.store.metrics_store import FigureReporter
+from tasks.webhooks.sender import WebhookSender
 
 log = logging.getLogger(__name__)
 

@@ -9,44 +9,44 @@ from pathlib import Path
 
 import pytest
 
-from tasks.publish import Publisher
-from tasks.settings import Settings
-from tasks.store import JobStore
-from tests.s3 import S3Server
-from tests.servers import RedisServer, fast_settings
-from tests.workers import Workers
+from tasks.base.settings import Settings
+from tasks.broker.publisher import Publisher
+from tasks.store.jobs import JobStore
+from tests.support.s3 import S3Server
+from tests.support.servers import RedisServer, fast_settings
+from tests.support.workers import Workers
 
 # By `pytest --durations=0`: what comes last leaves the other processes without work.
 LONGEST_FIRST = (
-    "engine/test_exactness.py",
-    "engine/test_lossless_heads.py",
+    "engine/core/test_exactness.py",
+    "engine/medusa/test_lossless_heads.py",
     "chaos/test_cases.py",
-    "cli/test_resting.py",
+    "cli/processes/test_resting.py",
     "network/test_calls_home.py",
-    "cli/test_stack.py",
-    "cli/test_doctor.py",
-    "cli/test_batches.py",
-    "tasks/test_batch_run.py",
-    "tasks/test_worker.py",
-    "engine/test_constrained.py",
+    "cli/stack/test_local_stack.py",
+    "cli/doctor/test_doctor.py",
+    "cli/commands/test_batch.py",
+    "tasks/batches/test_batch_run.py",
+    "tasks/worker/test_worker.py",
+    "engine/core/test_constrained.py",
     "integration/test_whole_system.py",
-    "cli/test_run.py",
-    "cli/test_compare.py",
-    "cli/test_several_models.py",
-    "tasks/test_sentinel.py",
-    "compiling/test_vicuna.py",
+    "cli/run/test_run.py",
+    "cli/reports/test_comparison.py",
+    "cli/stack/test_several_models.py",
+    "tasks/base/test_sentinel_url.py",
+    "compiling/source/test_vicuna.py",
     "compiling/test_run.py",
     "benchmarks/test_fleet.py",
-    "training/test_train_heads.py",
-    "compiling/test_source.py",
+    "training/heads/test_train_heads.py",
+    "compiling/source/test_source.py",
     "integration/test_online_model.py",
     "integration/test_own_stack.py",
-    "tasks/test_large_batch.py",
-    "cli/test_keys.py",
-    "api/test_outage.py",
-    "tasks/test_interleavings.py",
-    "tasks/test_webhook_sender.py",
-    "tasks/test_batch_interleavings.py",
+    "tasks/batches/test_large_batch.py",
+    "cli/commands/test_key.py",
+    "api/service/test_outage.py",
+    "tasks/store/test_interleavings.py",
+    "tasks/webhooks/test_sender.py",
+    "tasks/batches/test_batch_interleavings.py",
 )
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
-from cli.model_budget import engine_config
-from cli.units import size
-from tasks.settings import Settings
+from cli.stack.memory_budget import engine_config
+from tasks.base.settings import Settings
 
-ASK_BUILD = "from engine.model import build; print(build())"
+ASK_BUILD = "from engine.llama.model import build; print(build())"
 BUILD_TIMEOUT_S = 60
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
 # What makes a difference, by the names of the build and of the processor.
@@ -39,7 +39,7 @@ def installed() -> bool:
 
 def cache() -> Path:
     """Where it keeps measurements, and weights that it unpacked."""
-    from engine.measured import cache_folder
+    from engine.host.measurement_cache import cache_folder
 
     return cache_folder()
 
@@ -87,10 +87,10 @@ def _processor_flags() -> set[str]:
 def model(settings: Settings) -> Iterator[Finding]:
     """The file, the heads for it, and whether both fit in memory."""
     from engine import ModelLoadError
-    from engine.config import FOR_THIS_MACHINE
-    from engine.memory import needed
-    from engine.model import default_model_path, read_shape
-    from engine.named_models import Register
+    from engine.base.config import FOR_THIS_MACHINE
+    from engine.llama.model import default_model_path, read_shape
+    from engine.tools.memory_estimate import needed
+    from engine.tools.model_registry import Register
 
     try:
         chosen = Register().resolve(settings.model)
@@ -119,7 +119,7 @@ def model(settings: Settings) -> Iterator[Finding]:
 
 def _weights(path: str) -> Finding:
     """The number format that was chosen for a model on this machine."""
-    from engine.choice import chosen
+    from engine.weights.saved_format import chosen
 
     choice = chosen(path)
     if choice is None:
@@ -134,10 +134,10 @@ def _heads(
 ) -> Iterator[Finding]:
     """named: those that go with the name of the model."""
     from engine import HeadsLoadError
-    from engine.context import usable_cores
-    from engine.head_loader import load_heads
-    from engine.lm_head import lm_head_rows
-    from engine.sources import shipped_heads
+    from engine.llama.context import usable_cores
+    from engine.medusa.lm_head import lm_head_rows
+    from engine.medusa.loader import load_heads
+    from engine.speculative.setup import shipped_heads
 
     if not settings.speculation:
         yield ok("heads", "not asked for: MEDUSAQ_SPECULATION is off")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import httpx
 
+from cli.base.errors import CliError
+from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
-from cli.errors import CliError
-from cli.net import check_port_free
-from cli.units import size
-from tasks.settings import Settings
-from tasks.tracing_setup import configured
+from cli.processes.ports import check_port_free
+from tasks.base.settings import Settings
+from tasks.base.telemetry.tracing_setup import configured
 
 OLDEST = (3, 11)
 DISK_LOW_BYTES, DISK_OUT_BYTES = 2_000_000_000, 200_000_000

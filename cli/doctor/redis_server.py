@@ -10,11 +10,11 @@ from typing import Any
 
 import redis
 
+from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
-from cli.units import size
-from tasks.database import connect
-from tasks.queues import VISIBILITY_TIMEOUT_S, make_app
-from tasks.settings import Settings, redacted
+from tasks.base.settings import Settings, redacted
+from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S, make_app
+from tasks.store.database import connect
 
 OLDEST = (6, 2)  # nobody has tried an older one
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # deadlines are compared with both clocks

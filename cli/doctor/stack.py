@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
 from cli.doctor.machine import room
-from cli.stack_notes import running_models, running_restarts
-from cli.turns import Phase
-from cli.units import size
-from tasks.batches import BatchStore
-from tasks.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
-from tasks.file_factory import make_store
-from tasks.registry import Registry
-from tasks.settings import Settings
-from tasks.standing import standing
-from tasks.store import JobStore
+from cli.stack.state_file import running_models, running_restarts
+from cli.stack.swap_policy import Phase
+from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
+from tasks.base.settings import Settings
+from tasks.batches.store import BatchStore
+from tasks.files.factory import make_store
+from tasks.store.jobs import JobStore
+from tasks.store.queue_stats import standing
+from tasks.store.workers import Registry
 
 
 def files(settings: Settings) -> Iterator[Finding]:

@@ -11,12 +11,20 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tasks.settings import Settings
-from tests.servers import RedisServer, fast_settings, free_port
-from tests.workers import ROOT, Workers, environment, wait_until
+from tasks.base.settings import Settings
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.support.workers import ROOT, Workers, environment, wait_until
 
-UVICORN = [sys.executable, "-m", "uvicorn", "tests.tuned:create_app", "--factory", "--host", "127.0.0.1"]
-BOUNDED = ["--http", "api.http_protocol:BoundedHttp", "--ws", "none"]
+UVICORN = [
+    sys.executable,
+    "-m",
+    "uvicorn",
+    "tests.support.tuned:create_app",
+    "--factory",
+    "--host",
+    "127.0.0.1",
+]
+BOUNDED = ["--http", "api.http.bounded_protocol:BoundedHttp", "--ws", "none"]
 BODY_LIMIT = 4096
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.file_factory import make_store
-from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.base.settings import Settings
+from tasks.files.factory import make_store
+from tasks.store.jobs import JobStore
 
 FORM = {"Content-Type": "multipart/form-data; boundary=B"}
 PURPOSE = ("purpose", "batch")

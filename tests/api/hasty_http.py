@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from api.connections import Limits
-from api.http_protocol import BoundedHttp
+from api.http.bounded_protocol import BoundedHttp
+from api.http.connection_limits import Limits
 
 SOON_S = 1.0  # a busy machine must still send what is sent at once
 

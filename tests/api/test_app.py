@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 from api.app import create_app
-from tasks.errors import SettingsError
-from tasks.key import Limits
-from tasks.keys import KeyStore, check_bind
-from tasks.settings import Settings
-from tasks.store import JobStore
-from tests.servers import free_port
+from tasks.base.errors import SettingsError
+from tasks.base.settings import Settings
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore, check_bind
+from tasks.store.jobs import JobStore
+from tests.support.servers import free_port
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
 
 from api.app import create_app
-from tasks.key import Limits
-from tasks.keys import KeyStore
-from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.base.settings import Settings
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
-from tests.servers import RedisServer, fast_settings
-from tests.tuned import constants
-from tests.workers import Workers
+from tests.support.servers import RedisServer, fast_settings
+from tests.support.tuned import constants
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.stack
 
@@ -62,7 +62,7 @@ def gateway_settings(redis_server: RedisServer) -> Settings:
 
 @pytest.fixture(scope="module")
 def gateway_env() -> dict[str, str]:
-    return constants({"api.inputs.MOST_WAIT_S": LONGEST_WAIT_S})
+    return constants({"api.requests.parsing.MOST_WAIT_S": LONGEST_WAIT_S})
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,11 @@ from statistics import fmean
 
 from docs.pictures.throughput import Figures, System
 from engine import EngineConfig, SamplingParams
-from engine.config import AS_SHIPPED, BF16
-from engine.importance import importance_of
-from engine.model import Model
-from engine.quantise import Importance, requantise
-from engine.weights import time_formats, unpacked
+from engine.base.config import AS_SHIPPED, BF16
+from engine.llama.model import Model
+from engine.weights.format_selection import time_formats, unpacked
+from engine.weights.importance_matrix import importance_of
+from engine.weights.quantise import Importance, requantise
 from tests.benchmarks import (
     engine,
     llama_cpp_python,
@@ -46,9 +46,9 @@ from tests.benchmarks.common import (
     load_spec_bench,
     program,
 )
-from tests.fidelity import agreement, divergence, log_probabilities
-from tests.machine import commit, processor
-from tests.workers import ROOT
+from tests.support.fidelity import agreement, divergence, log_probabilities
+from tests.support.machine import commit, processor
+from tests.support.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth

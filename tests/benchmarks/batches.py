@@ -25,10 +25,10 @@ import httpx
 import openai
 import redis
 
-from tasks.job import Priority
+from tasks.records.job import Priority
 from tests.benchmarks.hostile_batches import hostile
 from tests.benchmarks.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
-from tests.workers import SCRIPTED
+from tests.support.workers import SCRIPTED
 
 PROMPT = "x" * 200  # the answer repeats it
 POLL_S = 0.1

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from engine import Completion, EngineConfig, Request, SamplingParams, load
-from engine.chat import PromptEncoder
-from engine.context import Context, Rows
-from engine.model import Model
+from engine.llama.context import Context, Rows
+from engine.llama.model import Model
+from engine.text.prompt_encoder import PromptEncoder
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput
-from tests.engine.drive import opened
+from tests.engine.helpers.drive import opened
 
 SHARED_INPUTS = 64
 PROFILED_REQUESTS = 8

@@ -25,13 +25,13 @@ from typing import Any
 import redis
 
 from engine import EngineConfig, EngineService, Request, SamplingParams, load
-from tasks.job import Priority
+from tasks.records.job import Priority
 from tests.benchmarks.batches import submit_all
 from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, cores, default_model
 from tests.benchmarks.fleet_model import Load, simulate
 from tests.benchmarks.queue_overhead import CONNECTIONS, WARM_UP_JOBS, drive, whole_stack
-from tests.machine import processor
-from tests.workers import ROOT
+from tests.support.machine import processor
+from tests.support.workers import ROOT
 
 MEASURED = Path(__file__).with_suffix(".json")
 DOCUMENT = ROOT / "docs" / "reference" / "sizing.md"

@@ -17,11 +17,11 @@ from typing import Any
 
 import simpy
 
-from tasks.batch_driver import ROUND_S
-from tasks.dispatch import room_for
-from tasks.fairness import Source, shares
-from tasks.job import Priority
-from tasks.registry import WorkerInfo
+from tasks.batches.dispatcher import room_for
+from tasks.batches.fair_share import Source, shares
+from tasks.batches.leader import ROUND_S
+from tasks.records.job import Priority
+from tasks.store.workers import WorkerInfo
 
 ORDER = {Priority.INTERACTIVE: 0, Priority.BULK: 1}
 

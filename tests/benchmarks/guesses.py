@@ -12,17 +12,17 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from compiling.texts import PASSAGES
-from engine import onnx_graph
-from engine.context import Context
-from engine.head_loader import load_heads
-from engine.head_source import Heads
-from engine.lm_head import lm_head_rows
-from engine.model import Model, default_model_path
-from engine.rows import RowsBuilder
-from engine.sources import shipped_heads
-from engine.tree import NO_DRAFT
-from tests.engine.float_heads import FloatHeads
+from compiling.measure.texts import PASSAGES
+from engine.core.batch_builder import RowsBuilder
+from engine.core.token_tree import NO_DRAFT
+from engine.llama.context import Context
+from engine.llama.model import Model, default_model_path
+from engine.medusa.lm_head import lm_head_rows
+from engine.medusa.loader import load_heads
+from engine.medusa.medusa_source import Heads
+from engine.medusa.onnx import graph
+from engine.speculative.setup import shipped_heads
+from tests.engine.helpers.float_heads import FloatHeads
 
 STATES = 2000
 TOP = 8
@@ -80,9 +80,9 @@ def main() -> None:
     show("ONNX int8", near.of(load_heads))
     show("ONNX 4 bits", near.of(load_heads, bits=4))
     for block in (64, 128):
-        with mock.patch.object(onnx_graph, "BLOCK", block):
+        with mock.patch.object(graph, "BLOCK", block):
             show(f"ONNX int8, blocks of {block}", near.of(load_heads))
-    with mock.patch.object(onnx_graph, "LAYER_BITS", 4):
+    with mock.patch.object(graph, "LAYER_BITS", 4):
         show("ONNX 4 bits, layers too", near.of(load_heads, bits=4))
 
 

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from engine import EngineConfig
-from engine.context import usable_cores
-from engine.draft import Tree
-from engine.head_loader import load_heads
-from engine.head_source import Heads, HeadSource
-from engine.model import default_model_path
-from engine.onnx_format import BITS
-from engine.request import Request, SamplingParams
-from engine.sequence import Sequence
-from tests.engine.drive import opened
+from engine.base.request import Request, SamplingParams
+from engine.core.draft_source import Tree
+from engine.core.sequence import Sequence
+from engine.llama.context import usable_cores
+from engine.llama.model import default_model_path
+from engine.medusa.loader import load_heads
+from engine.medusa.medusa_source import Heads, HeadSource
+from engine.medusa.onnx.format import BITS
+from tests.engine.helpers.drive import opened
 
 REPEATS = 40
 WARM_UP = 5  # calls that are not counted

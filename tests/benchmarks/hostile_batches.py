@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import httpx
 
-from tasks.key import Limits
-from tasks.keys import KeyStore
-from tasks.store import JobStore
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
 from tests.benchmarks.queue_overhead import BenchmarkFailed, Running, whole_stack
 
 ENDPOINT = "/v1/completions"

@@ -13,8 +13,8 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-from engine.importance import CHUNK
-from engine.quantise import Importance
+from engine.weights.importance_matrix import CHUNK
+from engine.weights.quantise import Importance
 from tests.benchmarks import common
 
 SUMS, COUNTS = ".in_sum2", ".counts"  # after each matrix's name, in the tool's file

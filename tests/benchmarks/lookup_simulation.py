@@ -19,17 +19,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import Completion, EngineConfig, Request, SamplingParams, latency
-from engine.draft import Tree
-from engine.engine import Engine
-from engine.latency import LatencyProfile
-from engine.lookup import MAX_DRAFTS, LookupIndex, LookupSource
-from engine.row_timer import row_timer
-from engine.sequence import Sequence
-from engine.speculation import Speculation
+from engine import Completion, EngineConfig, Request, SamplingParams
+from engine.core.draft_source import Tree
+from engine.core.engine import Engine
+from engine.core.sequence import Sequence
+from engine.speculative import latency_model
+from engine.speculative.controller import Speculation
+from engine.speculative.latency_model import LatencyProfile
+from engine.speculative.prompt_lookup import MAX_DRAFTS, LookupIndex, LookupSource
+from engine.speculative.row_timer import row_timer
 from tests.benchmarks import common
-from tests.engine.drive import opened
-from tests.profiles import FixedProfile
+from tests.engine.helpers.drive import opened
+from tests.support.profiles import FixedProfile
 
 ORDERS = 4  # what is learned from one request counts for the next, so their order matters
 RESTING_S, ASKED_S, DRAFTED_S = 12e-6, 90e-6, 200e-6  # Python of a step, by what is done; on two slow cores
@@ -149,7 +150,7 @@ def main() -> None:
     model: Path = options.model or common.default_model()
     engine = opened(EngineConfig(model=str(model)))
     with row_timer(engine) as timer:
-        measured = latency.measure(timer, FEW_ROWS)
+        measured = latency_model.measure(timer, FEW_ROWS)
     replies = answers(engine, prompts, options.max_tokens)
     points, switch, attention = measured.points, measured.switch_s, measured.row_cell_s
     relative = " ".join(f"{rows}: {seconds / points[1]:.2f}" for rows, seconds in points.items())

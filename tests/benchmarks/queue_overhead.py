@@ -22,9 +22,9 @@ from typing import Any
 
 import httpx
 
-from tasks.settings import Settings
-from tests.servers import RedisServer, free_port
-from tests.workers import ROOT, SCRIPTED, Workers, environment
+from tasks.base.settings import Settings
+from tests.support.servers import RedisServer, free_port
+from tests.support.workers import ROOT, SCRIPTED, Workers, environment
 
 SINGLE_JOBS = 300  # enough for a 99th percentile that is not the maximum
 BURST_JOBS = 2000  # some seconds of work

@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from engine.config import AUTO
+from engine.base.config import AUTO
 from tests.benchmarks.common import Throughput
 from tests.benchmarks.queue_overhead import BenchmarkFailed, running_stack
-from tests.workers import ROOT
+from tests.support.workers import ROOT
 
 ENGINE = "engine:load"
 WARM_UP = 1  # a request before the clock starts, as the other runs have

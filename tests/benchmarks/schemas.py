@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from engine import RequestRefused, response_grammar
-from engine.grammar import Grammars
-from engine.model import Model
+from engine.llama.model import Model
+from engine.sampling.grammar import Grammars
 
 HOSTILE = 16  # requests at once, as many as an engine has slots
 HOSTILE_S = 20.0

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import track
 
 from engine import Decoding, EngineConfig, Request, SamplingParams
-from engine.engine import Engine
-from engine.sources import speculate
+from engine.core.engine import Engine
+from engine.speculative.setup import speculate
 from tests.benchmarks import common, llama_server
-from tests.engine.drive import opened
+from tests.engine.helpers.drive import opened
 
 NGRAM_MOD = ["--spec-type", "ngram-mod", "--spec-draft-n-max", "3"]
 # Its lookups by default want 24 equal tokens, which a chat of this length seldom has.

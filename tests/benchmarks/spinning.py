@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import track
 
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
-from engine.engine import Engine
+from engine.core.engine import Engine
 from tests.benchmarks.common import SLOTS, cores, default_model
-from tests.engine.drive import opened
+from tests.engine.helpers.drive import opened
 
 SPINS = (100, 1000, 10_000, 300_000)  # the last is OpenMP's default
 TOKENS = {1: 96, SLOTS: 24}  # of each request, by how many there are

@@ -13,7 +13,7 @@ from statistics import fmean
 import pytest
 import simpy
 
-from tasks.job import Priority
+from tasks.records.job import Priority
 from tests.benchmarks import fleet
 from tests.benchmarks.fleet import DOCUMENT, Measured, between, table
 from tests.benchmarks.fleet_model import Fleet, Load, Request, simulate

@@ -14,7 +14,7 @@ from gguf import GGUFWriter
 
 from tests.benchmarks.common import ToolFailed, program
 from tests.benchmarks.llama_imatrix import compared, of_llama_cpp
-from tests.workers import ROOT
+from tests.support.workers import ROOT
 
 
 def tool(folder: Path, script: str) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.lookup_simulation import DRAFTED_S, Answer, _right_copies, ceiling
-from tests.profiles import FixedProfile
+from tests.support.profiles import FixedProfile
 
 
 def answer(prompt: list[int], output: list[int]) -> Answer:

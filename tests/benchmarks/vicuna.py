@@ -18,11 +18,11 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from engine.context import usable_cores
-from engine.head_loader import load_heads
-from engine.head_source import HeadSource
-from engine.quantise import requantise
-from engine.sequence import Sequence
+from engine.core.sequence import Sequence
+from engine.llama.context import usable_cores
+from engine.medusa.loader import load_heads
+from engine.medusa.medusa_source import HeadSource
+from engine.weights.quantise import requantise
 from tests.benchmarks.engine import Probe
 from tests.benchmarks.heads import TOP, draft, running
 

@@ -25,7 +25,7 @@ from tests.chaos.case import CASES, Case
 from tests.chaos.run import Outcome, Size, Skipped, running
 from tests.chaos.stack import Stack
 from tests.chaos.table import footer, row, table, write
-from tests.machine import commit, processor
+from tests.support.machine import commit, processor
 
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
 OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks.webhooks import Webhook as Signer
 
-from tests.receivers import Received, Receiver
+from tests.support.receivers import Received, Receiver
 
 REFUSED_EVERY = 10
 

@@ -13,11 +13,11 @@ from functools import partial
 
 import httpx
 
-from tasks.batch import ENDED, BatchStatus
-from tasks.job import Status
+from tasks.records.batch import ENDED, BatchStatus
+from tasks.records.job import Status
 from tests.chaos.client import Client
 from tests.chaos.hooks import Hooks
-from tests.scripted import MODEL_NAME
+from tests.support.scripted import MODEL_NAME
 
 ENDPOINT = "/v1/jobs"
 UNDER_WAY = 2  # batches that background work keeps up

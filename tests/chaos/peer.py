@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from engine import EngineConfig
-from tests import scripted
+from tests.support import scripted
 
 FACTORY = "tests.chaos.peer:load"
 VISIBILITY_S = "CHAOS_VISIBILITY_S"

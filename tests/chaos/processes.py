@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tasks.batch import BatchStatus
+from tasks.records.batch import BatchStatus
 from tests.chaos.case import CASES, case
 from tests.chaos.following import Follower
 from tests.chaos.load import Expected, Order, line
 from tests.chaos.run import Run, Skipped
 from tests.chaos.stack import GATEWAY, IO, OTHER
-from tests.workers import Worker, can_contain
+from tests.support.workers import Worker, can_contain
 
 # A fifth of the usual lease, and of what follows from it. For machines that are not overcommitted: a worker
 # that gets no processor for two seconds loses its jobs.

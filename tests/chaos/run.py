@@ -10,13 +10,13 @@ from typing import Any
 
 import redis
 
-from tasks.job import TERMINAL
+from tasks.records.job import TERMINAL
 from tests.chaos.client import Client
 from tests.chaos.hooks import Hooks
 from tests.chaos.load import Load
 from tests.chaos.stack import Stack
 from tests.chaos.verdict import Ends, Tally, verdict
-from tests.receivers import receiving
+from tests.support.receivers import receiving
 
 LOOK_S = 0.02
 RECOVERY_LIMIT_S = 180.0  # nothing takes so long but what has been lost

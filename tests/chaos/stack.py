@@ -12,15 +12,15 @@ from types import TracebackType
 
 import httpx
 
-from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.base.settings import Settings
+from tasks.store.jobs import JobStore
 from tests.chaos.clock import Clock, compiled
 from tests.chaos.disk import small_disk
 from tests.chaos.proxy import Proxy
-from tests.receivers import LOOPBACK
-from tests.scripted import MODEL_NAME
-from tests.servers import RedisServer, free_port
-from tests.workers import SCRIPTED, Worker, Workers, wait_until
+from tests.support.receivers import LOOPBACK
+from tests.support.scripted import MODEL_NAME
+from tests.support.servers import RedisServer, free_port
+from tests.support.workers import SCRIPTED, Worker, Workers, wait_until
 
 REDIS, GATEWAY, IO = "redis", "gateway", "io"
 MODELS = 2

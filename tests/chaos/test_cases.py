@@ -14,8 +14,8 @@ from tests.chaos.case import CASES
 from tests.chaos.run import Run, Size, Skipped, running
 from tests.chaos.stack import Needs, Stack
 from tests.chaos.verdict import so_far
-from tests.servers import FAST
-from tests.tuned import constants
+from tests.support.servers import FAST
+from tests.support.tuned import constants
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 SMALL = Size(
@@ -24,7 +24,7 @@ SMALL = Size(
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
 # What a killed sender held is given to another after twice this time.
-FAST_WEBHOOKS = constants({"tasks.deliveries.SCHEDULE": {"timeout_s": 2.0, "retries_s": [1.0] * 20}})
+FAST_WEBHOOKS = constants({"tasks.webhooks.store.SCHEDULE": {"timeout_s": 2.0, "retries_s": [1.0] * 20}})
 
 
 @pytest.fixture(scope="module")

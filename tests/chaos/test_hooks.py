@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from tasks.webhook import new_secret, signed
+from tasks.records.webhook import new_secret, signed
 from tests.chaos.hooks import REFUSED_EVERY, Hooks
-from tests.receivers import receiving
+from tests.support.receivers import receiving
 
 SECRET, JOB, EVENT = new_secret(), "job_1", "job.succeeded"
 

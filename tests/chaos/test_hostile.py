@@ -14,7 +14,7 @@ from tests.chaos.hostile.honest import Served
 from tests.chaos.hostile.table import BEGIN, END, row
 from tests.chaos.stack import Stack
 from tests.chaos.table import write
-from tests.receivers import receiving
+from tests.support.receivers import receiving
 
 # What holds connections, threads and senders rather than the processor.
 TOGETHER = ("waits", "slow-heads", "slow-bodies", "slow-uploads", "cancels", "lists", "hooks-interim")

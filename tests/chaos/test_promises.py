@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tasks.batch import BatchStatus
-from tasks.job import Status
-from tasks.settings import Settings
-from tasks.store import JobStore
+from tasks.base.settings import Settings
+from tasks.records.batch import BatchStatus
+from tasks.records.job import Status
+from tasks.store.jobs import JobStore
 from tests.chaos.client import Client
 from tests.chaos.following import Follower
 from tests.chaos.hooks import Hooks
 from tests.chaos.load import Expected, Load
 from tests.chaos.verdict import Ends, Tally, repeats, verdict
-from tests.receivers import LOOPBACK, receiving
-from tests.servers import RedisServer, fast_settings, free_port
-from tests.tasks.helpers import claimed
-from tests.workers import Workers, wait_until
+from tests.support.receivers import LOOPBACK, receiving
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.support.workers import Workers, wait_until
+from tests.tasks.helpers.records import claimed
 
 pytestmark = pytest.mark.stack
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.proxy import Mode, Proxy
-from tests.workers import wait_until
+from tests.support.workers import wait_until
 
 
 @pytest.fixture

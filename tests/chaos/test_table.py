@@ -12,8 +12,8 @@ from tests.chaos.case import CASES
 from tests.chaos.run import Outcome
 from tests.chaos.table import BEGIN, END, footer, row, table, write
 from tests.chaos.verdict import Tally
-from tests.machine import commit
-from tests.workers import ROOT
+from tests.support.machine import commit
+from tests.support.workers import ROOT
 
 
 def test_the_table_replaces_the_earlier_one(tmp_path: Path) -> None:

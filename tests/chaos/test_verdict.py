@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.store import JobStore
+from tasks.store.jobs import JobStore
 from tests.chaos.client import Client
 from tests.chaos.load import Expected, Order
 from tests.chaos.verdict import judged, left

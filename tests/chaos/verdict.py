@@ -15,9 +15,9 @@ from typing import Any
 
 import redis
 
-from tasks.batch import ENDED, BatchStatus
-from tasks.job import TERMINAL, Status
-from tasks.store import JobStore
+from tasks.records.batch import ENDED, BatchStatus
+from tasks.records.job import TERMINAL, Status
+from tasks.store.jobs import JobStore
 from tests.chaos.client import Client
 from tests.chaos.load import Expected, Load, Order
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tasks.settings import Settings
-from tests.cli.support import COMMAND, Cli
-from tests.servers import RedisServer, fast_settings, free_port
-from tests.workers import Workers, environment, wait_until
+from tasks.base.settings import Settings
+from tests.cli.helpers.running import COMMAND, Cli
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.support.workers import Workers, environment, wait_until
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import re
 import httpx
 import pytest
 
-from tests.cli.support import Cli
-from tests.servers import free_port
+from tests.cli.helpers.running import Cli
+from tests.support.servers import free_port
 
 COMMANDS = [
     "run",

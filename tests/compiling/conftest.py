@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compiling import converter
-from compiling.progress import Silence
-from engine.measured import cache_folder
+from compiling.base.progress import Silence
+from compiling.source import converter
+from engine.host.measurement_cache import cache_folder
 
 KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
 

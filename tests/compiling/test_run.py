@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
-from compiling import room
-from compiling.choice import own_folder
-from compiling.compiled import COUNTS, Compiled, Options
-from compiling.errors import CompileError, FormatError, RoomError, SourceError
-from compiling.formats import chosen_types, read_source, unpacked_format
-from compiling.recommend import Load
-from compiling.record import NAME, Record
+from compiling.base import resource_check
+from compiling.base.errors import CompileError, FormatError, RoomError, SourceError
+from compiling.base.formats import chosen_types, read_source, unpacked_format
+from compiling.base.state import NAME, Record
+from compiling.machine_format import own_folder
+from compiling.result.compilation import COUNTS, Compiled, Options
+from compiling.result.recommendation import Load
 from compiling.run import WORK, compile_model
 from engine import ModelLoadError
-from engine.errors import ImportanceError
-from engine.free_memory import Memory
-from engine.model import default_model_path
-from engine.quantise import requantise
+from engine.base.errors import ImportanceError
+from engine.host.system_memory import Memory
+from engine.llama.model import default_model_path
+from engine.weights.quantise import requantise
 from tests.chaos.disk import small_disk
-from tests.engine.tiny import write_tiny_gguf
+from tests.engine.helpers.tiny import write_tiny_gguf
 
 TYPES = ("q8_0", "q4_0")
 TEXT = "abc jade bad cafe, 12 34. " * 8
@@ -298,7 +298,7 @@ def test_too_little_disk(models: Path, small_folder: Path) -> None:
 
 def test_too_little_memory(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine is short of memory for a tiny model, so the reading is another."""
-    monkeypatch.setattr(room, "look_at_memory", lambda: Memory(10**9, 2 * 10**8))
+    monkeypatch.setattr(resource_check, "look_at_memory", lambda: Memory(10**9, 2 * 10**8))
     message = r"tiny.f32.gguf: 30\d MB of memory are needed to measure it, for a file of \d+ kB"
     with pytest.raises(RoomError, match=message):
         compile_model(given(models, tmp_path), Steps())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.model import Model
-from tests.engine.answers import Writer
-from tests.engine.tiny import write_tiny_gguf
+from engine.llama.model import Model
+from tests.engine.helpers.answers import Writer
+from tests.engine.helpers.tiny import write_tiny_gguf
 
 
 @pytest.fixture(scope="module", autouse=True)

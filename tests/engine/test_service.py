@@ -20,11 +20,11 @@ from engine import (
     TextDelta,
     load,
 )
-from engine.engine import StepReport
+from engine.core.engine import StepReport
 from engine.service import EngineService
-from tests.engine.drive import alone, request, same
-from tests.engine.test_exactness import prompts
-from tests.workers import wait_until
+from tests.engine.core.test_exactness import prompts
+from tests.engine.helpers.drive import alone, request, same
+from tests.support.workers import wait_until
 
 
 def tiny_service(path: str, **config: object) -> EngineService:

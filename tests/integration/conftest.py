@@ -8,9 +8,9 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from tasks.key import Limits
-from tasks.keys import KeyStore
-from tasks.store import JobStore
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
 from tests.integration.secured import (
     FLOWER_PASSWORD,
     PASSWORD,
@@ -20,10 +20,10 @@ from tests.integration.secured import (
     Secured,
     System,
 )
-from tests.s3 import S3Server
-from tests.servers import RedisServer, fast_settings, free_port
-from tests.tls import TlsProxy, ca_file
-from tests.workers import SCRIPTED, wait_until
+from tests.support.s3 import S3Server
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.support.tls import TlsProxy, ca_file
+from tests.support.workers import SCRIPTED, wait_until
 
 
 @pytest.fixture(scope="session")

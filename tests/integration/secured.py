@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 
 import httpx
 
-from tasks.settings import Settings
-from tasks.webhook import new_secret
-from tests.servers import RedisServer
-from tests.tls import TlsProxy
-from tests.workers import ROOT, environment
+from tasks.base.settings import Settings
+from tasks.records.webhook import new_secret
+from tests.support.servers import RedisServer
+from tests.support.tls import TlsProxy
+from tests.support.workers import ROOT, environment
 
 USER, PASSWORD = "medusaq", "Redis-pass.word-8f1c"
 FLOWER_PASSWORD = "Flower-pass.word-77ab"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.secured import FLOWER_PASSWORD, System
-from tests.workers import wait_until
+from tests.support.workers import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = [

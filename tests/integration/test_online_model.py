@@ -13,10 +13,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from tasks.settings import Settings
+from tasks.base.settings import Settings
 from tests.api.conftest import GatewayProcess
-from tests.servers import RedisServer, fast_settings
-from tests.workers import Workers, wait_until
+from tests.support.servers import RedisServer, fast_settings
+from tests.support.workers import Workers, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 LOADING_S = 120.0  # the engine measures this machine first, which may be busy

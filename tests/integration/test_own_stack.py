@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.support import Cli, write_jsonl
-from tests.engine.tiny import CONTEXT, write_tiny_gguf
+from tests.cli.helpers.running import Cli, write_jsonl
+from tests.engine.helpers.tiny import CONTEXT, write_tiny_gguf
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 INSTRUCTION = "Feed the bad cabbage to the deaf beach dog, decade by decade. " * 3

@@ -13,11 +13,11 @@ import trustme
 from pydantic import SecretStr
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from tasks.errors import StoreUnavailable
-from tasks.key import Limits
-from tasks.keys import KeyStore
-from tasks.store import JobStore
-from tasks.webhook import secret_key
+from tasks.base.errors import StoreUnavailable
+from tasks.records.api_key import Limits
+from tasks.records.webhook import secret_key
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
 from tests.integration.secured import (
     FLOWER_PASSWORD,
     PASSWORD,
@@ -27,10 +27,10 @@ from tests.integration.secured import (
     Secured,
     System,
 )
-from tests.receivers import Received, receiving
-from tests.servers import fast_settings, free_port
-from tests.tls import TlsProxy, ca_file
-from tests.workers import wait_until
+from tests.support.receivers import Received, receiving
+from tests.support.servers import fast_settings, free_port
+from tests.support.tls import TlsProxy, ca_file
+from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
 

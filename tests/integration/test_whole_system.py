@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.support import Begun, Cli, read_jsonl
-from tests.workers import ROOT, wait_until
+from tests.cli.helpers.running import Begun, Cli, read_jsonl
+from tests.support.workers import ROOT, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 PROMPTS = slice(9, 21)  # two long ones that begin alike, and short ones

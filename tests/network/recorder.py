@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.workers import ROOT, wait_until
+from tests.support.workers import ROOT, wait_until
 
 TOOLS = ("unshare", "nsenter", "ip", "mount")
 SELF_CHECK = """

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import COMMAND, Cli, texts, write_jsonl
-from tests.compiling.small_models import write_checkpoint
-from tests.engine.tiny import write_tiny_gguf
+from tests.cli.helpers.running import COMMAND, Cli, texts, write_jsonl
+from tests.compiling.helpers.small_models import write_checkpoint
+from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.network.recorder import CannotRecord, Recorder
-from tests.workers import ROOT, wait_until
+from tests.support.workers import ROOT, wait_until
 
 pytestmark = pytest.mark.stack
 TOLD = "receiver.example"
@@ -107,7 +107,7 @@ def test_making_models_and_heads_asks_for_nothing(
 
 
 HUB_CLIENT = """
-import compiling.hub, os
+import compiling.source.hub, os
 from huggingface_hub import constants
 from huggingface_hub.utils import send_telemetry
 assert constants.HF_HUB_DISABLE_TELEMETRY

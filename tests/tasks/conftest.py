@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import redis
 
-from tasks import file_records
-from tasks.deliveries import DeliveryStore, Schedule
-from tasks.file_factory import make_store
-from tasks.file_keeper import FileKeeper
-from tasks.file_records import FileRecords
-from tasks.files import FileStore
-from tasks.guard import Guard
-from tasks.settings import Settings
-from tasks.store import JobStore
-from tasks.webhook_sender import WebhookSender
-from tests.files import Kept
-from tests.servers import RedisServer
-from tests.tasks.client import Client
-from tests.tasks.outbox import SOON, Start
+from tasks.base.settings import Settings
+from tasks.files import records as file_records
+from tasks.files.base import FileStore
+from tasks.files.factory import make_store
+from tasks.files.manager import FileKeeper
+from tasks.files.records import FileRecords
+from tasks.store.jobs import JobStore
+from tasks.webhooks.sender import WebhookSender
+from tasks.webhooks.ssrf_guard import Guard
+from tasks.webhooks.store import DeliveryStore, Schedule
+from tests.support.files import Kept
+from tests.support.servers import RedisServer
+from tests.tasks.helpers.client import Client
+from tests.tasks.helpers.outbox import SOON, Start
 
 SCRATCH = 5  # all else is in database 0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.engine.tiny import write_tiny_gguf
-from training.collect import CollectOptions, collect
-from training.prompts import compose, write_prompts
+from tests.engine.helpers.tiny import write_tiny_gguf
+from training.collection.collect import CollectOptions, collect
+from training.prompts.prompts import compose, write_prompts
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,8 @@ from tests.chaos.hostile.beside import LARGEST_RATIO, MAIN, Bench
 from tests.chaos.hostile.table import BEGIN, END, HEAD, row
 from tests.chaos.stack import Stack
 from tests.chaos.table import table, write
-from tests.machine import commit, processor
-from tests.receivers import receiving
+from tests.support.machine import commit, processor
+from tests.support.receivers import receiving
 
 RECEIVER = "127.9.9.9"  # of the honest key's webhooks: none of the hosts of hostile ones
 SHOWN = 5  # troubles of each behaviour

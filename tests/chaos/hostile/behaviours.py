@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from tasks.job import NewJob
-from tasks.keys import SECRET_PREFIX
-from tasks.store import JobStore
+from tasks.records.job import NewJob
+from tasks.store.api_keys import SECRET_PREFIX
+from tasks.store.jobs import JobStore
 from tests.chaos.hostile.wire import ANSWER_S, Connection, Pace, Peer
 
 Act = Callable[[Peer], Awaitable[None]]

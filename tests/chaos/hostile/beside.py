@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
-from tasks.key import Limits
-from tasks.keys import KeyStore
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
 from tests.chaos.hostile.behaviours import BEHAVIOURS
 from tests.chaos.hostile.honest import Honest, Served
 from tests.chaos.stack import Stack
-from tests.receivers import Receiver
-from tests.workers import ROOT
+from tests.support.receivers import Receiver
+from tests.support.workers import ROOT
 
 WARM_S = 3.0  # imports, connections and caches
 BEGIN_S = 2.0  # until a behaviour is in full swing

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tasks.batch import ENDED, BatchStatus
+from tasks.records.batch import ENDED, BatchStatus
 from tests.chaos.load import line
-from tests.receivers import Receiver
+from tests.support.receivers import Receiver
 
 LIMIT_S = 60.0  # of a request
 LOOK_S = 0.02

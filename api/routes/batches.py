@@ -1,0 +1,264 @@
+"""The batch endpoints, in OpenAI's shapes, and what users of such systems miss."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from api.http.errors import BadRequest, BatchNotEnded
+from api.requests.caller import caller_of
+from api.requests.ids import BatchId, checked, schema
+from api.requests.open_requests import OpenKey
+from api.requests.parsing import (
+    MAX_EXPIRY_S,
+    MIN_EXPIRY_S,
+    idempotency_key,
+    json_body,
+    owner_of,
+    page_query,
+    seen_by,
+)
+from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
+from api.requests.threads import run_in_threadpool
+from api.service.dependencies import WORKERS_AGE_S, Gateway, GatewayDep
+from api.service.file_response import READ_BYTES, ContentResponse, Download, open_content
+from api.service.model_routing import unnamed
+from api.service.submission import check_target, hash_of
+from tasks.base.errors import BatchNotFound, FileNotFound, ObjectMissing
+from tasks.batches.segments import dump, merged
+from tasks.files.records import Purpose
+from tasks.records.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
+from tasks.records.ids import FILE
+from tasks.schema.batch_line_schema import line_schema as make_line_schema
+from tasks.schema.job_request import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
+from tasks.schema.messages import Strict
+from tasks.schema.webhook_request import BatchWebhook
+
+JSON_LINES = "application/jsonl"
+SCHEMA_JSON = "application/schema+json"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
+}
+_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
+
+router = APIRouter(tags=["batches"], responses=_ERRORS)
+
+
+class ExpiresAfter(Strict):
+    """When the output is dropped: seconds after its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
+
+
+class BatchRequest(Strict):
+    """A file to run. Fields from priority on are ours, beyond OpenAI's."""
+
+    input_file_id: Annotated[str, schema(FILE)]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
+    completion_window: Literal["24h"] = "24h"
+    metadata: dict[MetaKey, MetaValue] | None = Field(None, max_length=MAX_METADATA)
+    output_expires_after: ExpiresAfter | None = None
+    priority: int = Field(
+        0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Among your batches the higher goes first, then the earlier deadline.",
+    )
+    deadline: Deadline | None = Field(
+        None, description="Unix seconds; what has not run by then expires. A day from now unless given."
+    )
+    dry_run: bool = Field(False, description="Validate the file and send nothing.")
+    webhook: BatchWebhook | None = None
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}}},
+    },
+    "parameters": [IDEMPOTENCY_KEY],
+}
+
+
+@router.post("/v1/batches", openapi_extra=_BODY)
+async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Run a file that was uploaded with purpose `batch`."""
+    key = idempotency_key(request)
+    asked = await json_body(request, BatchRequest)
+    new = NewBatch(
+        endpoint=asked.endpoint,
+        input_file_id=asked.input_file_id,
+        owner=owner_of(request),
+        deadline=asked.deadline,
+        priority=asked.priority,
+        metadata=asked.metadata or {},
+        output_expires_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
+        dry_run=asked.dry_run,
+        webhook=None if asked.webhook is None else asked.webhook.chosen(),
+        idempotency_key=key,
+        body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
+    )
+    return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
+
+
+@router.get("/v1/batches", openapi_extra={"parameters": PAGE_PARAMETERS})
+async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Batches, newest first; ?limit=1..100 and ?after=ID."""
+    limit, after, _ = page_query(request)
+    try:
+        batches, more = await run_in_threadpool(gateway.batches.page, limit, after, seen_by(request))
+    except BatchNotFound as error:
+        raise BadRequest(f"after: {error}", param="after") from None
+    return page([batch.to_json() for batch in batches], more)
+
+
+@router.get("/v1/batches/{batch_id}")
+async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """One batch; its counts move while it runs."""
+    return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """What has ended is kept, what runs is broken off, the other lines get the code `batch_cancelled`."""
+    end = partial(gateway.batches.end, batch_id, Ending.CANCELLED, seen_by(request))
+    return JSONResponse((await run_in_threadpool(end)).to_json())
+
+
+@router.post("/v1/batches/{batch_id}/retry", openapi_extra={"parameters": [IDEMPOTENCY_KEY]})
+async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """A new batch of the lines that failed in this one, with the same settings."""
+    key = idempotency_key(request)
+    earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
+    if earlier is not None:
+        return JSONResponse(earlier.to_json())
+    old = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
+    if not old.ended:
+        raise BatchNotEnded(f"{batch_id} is {old.status}: only what has ended can be retried")
+    if old.error_file_id is None:
+        raise BadRequest(f"no line of {batch_id} failed", code="nothing_failed")
+    new = NewBatch(
+        endpoint=old.endpoint,
+        input_file_id=old.input_file_id,
+        owner=old.owner,
+        priority=old.priority,
+        metadata=old.metadata,
+        output_expires_s=old.output_expires_s,
+        retry_of=batch_id,
+        webhook=old.webhook,
+        idempotency_key=key,
+        body_hash=hash_of(batch_id),
+        default_model=old.default_model,
+        choose_from=old.choose_from,
+    )
+    return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
+
+
+@router.delete("/v1/batches/{batch_id}")
+async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """Drop the record of a batch that has ended; its files stay."""
+    if not await run_in_threadpool(gateway.batches.delete, batch_id, seen_by(request)):
+        raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
+    return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
+
+
+@router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
+async def partial_output(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
+    """What has come so far, of a running batch too, in the order of the input: good answers alone."""
+    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
+    return await _results(batch, gateway, caller_of(request).key, failed=False)
+
+
+@router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
+async def partial_errors(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
+    """The lines that have failed so far, in the order of the input."""
+    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
+    return await _results(batch, gateway, caller_of(request).key, failed=True)
+
+
+@router.get(
+    "/v1/schemas/batch_line.json",
+    response_class=Response,
+    responses={200: {"content": {SCHEMA_JSON: {"schema": {"type": "object"}}}}},
+)
+async def line_schema() -> JSONResponse:
+    """The JSON Schema of a line of a batch file."""
+    return JSONResponse(make_line_schema(), media_type=SCHEMA_JSON)
+
+
+def _created(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
+    """seen: whose files may be read, None is everybody's."""
+    try:
+        return _create(gateway, new, seen)
+    except FileNotFound as error:  # or it was deleted just now
+        raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
+
+
+def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
+    """Raises FileNotFound."""
+    earlier = gateway.batches.earlier(new.idempotency_key, new.body_hash)
+    if earlier is not None:  # what was fine then may not be now
+        return earlier
+    check_deadline(new.deadline)
+    if new.webhook is not None:
+        check_target(gateway, new.webhook.url)
+    record = gateway.files.records.get(checked(FILE, FileNotFound)(new.input_file_id), seen)
+    if record.purpose is not Purpose.BATCH:
+        message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
+        raise BadRequest(message, param="input_file_id")
+    if new.retry_of is None:  # kept with the batch: its file may be read twice, and must be read alike
+        model, names = unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
+        new = replace(new, default_model=model or "", choose_from=tuple(names))
+    return gateway.batches.create(new)
+
+
+async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response:
+    """batch: as it was a moment ago. The first lines are read while the answer can still be an error."""
+    if not batch.ended:
+        try:
+            if so_far := await _from_parts(batch, gateway, key, failed=failed):
+                return so_far
+        except ObjectMissing:
+            if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
+                raise
+        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts go when it ends
+    if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
+        return kept
+    file_id = batch.error_file_id if failed else batch.output_file_id
+    if file_id is None:
+        return Response(media_type=JSON_LINES)
+    file = await run_in_threadpool(gateway.files.records.get, file_id)
+    return ContentResponse(gateway, await open_content(gateway, file), file, key, media_type=JSON_LINES)
+
+
+async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response | None:
+    """None where they hold no such line."""
+    blocks = _blocks(gateway, batch, failed=failed)
+    first = await gateway.in_file_thread(partial(next, blocks, b""))
+    return Download(_all(gateway, first, blocks), key, media_type=JSON_LINES) if first else None
+
+
+def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
+    """The lines so far, many at a time; of a batch that failed those that are left."""
+    block = bytearray()
+    for result in merged(gateway.files.objects, batch.id, batch.parts, missing_ok=batch.ended):
+        if result.failed is failed:
+            block += dump(result.entry)
+        if len(block) >= READ_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+async def _all(gateway: Gateway, block: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while block:
+        yield block
+        block = await gateway.in_file_thread(partial(next, rest, b""))

@@ -1,0 +1,66 @@
+"""`GET /v1/jobs/{id}/events`: a job as it happens, as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from api.http.error_responses import error_object
+from api.http.errors import BadKey
+from api.http.sse import EventStream, encoded
+from api.requests.caller import caller_of
+from api.requests.ids import JobId
+from api.requests.open_requests import OpenKey
+from api.requests.parsing import seen_by
+from api.requests.schemas import ErrorBody
+from api.requests.threads import run_in_threadpool
+from api.service.dependencies import Gateway, GatewayDep
+from api.service.job_stream import Text, follow
+from tasks.base.errors import JobNotFound
+from tasks.records.job import Job
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@router.get(
+    "/{job_id}/events",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}}, 404: {"model": ErrorBody}},
+)
+async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> EventStream:
+    """Server-sent events of one job.
+
+    `status` with `{"id", "status", "attempts"}`, first of all and at each change; `text` with
+    `{"text", "logprobs"?}`, which joined are the result's text; `done` with the record, last of all, or
+    `error` when the API key is revoked. The text of a job that runs already begins with what there is, after
+    its worker's next heartbeat.
+    """
+    job = await run_in_threadpool(gateway.store.watch, job_id, seen_by(request))
+    return EventStream(_events(gateway, job, caller_of(request).key))
+
+
+async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[bytes]:
+    yield _status(job)
+    shown = job.status
+    try:
+        async for news in follow(gateway, job, key):
+            if isinstance(news, Text):
+                logprobs = {"logprobs": news.logprobs} if news.logprobs else {}
+                yield encoded({"text": news.text, **logprobs}, "text")
+                continue
+            job = news
+            if job.status is not shown:
+                shown = job.status
+                yield _status(job)
+    except JobNotFound:  # deleted just now
+        pass
+    except BadKey as error:
+        yield encoded(error_object(error), "error")
+        return
+    yield encoded(job.to_json(), "done")
+
+
+def _status(job: Job) -> bytes:
+    return encoded({"id": job.id, "status": job.status.value, "attempts": job.attempts}, "status")

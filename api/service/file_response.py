@@ -1,0 +1,97 @@
+"""The answer that is the content of a file, or a span of it, streamed from the store."""
+
+from __future__ import annotations
+
+import logging
+import urllib.parse
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import BinaryIO
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from api.http.errors import BadKey
+from api.requests.open_requests import OpenKey
+from api.service.dependencies import Gateway
+from tasks.base.errors import FileStoreUnavailable
+from tasks.files.records import FileRecord
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024  # handed to the socket at a time
+
+
+async def open_content(gateway: Gateway, file: FileRecord) -> BinaryIO:
+    """Raises ObjectMissing and FileStoreUnavailable."""
+    return await gateway.in_file_thread(partial(gateway.files.objects.open, file.object_name))
+
+
+class Download(StreamingResponse):
+    """Chunks until the key is revoked: then the connection is closed before the answer is whole."""
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        key: OpenKey,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        super().__init__(chunks, status, headers, media_type)
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_to_holder(message: Message) -> None:
+            """A client that reads slowly keeps this waiting: it ends with the key."""
+            await self._key.unless_revoked(send(message))
+
+        try:
+            await super().__call__(scope, receive, send_to_holder)
+        except* BadKey:  # of sending and of listening, which wait at the same time
+            log.info("a download was broken off: its API key was revoked")
+
+
+class ContentResponse(Download):
+    """Takes over `content`, that of file, and closes it however the answer ends. span None is all of it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        content: BinaryIO,
+        file: FileRecord,
+        key: OpenKey,
+        span: range | None = None,
+        media_type: str = "application/octet-stream",
+    ) -> None:
+        self._gateway = gateway
+        self._content = content
+        size = file.bytes
+        name = urllib.parse.quote(file.filename, safe="")
+        headers = {
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(size if span is None else len(span)),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+            "X-Content-Type-Options": "nosniff",  # whatever it holds, no browser shall show it as ours
+        }
+        if span is not None:
+            headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
+        chunks = self._chunks(range(size) if span is None else span)
+        status = 200 if span is None else 206
+        super().__init__(chunks, key, status, headers, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._content.close()
+
+    async def _chunks(self, span: range) -> AsyncIterator[bytes]:
+        left = len(span)
+        await self._gateway.in_file_thread(partial(self._content.seek, span.start))
+        while left:
+            chunk = await self._gateway.in_file_thread(partial(self._content.read, min(left, READ_BYTES)))
+            if not chunk:
+                raise FileStoreUnavailable(f"the content ended {left} bytes early")
+            left -= len(chunk)
+            yield chunk

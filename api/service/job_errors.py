@@ -1,0 +1,23 @@
+"""Jobs that did not succeed, as answers to whoever waited for them."""
+
+from __future__ import annotations
+
+from api.http.errors import ApiError, BadRequest, JobCancelled, JobUnsuccessful, NotInTime, UnknownModel
+from tasks.records.job import Job, Status
+from tasks.schema.openai_responses import MODEL_NOT_FOUND, refused
+
+
+def failure(job: Job) -> ApiError | None:
+    """Why an ended job has no whole answer; None for one that has."""
+    if job.status is Status.SUCCEEDED:
+        return None
+    if job.error is not None:
+        message, code = job.error["message"], job.error["code"]
+        if (refusal := refused(job.error, job.request)) is None:
+            return JobUnsuccessful(f"{job.id} failed: {message}", code=code)
+        if code == MODEL_NOT_FOUND:
+            return UnknownModel(message)
+        return BadRequest(refusal.error["message"], code=code, param=refusal.error["param"])
+    if job.status is Status.EXPIRED:
+        return NotInTime(f"{job.id} did not end before its deadline")
+    return JobCancelled(f"{job.id} was {job.status} before it ended")

@@ -1,0 +1,104 @@
+"""From a checked body to an accepted job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from api.http.errors import BadRequest, NoWorker, UnknownModel
+from api.service.dependencies import WORKERS_AGE_S, Gateway
+from api.service.model_routing import route
+from tasks.base.errors import TargetRefused
+from tasks.records.job import Decoding, Job, NewJob
+from tasks.records.webhook import target_of
+from tasks.schema.job_request import JobRequest, check_deadline
+from tasks.store.workers import WorkerInfo
+
+
+def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = None) -> Job:
+    """Store the record, then send its message: from the first on, the job is accepted.
+
+    Raises ApiError, InvalidRequest, IdempotencyConflict and StoreUnavailable.
+    """
+    body_hash = "" if key is None else hash_of(body.sent())
+    if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
+        return earlier
+    new = _checked(gateway, body, owner, online=False)
+    [job] = _send(gateway, replace(new, idempotency_key=key, body_hash=body_hash), [{}])
+    return job
+
+
+def submit_all(
+    gateway: Gateway,
+    body: JobRequest,
+    variants: Sequence[Mapping[str, Any]],
+    owner: str,
+    *,
+    watched: bool,
+    keep_s: float,
+) -> list[Job]:
+    """Store the jobs of one request whose answer somebody waits for, all or none, and send their messages.
+
+    variants: as JobStore.create_all takes them. watched and keep_s are those of NewJob. Raises as submit().
+    """
+    new = _checked(gateway, body, owner, online=True)
+    return _send(gateway, replace(new, watched=watched, keep_s=keep_s), variants)
+
+
+def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:
+    """What is to be stored, once the live workers were asked whether they can run it."""
+    check_deadline(body.deadline)
+    view, default = gateway.view(WORKERS_AGE_S), gateway.settings.default_model
+    try:
+        model = route(body.model, default, view, online=online)
+    except (NoWorker, UnknownModel):  # a worker may have come since, and Redis gone
+        view = gateway.view()
+        model = route(body.model, default, view, online=online)
+    _check_against(view.able(model), body)
+    if body.webhook is not None:
+        check_target(gateway, body.webhook.url)
+    return NewJob(
+        request=body.fixed(gateway.settings.default_max_tokens),
+        priority=body.priority,
+        model=model,
+        deadline=body.deadline,
+        metadata=body.metadata,
+        owner=owner,
+        webhook=None if body.webhook is None else body.webhook.chosen(),
+        traceparent=gateway.tracing.traceparent(),
+    )
+
+
+def _send(gateway: Gateway, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[Job]:
+    made = gateway.store.create_all(new, variants)
+    for job, to_send in made:
+        if to_send:
+            gateway.outbox.put(job)
+    return [job for job, _ in made]
+
+
+def check_target(gateway: Gateway, url: str) -> None:
+    """Refuse a webhook to an address where nothing may be sent; names are looked up when it is sent."""
+    try:
+        gateway.guard.check_literal(target_of(url).host)
+    except TargetRefused as error:
+        raise BadRequest(f"webhook.url: {error}", param="webhook.url") from None
+
+
+def hash_of(body: object) -> str:
+    """What tells one body from another under the same idempotency key."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _check_against(able: Sequence[WorkerInfo], body: JobRequest) -> None:
+    """Refuse what none of the live workers of its model can run. With none alive the job waits for one."""
+    longest = max((worker.context_length for worker in able), default=None)
+    if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
+        message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"
+        raise BadRequest(message, param="max_tokens")
+    if body.decoding is Decoding.MEDUSA and able and not any(worker.has_heads for worker in able):
+        message = "decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+        raise BadRequest(message, code="no_heads", param="decoding")

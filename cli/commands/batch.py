@@ -1,0 +1,235 @@
+"""`medusaq batches`: files of batch lines, against a running gateway."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.base.errors import EXIT_FAILURE, BadInput
+from cli.base.output_files import check_writable
+from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
+from tasks.records.batch import MAX_PRIORITY
+from tasks.records.endpoints import CHAT, ENDPOINTS
+
+HOUR_S = 3600
+
+CREATE_EPILOG = """[bold]Examples[/]
+
+medusaq batches create lines.jsonl --watch -o answers.jsonl --errors failed.jsonl
+
+medusaq batches create lines.jsonl --dry-run
+
+medusaq batches create night.jsonl --deadline-hours 8 --priority 5
+
+Each line of FILE is {"custom_id", "method": "POST", "url", "body"}. The batch goes on whether anybody watches
+or not. [bold]medusaq run[/] takes plain prompts too, and puts answers and failures into one file.
+
+Exit codes: 0 done, 1 some lines failed, 2 bad input, 4 no gateway, 130 Ctrl-C."""
+
+SHOW_EPILOG = """[bold]Examples[/]
+
+medusaq batches show batch_8e8f
+
+medusaq batches show batch_8e8f --watch"""
+
+RETRY_EPILOG = """[bold]Examples[/]
+
+medusaq batches retry batch_8e8f --watch -o more.jsonl --errors still-failed.jsonl"""
+
+DOWNLOAD_EPILOG = """[bold]Examples[/]
+
+medusaq batches download batch_8e8f -o answers.jsonl --errors failed.jsonl
+
+medusaq batches download batch_8e8f | head"""
+
+LIST_EPILOG = """[bold]Examples[/]
+
+medusaq batches list --limit 5
+
+medusaq batches list --json | jq -r '.data[].id'"""
+
+CANCEL_EPILOG = """[bold]Examples[/]
+
+medusaq batches cancel batch_8e8f"""
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq batches create` printed it.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until it has ended.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Good answers, in input order; waits for the end."),
+]
+ErrorsOption = Annotated[
+    Path | None, typer.Option("--errors", metavar="FILE", help="Lines that failed; waits for the end.")
+]
+
+batches = typer.Typer(help="Files of batch lines, run by a gateway.", no_args_is_help=True)
+
+
+@batches.command(epilog=CREATE_EPILOG)
+def create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="jsonl file of batch lines.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help=f"{', '.join(ENDPOINTS)}. (default: the first line's url)")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(min=-MAX_PRIORITY, max=MAX_PRIORITY, help="The higher goes first.")
+    ] = 0,
+    deadline_hours: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="What has not run by then expires. (default: 24)")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what is wrong with the lines, and send none.")
+    ] = False,
+    webhook: WebhookOption = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+    errors: ErrorsOption = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a file and run it: prints the batch's id."""
+    _check_outputs(output, errors)
+    body: dict[str, Any] = {
+        "endpoint": endpoint or _endpoint_of(file),
+        "completion_window": "24h",
+        "priority": priority,
+        "dry_run": dry_run,
+    }
+    if webhook is not None:
+        body["webhook"] = {"url": webhook}
+    if deadline_hours is not None:
+        body["deadline"] = time.time() + deadline_hours * HOUR_S
+    from cli.views.batch_transfer import upload
+
+    body["input_file_id"] = upload(url, file)["id"]
+    batch = ask(url, "POST", "/v1/batches", json=body)
+    _after(url, batch, watch or dry_run, output, errors, as_json)
+
+
+@batches.command("list", epilog=LIST_EPILOG)
+def list_batches(
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """List batches, the newest first."""
+    listing = ask(url, "GET", "/v1/batches", params={"limit": limit})
+    if as_json:
+        typer.echo(json.dumps(listing, ensure_ascii=False))
+    elif listing["data"]:
+        from cli.views.batch_views import table
+
+        print_list(table(listing["data"]), listing["has_more"], "--limit")
+    else:
+        typer.echo("no batches")
+
+
+@batches.command(epilog=SHOW_EPILOG)
+def show(
+    batch_id: IdArgument,
+    watch: WatchOption = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one batch: where it stands, what it took, why lines failed."""
+    batch = ask(url, "GET", path_to("batches", batch_id))
+    if watch:
+        batch = _watched(url, batch)
+    _print(batch, as_json)
+
+
+@batches.command(epilog=CANCEL_EPILOG)
+def cancel(batch_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Cancel a batch: nothing more is sent, what runs is broken off, what has ended is kept."""
+    batch = ask(url, "POST", path_to("batches", batch_id) + "/cancel")
+    said = {"cancelled": "cancelled", "cancelling": "cancelling"}
+    text = said.get(batch["status"], f"has ended already: {batch['status']}")
+    typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else text)
+
+
+@batches.command(epilog=RETRY_EPILOG)
+def retry(
+    batch_id: IdArgument,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+    errors: ErrorsOption = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the lines that failed again, as a new batch: prints its id."""
+    _check_outputs(output, errors)
+    batch = ask(url, "POST", path_to("batches", batch_id) + "/retry")
+    _after(url, batch, watch, output, errors, as_json)
+
+
+@batches.command(epilog=DOWNLOAD_EPILOG)
+def download(
+    batch_id: IdArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Good answers, in input order. (default: stdout)"
+        ),
+    ] = None,
+    errors: Annotated[Path | None, typer.Option(metavar="FILE", help="Lines that failed.")] = None,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Write the results; of a running batch those that have come so far."""
+    from cli.views.batch_transfer import fetch, fetch_to_stdout
+
+    _check_outputs(output, errors)
+    where = path_to("batches", batch_id)
+    if output is None and errors is None:
+        fetch_to_stdout(url, f"{where}/output")
+        return
+    fetch(url, where, output, errors)
+
+
+def _check_outputs(output: Path | None, errors: Path | None) -> None:
+    for option, path in (("-o", output), ("--errors", errors)):
+        if path is not None:
+            check_writable(option, path)
+
+
+def _endpoint_of(file: Path) -> str:
+    """What the first line says; the gateway checks it, and all others. Raises BadInput."""
+    try:
+        with file.open("rb") as lines:
+            return str(json.loads(lines.readline().decode("utf-8-sig"))["url"])
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        return CHAT
+
+
+def _after(
+    url: str, batch: dict[str, Any], watch: bool, output: Path | None, errors: Path | None, as_json: bool
+) -> None:
+    """What follows on creating: its id, or its end and its results."""
+    if not (watch or output or errors):
+        typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else batch["id"])
+        return
+    from cli.views.batch_transfer import fetch
+
+    batch = _watched(url, batch)
+    fetch(url, path_to("batches", batch["id"]), output, errors)
+    _print(batch, as_json)
+    if batch["status"] != "completed" or batch["request_counts"]["failed"]:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _watched(url: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch once it has ended."""
+    from cli.views.batch_watch import watch
+
+    return watch(url, batch)
+
+
+def _print(batch: dict[str, Any], as_json: bool) -> None:
+    from cli.views.batch_views import details
+
+    typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else details(batch))

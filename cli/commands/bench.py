@@ -1,0 +1,190 @@
+"""`medusaq bench`: what speculation gains on this machine, measured beside plain decoding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.output_files import check_writable, write
+from common.unicode import is_unicode
+
+if TYPE_CHECKING:
+    from engine.tools.decode_benchmark import Pairs, Prompt
+
+bench = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode="rich")
+
+DECODE_EPILOG = """[bold]Examples[/]
+
+medusaq bench decode --prompts spec_bench.jsonl
+
+medusaq bench decode --prompts spec_bench.jsonl --requests 1,4 --limit 32 --model model.gguf --json out.json
+
+FILE has one JSON object a line, with category and turns (Spec-Bench); the first turn is the prompt. Prompts
+are decoded greedily, without and with drafts, and the two take turns at each step. Only steps without
+prefill are timed. ratio is drafted speed by plain speed; ratio_low its lower 95 % bound over the pairs of
+runs."""
+
+
+CELLS_A_REQUEST = 1280  # tokens of the longest prompts of Spec-Bench, and their answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    category: str
+    text: str
+
+
+@bench.callback()
+def _group() -> None:
+    """Measure this machine."""
+
+
+@bench.command("decode", epilog=DECODE_EPILOG)
+def decode(
+    prompts: Annotated[Path, typer.Option(metavar="FILE", help="Spec-Bench rows: category, turns.")],
+    requests: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of requests that run at once.")
+    ] = "1,2,4,8,16",
+    max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 128,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many prompts, evenly over the file. (default: all)")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="GGUF path. (default: SmolLM2-135M-Instruct)")] = None,
+    heads: Annotated[
+        Path | None, typer.Option(help="Medusa heads. (default: those that come with the package)")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the rows here.")
+    ] = None,
+) -> None:
+    """Speculation against plain decoding, by number of requests and by category."""
+    numbers = _numbers(requests)
+    rows = _thin(_read(prompts), limit)
+    if json_path is not None:
+        check_writable("--json", json_path)
+    try:
+        from engine import EngineError, ModelLoadError
+        from engine.tools.decode_benchmark import DecodeBenchmark, Prompt
+    except ImportError as error:
+        raise CliError(f"measuring needs {error.name}: pip install 'medusaq[worker]'") from None
+    try:
+        benchmark = DecodeBenchmark(_config(numbers, model, heads), max_tokens)
+        pairs = _measure(benchmark, [Prompt(row.category, row.text) for row in rows], numbers)
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+    except EngineError as error:
+        raise CliError(error.message) from None
+    _print(pairs, ", ".join(benchmark.sources))
+    if json_path is not None:
+        write(json_path, (json.dumps([p.row().json() for p in pairs], indent=1) + "\n").encode())
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--requests: {text!r} is no list of numbers, as in 1,2,4") from None
+    if not all(1 <= n <= 62 for n in numbers):
+        raise BadInput("--requests: each number must be between 1 and 62")
+    return numbers
+
+
+def _read(path: Path) -> list[_Line]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text") from None
+    rows = [_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise BadInput(f"{path}: holds no prompts")
+    return rows
+
+
+def _row(path: Path, number: int, line: str) -> _Line:
+    try:
+        row: Any = json.loads(line)
+        category, turns = row["category"], row["turns"]
+        text = turns[0] if isinstance(turns, list) else None
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise BadInput(f"{path}, line {number}: not a JSON object with category and turns") from None
+    if not isinstance(category, str) or not isinstance(text, str) or not text or not is_unicode(text):
+        raise BadInput(f"{path}, line {number}: category and the first of turns must be text")
+    return _Line(category, text)
+
+
+def _thin(rows: list[_Line], limit: int | None) -> list[_Line]:
+    count = min(limit or len(rows), len(rows))
+    return [rows[i * len(rows) // count] for i in range(count)]
+
+
+def _config(numbers: list[int], model: Path | None, heads: Path | None) -> Any:
+    """Prefixes are not shared, since the second run of each pair would take its prompts from the first."""
+    from engine import EngineConfig
+    from engine.base.config import DEFAULT_KV_CELLS
+
+    slots = max(numbers)
+    return EngineConfig(
+        model=None if model is None else str(model),
+        heads=None if heads is None else str(heads),
+        slots=slots,
+        kv_cells=(cells := max(DEFAULT_KV_CELLS, CELLS_A_REQUEST * slots)),
+        prefix_sharing=False,
+        busy_cells=cells,
+    )
+
+
+def _measure(benchmark: Any, prompts: list[Prompt], numbers: list[int]) -> list[Pairs]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    measured: list[Pairs] = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        benchmark.warm_up(prompts[0])
+        for number in numbers:
+            task = progress.add_task(f"{number} at once", total=None)
+            measured += benchmark.measure(
+                prompts, number, lambda done, of, task=task: progress.update(task, completed=done, total=of)
+            )
+    return measured
+
+
+def _print(pairs: list[Pairs], sources: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=f"drafts from {sources}", box=None)
+    table.add_column("requests", justify="right")
+    table.add_column("category")
+    for name in ("plain tok/s", "tok/s", "ratio", "at least", "tok/step", "accepted", "outside", "prompts"):
+        table.add_column(name, justify="right")
+    for pair in pairs:
+        row = pair.row()
+        table.add_row(
+            str(row.requests),
+            row.category,
+            f"{row.plain_tokens_per_s:.1f}",
+            f"{row.tokens_per_s:.1f}",
+            f"{row.ratio:.3f}",
+            f"{row.ratio_low:.3f}",
+            f"{row.tokens_per_step:.2f}",
+            f"{row.acceptance:.2f}",
+            f"{pair.outside():.1%}",
+            str(row.n_prompts),
+        )
+    Console().print(table)
+    typer.echo(
+        "outside: share of a drafted step's time that is not in llama.cpp: heads, drafting, acceptance"
+    )

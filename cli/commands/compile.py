@@ -1,0 +1,238 @@
+"""`medusaq compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.base.errors import BadInput, CliError, Interrupted, ModelNotLoadable
+from cli.base.output_files import write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from compiling.base.progress import Progress
+    from compiling.result.compilation import Compiled, Options
+
+COMPILE_EPILOG = """[bold]Examples[/]
+
+medusaq compile model.gguf -o compiled
+
+medusaq compile model.gguf -o compiled --types q4_k_m,q8_0 --max-kl 0.05 --load one
+
+medusaq compile model.gguf --for-this-machine
+
+Without SOURCE, the default model. Every finished file and measurement is noted in DIR/compile.json:
+broken off at any point, even by kill -9, the same command goes on where it stopped.
+See docs/how-to/compile.md.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
+REPORT = "report.html"
+LOAD_HELP = "What it is to be fast at: one stream (one), or many requests (bulk)."
+
+
+def compile_command(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE", help="GGUF, checkpoint folder or hub name. (default: SmolLM2-135M-Instruct)"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder of files and report."),
+    ] = None,
+    types: Annotated[
+        str | None, typer.Option(metavar="TYPES", help="Number formats, as in q4_k_m,q8_0,bf16.")
+    ] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(metavar="TEXT", help="Weigh numbers by how this text uses them.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure quality over this text. (default: our own)")
+    ] = None,
+    max_kl: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Most divergence of what is recommended, nats a token. (default: 0.02)"),
+    ] = None,
+    load: Annotated[str, typer.Option(help=LOAD_HELP)] = "bulk",
+    rounds: Annotated[int, typer.Option(min=1, help="Times that every speed is measured, in turns.")] = 3,
+    threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
+    for_this_machine: Annotated[
+        bool,
+        typer.Option("--for-this-machine", help="Keep what is recommended for workers on this machine."),
+    ] = False,
+) -> None:
+    """Convert and quantise a model, measure each format here against the source, recommend one."""
+    if output is None and not for_this_machine:
+        raise BadInput("give -o DIR, the folder of files and report, or --for-this-machine")
+    if output is not None:
+        _check_charts()
+    compiled = run(
+        source,
+        output,
+        types=None if types is None else tuple(types.split(",")),
+        imatrix=imatrix,
+        text=text,
+        max_kl=max_kl,
+        load=load,
+        rounds=rounds,
+        threads=threads,
+        for_this_machine=for_this_machine,
+    )
+    _show(compiled, output / REPORT if output is not None else None)
+    if for_this_machine:
+        made = compiled.source.path
+        typer.echo(f"kept for this machine: {_serving(made)}")
+        if source is not None and Path(made) != Path(source):
+            typer.echo(f"it is for the model as converted: medusaq up --for-this-machine --model {made}")
+
+
+def run(
+    source: str | None,
+    folder: Path | None = None,
+    *,
+    load: str,
+    max_kl: float | None = None,
+    for_this_machine: bool = False,
+    **options: Any,
+) -> Compiled:
+    """Compile as these options say, showing how far it is; folder None is the cache. Raises CliError."""
+    try:
+        from compiling.base.errors import CompileError, FormatError
+        from compiling.machine_format import choose, own_folder
+        from compiling.result.compilation import MAX_KL, Options
+        from compiling.result.recommendation import Load
+        from compiling.run import compile_model
+        from engine import EngineError, ModelLoadError
+        from engine.llama.model import default_model_path
+    except ImportError as error:
+        raise CliError(f"compiling needs {error.name}: pip install 'medusaq[worker,compile]'") from None
+    if load not in list(Load):
+        raise BadInput(f"--load: {load} is neither one nor bulk")
+    try:
+        model = source or default_model_path()
+        chosen = Options(
+            source=model,
+            folder=folder or own_folder(model),
+            load=Load(load),
+            max_kl=MAX_KL if max_kl is None else max_kl,
+            **options,
+        )
+        return _alone(chosen, choose if for_this_machine else compile_model)
+    except FormatError as error:
+        raise BadInput(str(error)) from None
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+    except (CompileError, EngineError) as error:
+        raise CliError(str(error)) from None
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; the same command goes on where it stopped") from None
+
+
+def ensure_chosen(model: str | None, load: str | None) -> str:
+    """What this machine's choice for a model is, in a line; made first if there is none for this load.
+
+    Raises CliError.
+    """
+    try:
+        from engine import ModelLoadError
+        from engine.llama.model import default_model_path
+        from engine.weights.saved_format import chosen
+    except ImportError as error:
+        raise CliError(f"the model worker needs {error.name}: pip install 'medusaq[worker]'") from None
+    try:
+        path = model or default_model_path()
+        known = chosen(path)
+        if known is None or (load is not None and known.load != load):
+            run(path, load=load or "bulk", for_this_machine=True)
+        return _serving(path)
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+
+
+def _serving(path: str) -> str:
+    from engine.weights.saved_format import served
+
+    choice = served(path)
+    return f"{choice.type}: {choice.reason}"
+
+
+def _check_charts() -> None:
+    from cli.reports import charts
+
+    charts.check_installed()
+
+
+def _alone(options: Options, work: Callable[[Options, Progress], Compiled]) -> Compiled:
+    """With the folder to itself."""
+    from rich.console import Console
+
+    from cli.processes.folder_lock import FolderLock
+    from compiling.base.resource_check import make_folder
+
+    make_folder(options.folder)
+    lock = FolderLock(options.folder, "another compilation")
+    lock.acquire()
+    try:
+        with Steps(Console(stderr=True)) as steps:
+            return work(options, steps)
+    finally:
+        lock.release()
+
+
+def _show(compiled: Compiled, report: Path | None) -> None:
+    from cli.reports import charts, compile_report
+
+    compile_report.table(compiled).show()
+    typer.echo(compile_report.explained(compiled))
+    if report is not None:
+        title = f"{Path(compiled.source.path).stem}: number formats"
+        png = charts.draw(title, compile_report.charts(compiled))
+        write(report, compile_report.report(compiled, title).page(png).encode(errors="replace"))
+        typer.echo(f"report: {report}")
+    typer.echo(compile_report.verdict(compiled))
+
+
+class Steps:
+    """How far it is: two bars on a terminal, a line for each step elsewhere. Use as a context.
+
+    The bars come with the first step: until then the terminal is free for those of a download.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._whole = self._bars.add_task("steps", total=0)
+        self._step = self._bars.add_task("", total=100, visible=False)
+        self._count = self._done = 0
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def plan(self, steps: int) -> None:
+        self._count, self._done = steps, 0
+        self._bars.update(self._whole, total=steps)
+
+    def begin(self, what: str) -> None:
+        self._bars.start()
+        if not self._console.is_terminal:
+            self.say(f"{self._done + 1}/{self._count}  {what}" if self._count else what)
+        self._bars.update(self._whole, completed=self._done)
+        self._bars.update(self._step, description=what, completed=0, visible=True)
+        self._done += 1
+
+    def note(self, share: float) -> None:
+        self._bars.update(self._step, completed=int(100 * share))
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,95 @@
+"""`medusaq top` and `medusaq doctor`: what the system does, and what is wrong with a set-up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.base.errors import EXIT_FAILURE
+from cli.commands.service import STATE_DIR
+from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption
+
+
+def top(
+    url: UrlOption = DEFAULT_URL,
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
+    ] = STATE_DIR,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+) -> None:
+    """Watch queues, models, workers, batches and speeds, until Ctrl-C."""
+    from rich.console import Console, RenderableType
+
+    from cli.base.errors import GatewayUnreachable
+    from cli.gateway.client import Refused, check_url
+    from cli.views.model_states import model_states, models_nearby, restarts_nearby
+    from cli.views.snapshot import Speeds, look
+    from cli.views.top_view import view
+
+    address, console = check_url(url), Console()
+    picture, speeds, trouble = look(address), Speeds(), None
+
+    def shown() -> RenderableType:
+        models = model_states(picture, models_nearby(state_dir, address))
+        restarts = restarts_nearby(state_dir, address)
+        return view(console, address, picture, speeds, trouble, models, restarts)
+
+    if once or not console.is_terminal:
+        console.print(shown())
+        return
+    from rich.live import Live
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be left as it was found
+    try:
+        with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                try:
+                    before, picture = picture, look(address)
+                    speeds, trouble = Speeds.between(before, picture), None
+                except (GatewayUnreachable, Refused) as error:  # the latter: Redis left between two questions
+                    trouble = str(error)
+                live.update(shown(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def doctor(
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
+    ] = STATE_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for what is wrong with a set-up, and say how to mend it. Exit code 1: something will not work.
+
+    It looks at this machine, and at what the settings name: run it where the trouble is, in the
+    same folder and with the same environment.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from cli.doctor.checks import examine
+    from cli.doctor.findings import Grade
+
+    console, findings = Console(soft_wrap=True, highlight=False), []
+    styles = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+    for finding in examine(state_dir):
+        findings.append(finding)
+        if not as_json:
+            line = Text.assemble(
+                (f"{finding.grade:<5}", styles[finding.grade]), f"{finding.check:<18}", finding.what
+            )
+            console.print(line)
+            if finding.mend:
+                console.print(Text(f"{'':<5}{'':<18}-> {finding.mend}"))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+    if any(finding.grade is Grade.FAIL for finding in findings):
+        raise typer.Exit(EXIT_FAILURE)

@@ -1,0 +1,60 @@
+"""`medusaq export-heads`: draft heads as one ONNX file, which is served without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.output_files import check_writable
+
+EXPORT_EPILOG = """[bold]Examples[/]
+
+medusaq export-heads heads.safetensors --onnx heads.onnx
+
+medusaq export-heads medusa_lm_head.pt --onnx heads.onnx --model vicuna.gguf --bits 4
+
+The file holds the heads, the lm_head's rows that they guess from, and what was said of them in the metadata.
+MEDUSAQ_HEADS=heads.onnx serves it. Pickles (.pt, .bin) are read by torch: pip install 'medusaq[train]'.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 no model."""
+
+
+BITS = (
+    8,
+    4,
+)  # those of engine.medusa.onnx.format, which cannot be imported where the engine is not installed
+
+
+def export_heads(
+    heads: Annotated[Path, typer.Argument(metavar="HEADS", help="File of heads, or a folder with one.")],
+    onnx: Annotated[Path, typer.Option("--onnx", metavar="OUT", help="ONNX file to write.")],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="GGUF", help="The model they are for. (default: SmolLM2-135M-Instruct)"),
+    ] = None,
+    bits: Annotated[int, typer.Option(help="Of a weight of the lm_head: 8 or 4. Layers have 8.")] = 8,
+) -> None:
+    """Write Medusa heads as ONNX, in int8 or 4-bit weights."""
+    check_writable("--onnx", onnx)
+    if onnx.suffix != ".onnx":
+        raise BadInput(f"--onnx: {onnx} must end in .onnx, by which it is known")
+    if bits not in BITS:
+        raise BadInput(f"--bits: {bits} bits are not supported; 8 and 4 are")
+    try:
+        from engine import HeadsLoadError, ModelLoadError
+        from engine.llama.model import default_model_path
+        from engine.medusa.onnx.export import export
+    except ImportError as error:
+        raise CliError(f"exporting needs {error.name}: pip install 'medusaq[worker,medusa]'") from None
+    try:
+        done = export(str(heads), onnx, model or default_model_path(), bits)
+    except HeadsLoadError as error:
+        raise BadInput(error.message) from None
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+    except OSError as error:
+        raise CliError(f"cannot write {onnx}: {error.strerror or error}") from None
+    typer.echo(f"{onnx}: {done}")

@@ -1,0 +1,143 @@
+"""`medusaq train-heads`: draft heads for a GGUF, from what it writes itself."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.output_files import check_writable
+
+COMPOSED_PROMPTS = 50_000  # whatever --tokens is, so that raising it goes on from what is collected
+
+TRAIN_EPILOG = """[bold]Examples[/]
+
+medusaq train-heads model.gguf --prompts prompts.jsonl -o heads.safetensors
+
+medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --format q8_0 --layers 2
+
+First the model answers the prompts, then the heads are trained to foresee such answers. Broken off at any
+point, even by kill -9, the same command goes on where it stopped. Without --prompts, prompts are composed.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
+
+
+class NumberFormat(StrEnum):
+    """Those of engine.weights.formats.FORMATS that need no importance matrix and keep most of the quality.
+
+    They cannot be imported where the engine is not installed.
+    """
+
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q6_K = "q6_k"
+    Q5_K_M = "q5_k_m"
+    Q5_0 = "q5_0"
+    Q4_K_M = "q4_k_m"
+    Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
+
+
+def train_heads(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="HEADS", help="safetensors file to write.")
+    ],
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="GGUF path. (default: SmolLM2-135M-Instruct)")
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="jsonl or text file of prompts; may be repeated. (default: composed)"
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and to train on.")] = 1_000_000,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of unfinished work, kept at the end. (default: HEADS.work)")
+    ] = None,
+    form: Annotated[
+        NumberFormat | None,
+        typer.Option("--format", help="Generate in this number format, for speed. (default: as it is)"),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Generate in so many processes, which share the cores.")
+    ] = 1,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 176,
+    heads: Annotated[int, typer.Option(min=1, max=16, help="Heads: tokens guessed ahead.")] = 4,
+    layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 1,
+    vocabulary: Annotated[int, typer.Option(min=8, help="Most frequent tokens that heads can guess.")] = 6144,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Rounds over the data; fewer when nothing improves.")
+    ] = 4,
+    learning_rate: Annotated[float, typer.Option(help="Of Muon, at its highest.")] = 0.05,
+    soft: Annotated[
+        float, typer.Option(help="Share of the loss against the model's own probabilities, 0 to 1.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the order of training.")] = 0,
+    device: Annotated[str, typer.Option(help="Of torch: auto, cpu, cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
+) -> None:
+    """Train Medusa heads for a model on its own answers."""
+    from rich.console import Console
+
+    check_writable("-o", output)
+    folder = work or output.with_name(output.name + ".work")
+    try:
+        from engine import EngineError, ModelLoadError
+        from engine.llama.model import default_model_path
+        from training.base.errors import PromptsError, TrainingError
+        from training.collection.collect import CollectOptions
+        from training.collection.parallel import collect_parts
+        from training.collection.shards import make_folder
+        from training.heads.recipe import Recipe, TrainOptions
+        from training.heads.train import check, train
+    except ImportError as error:
+        raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa,train]'") from None
+
+    console = Console(stderr=True)
+    try:
+        path = model or default_model_path()
+        recipe = Recipe(
+            heads=heads,
+            layers=layers,
+            vocabulary=vocabulary,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            soft=soft,
+            seed=seed,
+        )
+        check(path, output, device)
+        make_folder(folder / "states")
+        collecting = CollectOptions(
+            prompts=tuple(prompts or [_composed(folder)]),
+            out=folder / "states",
+            model=path,
+            tokens=tokens,
+            max_tokens=max_tokens,
+            seed=seed,
+            threads=threads,
+            form=form,
+        )
+        folders = collect_parts(collecting, processes, console)
+        scores = train(TrainOptions(path, folders, output, folder, recipe, device, threads), console)
+    except PromptsError as error:
+        raise BadInput(str(error)) from None
+    except ModelLoadError as error:
+        raise ModelNotLoadable(error.message) from None
+    except (TrainingError, EngineError) as error:
+        raise CliError(str(error)) from None
+    typer.echo(f"{output}: {scores.text()}")
+
+
+def _composed(folder: Path) -> Path:
+    """The file of composed prompts, which is made if need be. Raises PromptsError."""
+    from training.prompts.prompts import compose, write_prompts
+
+    path = folder / f"prompts-{COMPOSED_PROMPTS}.jsonl"
+    if not path.exists():
+        write_prompts(path, compose(COMPOSED_PROMPTS))
+    return path

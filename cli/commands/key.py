@@ -1,0 +1,190 @@
+"""`medusaq keys`: who may use a gateway. They speak to Redis itself: nobody can make a key over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.base.errors import CliError
+from cli.commands.service import STATE_DIR
+from cli.gateway.options import JsonOption, print_list
+from tasks.records.api_key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_FILES, DEFAULT_MAX_JOBS, ApiKey, Limits
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tasks.store.api_keys import KeyStore
+
+CREATE_EPILOG = """[bold]Examples[/]
+
+medusaq keys create alice
+
+MEDUSAQ_API_KEY=$(medusaq keys create night --tokens-per-day 5000000 --weight 0.5)
+
+The key is on stdout, once: only its hash is kept. From the first key on the
+gateway asks everybody for one."""
+
+LIST_EPILOG = """[bold]Examples[/]
+
+medusaq keys list --json"""
+
+REVOKE_EPILOG = """[bold]Examples[/]
+
+medusaq keys revoke key_8e8f"""
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is, for people.")]
+StateOption = Annotated[
+    Path,
+    typer.Option(
+        file_okay=False, help="Of the `medusaq up` that is meant, unless MEDUSAQ_REDIS_URL names a Redis."
+    ),
+]
+
+keys = typer.Typer(help="API keys of a gateway, and their limits.", no_args_is_help=True)
+
+
+@keys.command(epilog=CREATE_EPILOG)
+def create(
+    name: NameArgument,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="(default: no limit)")] = None,
+    tokens_per_day: Annotated[
+        int | None, typer.Option(min=1, help="Of prompts and answers, by UTC days. (default: no limit)")
+    ] = None,
+    max_jobs: Annotated[
+        int, typer.Option(min=1, help="Waiting or running, lines of batches aside.")
+    ] = DEFAULT_MAX_JOBS,
+    max_batches: Annotated[int, typer.Option(min=1, help="That have not ended.")] = DEFAULT_MAX_BATCHES,
+    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="Share of the workers.")] = 1.0,
+    max_files: Annotated[
+        int | None, typer.Option(min=1, help=f"Kept at a time. (default: {DEFAULT_MAX_FILES})")
+    ] = None,
+    max_files_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of all files together. (default: MEDUSAQ_MAX_FILES_BYTES)")
+    ] = None,
+    max_stored_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of its records in Redis. (default: MEDUSAQ_MAX_STORED_BYTES)")
+    ] = None,
+    state_dir: StateOption = STATE_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key: prints it, this once."""
+    with _store(state_dir) as store:
+        limits = Limits(
+            requests_per_minute,
+            tokens_per_day,
+            max_jobs,
+            max_batches,
+            weight,
+            max_files,
+            max_files_bytes,
+            max_stored_bytes,
+        )
+        key, secret = store.create(name, limits)
+    if as_json:
+        typer.echo(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
+        return
+    typer.echo(secret)
+    print(f"{key.id} is made; keep the key above, it is not shown again", file=sys.stderr)
+
+
+@keys.command("list", epilog=LIST_EPILOG)
+def list_keys(state_dir: StateOption = STATE_DIR, as_json: JsonOption = False) -> None:
+    """List all keys, the oldest first, with what they have spent today."""
+    with _store(state_dir) as store:
+        found = store.list()
+    if as_json:
+        typer.echo(json.dumps([_shown(key) for key in found], ensure_ascii=False))
+    elif found:
+        print_list(_table(found), False, "")
+    else:
+        typer.echo("no keys: the gateway is open to this machine, and to no other")
+
+
+@keys.command(epilog=REVOKE_EPILOG)
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `medusaq keys list` shows it.")],
+    state_dir: StateOption = STATE_DIR,
+) -> None:
+    """Refuse a key from now on. Jobs and batches that it has sent go on."""
+    with _store(state_dir) as store:
+        store.revoke(key_id)
+    typer.echo("revoked")
+
+
+@contextlib.contextmanager
+def _store(state_dir: Path) -> Iterator[KeyStore]:
+    """Of the Redis of the settings, or of the stack that runs on the state folder."""
+    from cli.stack.state_file import running_stack
+    from tasks.base.errors import KeyNotFound, StoreUnavailable
+    from tasks.base.settings import get_settings
+    from tasks.store.api_keys import KeyStore
+    from tasks.store.database import Database
+
+    settings = get_settings()
+    if "redis_url" not in settings.model_fields_set and (running := running_stack(state_dir)):
+        settings = settings.model_copy(update={"redis_url": running["redis_url"]})
+    database = Database.connect(settings)
+    try:
+        yield KeyStore(database)
+    except KeyNotFound as error:
+        raise CliError(str(error)) from None
+    except StoreUnavailable as error:
+        raise CliError(f"{error}; start `medusaq up`, or set MEDUSAQ_REDIS_URL") from None
+    finally:
+        database.close()
+
+
+def _shown(key: ApiKey) -> dict[str, object]:
+    return {**asdict(key), "key": key.shown}
+
+
+def _table(found: list[ApiKey]) -> Table:
+    from datetime import datetime
+
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = (
+        "id",
+        "name",
+        "key",
+        "made",
+        "requests/min",
+        "tokens today",
+        "jobs",
+        "batches",
+        "files",
+        "MB of files",
+        "MB in Redis",
+        "weight",
+    )
+    table = Table(*columns, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for key in found:
+        limits = key.limits
+        table.add_row(
+            key.id,
+            Text(key.name),
+            "revoked" if key.revoked_at else key.shown,
+            datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d"),
+            str(limits.requests_per_minute or "any"),
+            _of(key.tokens_today, limits.tokens_per_day),
+            _of(key.jobs, limits.max_jobs),
+            _of(key.batches, limits.max_batches),
+            _of(key.files, limits.max_files),
+            f"{key.files_bytes / 1e6:.1f}",
+            f"{key.stored_bytes / 1e6:.1f}",
+            f"{limits.weight:g}",
+        )
+    return table
+
+
+def _of(used: int, limit: int | None) -> str:
+    return f"{used} of {limit}" if limit else str(used)

@@ -1,0 +1,186 @@
+"""`medusaq models`: names for models, kept in a register on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.base.errors import EXIT_FAILURE, CliError
+from cli.commands.service import STATE_DIR
+from cli.gateway.options import JsonOption, print_list
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cli.views.model_states import ModelState
+    from engine.host.file_digest import Progress
+    from engine.tools.model_registry import NamedModel, Register
+
+ADD_EPILOG = """[bold]Examples[/]
+
+medusaq models add small ~/models/SmolLM2-135M-Instruct.Q4_0.gguf
+
+medusaq models add vicuna organisation/repository --file model.Q4_K_M.gguf --heads ~/models/medusa_lm_head.pt
+
+Then: medusaq worker --model small"""
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of a-z, 0-9, '.', '_' and '-'.")]
+
+models = typer.Typer(help="Models by name, for workers and requests.", no_args_is_help=True)
+
+
+@models.command(epilog=ADD_EPILOG)
+def add(
+    name: NameArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="PATH|HUB", help="A GGUF, a folder with one, or ORGANISATION/REPOSITORY.")
+    ],
+    heads: Annotated[
+        str | None, typer.Option(metavar="PATH|HUB", help="Medusa heads for it, a file or a folder.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="NAME.gguf", help="Which one, where there are several.")
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="In place of the model's own.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Give a name that is taken to this one.")
+    ] = False,
+) -> None:
+    """Give a model a name. Its files stay where they are; their hashes are kept."""
+    from cli.stack.model_registration import check_heads, find_heads, find_model, find_template
+    from engine.host.file_digest import kept_file, size_of
+    from engine.tools.model_registry import NamedModel, check_name, now
+
+    with _register() as register:
+        check_name(name)
+        if not replace and (taken := register.all().get(name)):
+            raise CliError(f"{name!r} is {taken.model.path} already: remove it first, or say --replace")
+        template = None if chat_template is None else find_template(chat_template)
+        path = find_model(source, file)
+        heads_path = None if heads is None else find_heads(heads)
+        if heads_path is not None:
+            check_heads(heads_path, path)
+        size = size_of(path) + (0 if heads_path is None else size_of(heads_path))
+        with _reading(size) as progress:
+            kept = kept_file(path, source, progress)
+            kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
+        register.add(NamedModel(name, kept, kept_heads, template, now()), replace=replace)
+    typer.echo(f"{name} is {kept.path}")
+
+
+@models.command("list")
+def list_models(
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
+    ] = STATE_DIR,
+    as_json: JsonOption = False,
+) -> None:
+    """List the names, what they stand for and need in memory, and what they do in a `medusaq up`."""
+    from cli.stack.memory_budget import need_of
+    from cli.views.model_states import ModelState, states_nearby
+    from tasks.base.settings import get_settings
+
+    with _register() as register:
+        found = list(register.all().values())
+        needs = [need_of(model, get_settings()) for model in found]
+    nearby = states_nearby(state_dir) if found else None
+    others = ModelState("", "-" if nearby is None else "not served")
+    states = {model.name: model for model in nearby or ()}
+    rows = [(model, need, states.get(model.name, others)) for model, need in zip(found, needs, strict=True)]
+    if as_json:
+        told = [
+            {**asdict(model), "need_bytes": need, "state": state.state, "waiting": state.waiting}
+            for model, need, state in rows
+        ]
+        typer.echo(json.dumps(told, ensure_ascii=False))
+    elif found:
+        print_list(_table(rows), False, "")
+    else:
+        typer.echo("no model has a name yet: medusaq models add NAME PATH")
+
+
+@models.command()
+def remove(name: NameArgument) -> None:
+    """Forget a name. The files stay."""
+    with _register() as register:
+        model = register.remove(name)
+    files = ", ".join(file.path for file in model.files.values())
+    typer.echo(f"{name} is forgotten; the files stay: {files}")
+
+
+@models.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="(default: all)")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the files again and compare: ok, missing or changed. Exit code 1 unless all are ok."""
+    from engine.host.file_digest import State, state_of
+
+    with _register() as register:
+        chosen = [register.get(name) for name in names] if names else list(register.all().values())
+        files = [(model.name, what, file) for model in chosen for what, file in model.files.items()]
+        with _reading(sum(file.bytes for _, _, file in files)) as progress:
+            found = [(name, what, file.path, state_of(file, progress)) for name, what, file in files]
+    if as_json:
+        keys = ("name", "file", "path", "state")
+        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in found], ensure_ascii=False))
+    else:
+        for name, what, path, state in found:
+            typer.echo(f"{state:<8} {name} {what} {path}")
+    if any(state is not State.OK for *_, state in found):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@contextlib.contextmanager
+def _register() -> Iterator[Register]:
+    """Of this user; its errors as those of the command."""
+    from compiling.base.errors import CompileError
+    from engine import EngineError
+    from engine.tools.model_registry import Register
+
+    try:
+        yield Register()
+    except EngineError as error:
+        raise CliError(error.message) from None
+    except CompileError as error:
+        raise CliError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _reading(size: int) -> Iterator[Progress]:
+    """A bar of bytes on stderr, on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda count: bar.advance(task, count)
+
+
+def _table(rows: list[tuple[NamedModel, int | None, ModelState]]) -> Table:
+    from datetime import datetime
+
+    from rich.filesize import decimal
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = ("name", "size", "needs", "state", "waiting", "added", "heads", "file")
+    table = Table(*columns, box=None, pad_edge=False)
+    for model, need, state in rows:
+        added = datetime.fromtimestamp(model.added_at).strftime("%Y-%m-%d")
+        heads = "-" if model.heads is None else Path(model.heads.path).name
+        sizes = decimal(model.model.bytes), "-" if need is None else decimal(need)
+        waiting = f"{state.waiting:,}" if state.waiting else "-"
+        table.add_row(model.name, *sizes, state.state, waiting, added, Text(heads), Text(model.model.path))
+    return table

@@ -1,0 +1,183 @@
+"""`medusaq up`, and each service by itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.base.errors import BadInput
+
+if TYPE_CHECKING:
+    from cli.stack.memory_budget import Served
+    from tasks.base.settings import Settings
+
+STATE_DIR = Path(".medusaq")
+WAIT_S = 0.2  # how soon a signal or a failure of the stack ends `up`
+
+
+def up(
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Of the gateway; 0 is any. (default: 7860)")
+    ] = None,
+    flower_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Of Flower; 0 is any. (default: 5555)")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH|NAME", help="GGUF to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="For all models together, as 6GB. (default: what is free, less a tenth)"
+        ),
+    ] = None,
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
+    ] = STATE_DIR,
+    no_flower: Annotated[bool, typer.Option("--no-flower", help="Leave Flower out.")] = False,
+    for_this_machine: Annotated[
+        bool,
+        typer.Option(
+            "--for-this-machine",
+            help="Compute weights as was measured to be best here; measure first if need be.",
+        ),
+    ] = False,
+    load: Annotated[
+        str | None, typer.Option(help="With it: one stream (one), or many requests (bulk). (default: bulk)")
+    ] = None,
+) -> None:
+    """Run the whole stack on this machine until Ctrl-C.
+
+    A crashed service is restarted. Jobs still queued at the end are run by the next
+    [bold]medusaq up[/] on the same state folder. Of several models, those run that fit the memory;
+    the others take turns with them when jobs wait.
+    """
+    from cli.commands.compile import ensure_chosen
+    from cli.processes.signals import Interrupts
+    from cli.stack.local_stack import Stack, StackOptions
+    from tasks.base.settings import get_settings
+
+    settings = get_settings()
+    if load is not None and not for_this_machine:
+        raise BadInput("--load goes with --for-this-machine")
+    asked = model or [settings.model or ""]
+    if for_this_machine:
+        for one in asked:
+            _say(f"weights: {ensure_chosen(_path(one), load)}")
+        settings = settings.model_copy(update={"weights": "for_this_machine"})
+    chosen_flower = settings.flower_port if flower_port is None else flower_port
+    served, budget = _within_memory(asked, memory, settings)
+    options = StackOptions(
+        state_dir,
+        settings.port if port is None else port,
+        None if no_flower else chosen_flower,
+        model=asked[0] or None,
+        weights=settings.weights if for_this_machine else None,
+        served=served,
+        budget=budget,
+    )
+    with Interrupts() as interrupts:
+        stack = Stack(options, _say)
+        interrupts.on_further(stack.hurry)
+        with stack:
+            _say(f"starting; logs in {stack.logs}")
+            if stack.wait_ready(interrupts.requested):
+                _say(_addresses(stack.url, stack.flower_url))
+            while not interrupts.wait(WAIT_S):
+                if (error := stack.failed()) is not None:
+                    raise error
+            _say("stopping (Ctrl-C again: at once)")
+        _say("stopped")
+
+
+def _path(asked: str) -> str | None:
+    """Of the file behind a name or path; None is the default model. Raises BadInput."""
+    from engine.base.errors import RegisterError
+    from engine.tools.model_registry import Register
+
+    try:
+        return Register().resolve(asked or None).path
+    except RegisterError as error:
+        raise BadInput(error.message) from None
+
+
+def _within_memory(
+    asked: list[str], memory: str | None, settings: Settings
+) -> tuple[tuple[Served, ...], int]:
+    """The models with what they need, and the bytes for all of them; nothing for one without a budget."""
+    from cli.stack import memory_budget
+
+    if len(asked) == 1 and memory is None:
+        return (), 0
+    budget, warning = memory_budget.budget_of(memory, memory_budget.look_at_machine())
+    if warning is not None:
+        _say(warning)
+    models = memory_budget.served_models(asked, settings)
+    memory_budget.check_each_fits(models, budget, settings)
+    if len(models) == 1:
+        return (), 0
+    return tuple(models), budget
+
+
+def gateway() -> None:
+    """Serve the HTTP API (MEDUSAQ_HOST, MEDUSAQ_PORT). Needs neither llama.cpp nor a model."""
+    from cli.stack import services
+    from tasks.base.settings import get_settings
+
+    services.run_gateway(get_settings())
+
+
+def worker(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="GGUF to serve, or a name that `medusaq models` knows."),
+    ] = None,
+) -> None:
+    """Serve the model (MEDUSAQ_MODEL, MEDUSAQ_SLOTS, ...). Exit code 3: it cannot be loaded."""
+    if model is not None:
+        os.environ["MEDUSAQ_MODEL"] = model  # before anybody reads the settings
+    from cli.stack import services
+    from tasks.base.settings import get_settings
+
+    services.run_worker(get_settings())
+
+
+def io() -> None:
+    """Requeue what was lost, expire what is overdue: everything that needs no model."""
+    from cli.stack import services
+    from tasks.base.settings import get_settings
+
+    services.run_io(get_settings())
+
+
+def flower() -> None:
+    """Serve Flower's pages about all tasks (MEDUSAQ_FLOWER_PORT)."""
+    from cli.stack import services
+    from tasks.base.settings import get_settings
+
+    services.run_flower(get_settings())
+
+
+def redis(port: int, folder: Path) -> None:
+    """Serve the Redis protocol on 127.0.0.1, with the data in FOLDER. Part of `medusaq up`."""
+    from cli.stack import services
+
+    services.run_redis(port, folder)
+
+
+def _addresses(url: str, flower_url: str | None) -> str:
+    lines = ["ready, Ctrl-C stops it", f"  gateway  {url}", f"  docs     {url}/docs"]
+    if flower_url is not None:
+        lines.append(f"  Flower   {flower_url}")
+    return "\n".join(lines)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""One process at a time in a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from time import sleep
+
+from cli.base.errors import CliError
+
+LOOKS, LOOK_S = 100, 0.01  # of others that may be waited for, one after the other, and how long each
+
+
+class FolderLock:
+    """An flock on FOLDER/lock: the kernel gives it back when the process ends, however it ends."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        self._folder = folder
+        self._holder = holder
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Make the folder and lock it; raises CliError at once when it is taken."""
+        path = self._folder / "lock"
+        while self._fd is None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise CliError(f"cannot use the folder {self._folder}: {error.strerror}") from None
+            try:
+                _lock(fd)
+                if not path.exists() or os.fstat(fd).st_ino != path.stat().st_ino:
+                    os.close(fd)  # its last holder removed the folder meanwhile: lock the new one
+                    continue
+            except BlockingIOError:
+                pid = os.read(fd, 32).decode(errors="replace").strip()
+                os.close(fd)
+                raise CliError(f"{self._holder} is using {self._folder} (process {pid or '?'})") from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            self._fd = fd
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _lock(fd: int) -> None:
+    """Raises BlockingIOError when it is taken; one that is only looked at, by held(), is free in a moment."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises where somebody has it
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            sleep(LOOK_S)
+        else:
+            return
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def held(folder: Path) -> bool:
+    """Whether a process that lives has the folder."""
+    try:
+        with (folder / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody has ever used it, or it is not ours
+        return False
+    return False

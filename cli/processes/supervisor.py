@@ -1,0 +1,274 @@
+"""Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages.
+
+A child that was ready once is restarted for as long as it takes, after pauses that grow
+(cli/processes/restart_backoff.py). Others can be begun and ended meanwhile, by who tends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.base.errors import EXIT_MODEL, CliError, ModelNotLoadable
+from cli.processes import die_with_parent
+from cli.processes.restart_backoff import START_LIMIT, Restart, Restarts
+from tasks.base.readiness import READY_FD
+
+POLL_S = 0.1  # how soon a dead child is noticed; five waitpid calls each time cost nothing
+TAIL_LINES = 12  # of a log shown when its child is given up
+TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """One child. stop_stage: lower stages are stopped first. model_exit: exit code 3 is final, unless it was
+    ready before: then its model can be loaded, and what prevents it now may pass.
+
+    ready is called until it says yes before the next child is started. Without it, a child is ready when it
+    has written to the descriptor in READY_FD. One that is needed and ends START_LIMIT times without ever
+    having been ready is given up. on_given_up is called with the reason, instead of giving up all children.
+    """
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    stop_stage: int = 0
+    stop_timeout_s: float = 5.0
+    model_exit: bool = False
+    needed: bool = True
+    ready: Callable[[], bool] | None = None
+    on_given_up: Callable[[CliError], None] | None = None
+
+
+class Supervisor:
+    """Runs its children from a thread of its own: they are bound to the life of that very thread.
+
+    say gets one line for each event. After start(), failed() gives the reason the children were
+    given up, if they were; on_failure is called from the supervisor's thread when that happens.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        say: Callable[[str], None],
+        on_failure: Callable[[CliError], None] | None = None,
+        tend: Callable[[Supervisor], None] | None = None,
+        on_restarts: Callable[[Sequence[Restart]], None] = lambda _: None,
+    ) -> None:
+        """tend: called at every look at the children, once those given are started; may begin() and end().
+
+        on_restarts: gets what is being restarted at each change, from the supervisor's thread.
+        """
+        self._specs = list(specs)
+        self._say = say
+        self._on_failure = on_failure
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._tend = tend
+        self._ready_pipes: dict[str, int] = {}  # of children that have not said yet that they are ready
+        self._restarts = Restarts(on_restarts)
+        self._ending: dict[str, float] = {}  # until when each may take its time
+        self._stopping = threading.Event()
+        self._hurried = False
+        self._failure: CliError | None = None
+        self._thread = threading.Thread(target=self._run, name="supervisor")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop every child and return when none is left."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def hurry(self) -> None:
+        """Have stop() kill what is still running. Callable from a signal handler."""
+        self._hurried = True
+
+    def failed(self) -> CliError | None:
+        return self._failure
+
+    def pids(self) -> dict[str, int]:
+        return {name: child.pid for name, child in list(self._children.items()) if child.poll() is None}
+
+    def begin(self, spec: ChildSpec) -> None:
+        """Add a child. For tend alone, as are end() and has()."""
+        self._specs.append(spec)
+        self._restarts.added(spec.name)
+        self._spawn(spec)
+
+    def end(self, name: str, signum: int, within_s: float) -> None:
+        """Ask a child to end, kill it after so long, and forget it."""
+        _kill_group(self._children[name], signum, leader_only=True)
+        self._ending[name] = time.monotonic() + within_s
+
+    def pause(self, name: str) -> float | None:
+        """Seconds until a child that ended may be started again; None where none waits for that."""
+        return self._restarts.pause(name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a child: it runs, is to be restarted, or has not ended yet."""
+        return any(spec.name == name for spec in self._specs)
+
+    def _run(self) -> None:
+        try:
+            for spec in tuple(self._specs):
+                if not self._stopping.is_set():
+                    self._spawn(spec)
+                    self._await_ready(spec)
+            while not self._stopping.wait(POLL_S):
+                self._look_after()
+                if self._tend is not None:
+                    self._tend(self)
+        except CliError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = CliError(f"cannot start a service: {error}")
+        finally:
+            self._stop_all()
+            if self._failure is not None and self._on_failure is not None:
+                self._on_failure(self._failure)
+
+    def _spawn(self, spec: ChildSpec) -> None:
+        bound = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
+        ready, tells = os.pipe()
+        os.set_blocking(ready, False)
+        with spec.log.open("ab") as log, os.fdopen(tells, "wb"):
+            self._ready_pipes[spec.name] = ready
+            self._children[spec.name] = subprocess.Popen(
+                bound,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **spec.env, READY_FD: str(tells)},
+                pass_fds=(tells,),
+                process_group=0,  # Ctrl-C reaches us alone; we pass on what is needed
+            )
+        self._restarts.started(spec.name)
+
+    def _await_ready(self, spec: ChildSpec) -> None:
+        if spec.ready is None:
+            return
+        while not spec.ready():
+            if self._stopping.wait(POLL_S):
+                return
+            self._look_after()
+        self._restarts.ready(spec.name)
+
+    def _look_after(self) -> None:
+        """Note children that died, and restart them when their pause is over."""
+        now = time.monotonic()
+        self._restarts.look()
+        for spec in tuple(self._specs):
+            child = self._children.get(spec.name)
+            if child is None:
+                continue
+            pause = self._restarts.pause(spec.name)
+            if spec.name in self._ending:
+                if child.poll() is not None or now >= self._ending[spec.name]:
+                    self._forget(spec)
+            elif pause is not None:
+                if not pause:
+                    self._spawn(spec)
+            elif (code := child.poll()) is not None:
+                _kill_group(child, signal.SIGKILL)
+                self._read_ready(spec.name)
+                try:
+                    self._crashed(spec, code)
+                except CliError as error:
+                    if spec.on_given_up is None:
+                        raise
+                    self._restarts.forget(spec.name)
+                    self._forget(spec)
+                    spec.on_given_up(error)
+
+    def _read_ready(self, name: str) -> None:
+        """Whether a child that has ended was ready."""
+        with contextlib.suppress(BlockingIOError):  # one that was not, and whose own children still end
+            if os.read(self._ready_pipes[name], 1):
+                self._restarts.ready(name)
+        self._close_pipe(name)
+
+    def _close_pipe(self, name: str) -> None:
+        if (descriptor := self._ready_pipes.pop(name, None)) is not None:
+            os.close(descriptor)
+
+    def _forget(self, spec: ChildSpec) -> None:
+        child = self._children.pop(spec.name)
+        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
+        child.wait()
+        self._close_pipe(spec.name)
+        self._ending.pop(spec.name, None)
+        self._specs.remove(spec)
+
+    def _crashed(self, spec: ChildSpec, code: int) -> None:
+        """Plan the restart, or raise when there is to be none."""
+        if spec.model_exit and code == EXIT_MODEL and not self._restarts.was_ready(spec.name):
+            raise ModelNotLoadable(_last_error(spec.log))
+        restart = self._restarts.ended(spec.name, _describe(code))
+        if spec.needed and self._restarts.hopeless(spec.name):
+            raise CliError(
+                f"{spec.name} ended {START_LIMIT} times before it was ready "
+                f"(last: {restart.reason}); end of {spec.log}:\n{tail(spec.log)}"
+            )
+        self._say(f"{restart.said()}; log: {spec.log}")
+
+    def _stop_all(self) -> None:
+        for stage in sorted({spec.stop_stage for spec in self._specs}):
+            specs = [s for s in self._specs if s.stop_stage == stage and s.name in self._children]
+            for spec in specs:
+                _kill_group(self._children[spec.name], signal.SIGTERM, leader_only=True)
+            started = time.monotonic()
+            for spec in specs:
+                self._await_end(self._children[spec.name], started + spec.stop_timeout_s)
+                self._close_pipe(spec.name)
+
+    def _await_end(self, child: subprocess.Popen[bytes], until: float) -> None:
+        while child.poll() is None and time.monotonic() < until and not self._hurried:
+            time.sleep(POLL_S / 2)
+        _kill_group(child, signal.SIGKILL)  # whatever it left behind goes too
+        child.wait()
+
+
+def _kill_group(child: subprocess.Popen[bytes], signum: int, *, leader_only: bool = False) -> None:
+    """leader_only lets a child stop its own helpers in its own order."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: only zombies left (macOS)
+        if leader_only:
+            child.send_signal(signum)
+        else:
+            os.killpg(child.pid, signum)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, indented."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").rstrip().splitlines()
+    return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
+
+
+def _last_error(log: Path) -> str:
+    """The last line that names an error, without its prefix; else the last line of all."""
+    lines = [line.strip() for line in tail(log).splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error:")]
+    if errors:
+        return errors[-1].split(":", 1)[1].strip()
+    return lines[-1] if lines else f"the worker gave no reason; see {log}"

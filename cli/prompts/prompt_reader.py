@@ -1,0 +1,136 @@
+"""The reader of prompt files, for `run` and `validate` alike: every line a job, or what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli.base.errors import BadInput
+from cli.prompts.custom_id_index import Seen
+from cli.prompts.formats import Format
+from cli.prompts.record_reader import Record, detect, records
+from common.unicode import is_unicode
+from tasks.schema.job_request import HALF_PAIR, Problem, job_problems
+from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a file. defaults are job fields for the lines that do not set their own.
+
+    model replaces the lines' own; "" drops it (a local stack has one model only).
+    """
+
+    form: Format = Format.AUTO
+    column: str | None = None
+    system: str | None = None
+    raw: bool = False
+    model: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise BadInput for options that no line could be sent with."""
+        if self.column is not None and self.form not in (Format.AUTO, Format.CSV):
+            raise BadInput(f"--column is for csv, not for --format {self.form}")
+        if self.system is not None and self.raw:
+            raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
+        if problems := job_problems({"prompt": "x", **self.defaults}):
+            raise BadInput(f"--{str(problems[0]).replace('_', '-', 1)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLine:
+    """One line of the file. job is what POST /v1/jobs takes, empty when there are problems."""
+
+    index: int  # among the lines that are no blanks, from 0
+    number: int  # in the file, from 1
+    custom_id: str | None
+    job: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+
+class PromptReader:
+    """Reads one stream once; afterwards kinds counts its lines by how they were written."""
+
+    def __init__(self, options: ReadOptions, suffix: str = "") -> None:
+        self._options = options
+        self._suffix = suffix
+        self.kinds: Counter[str] = Counter()
+
+    def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
+        """Raises BadInput for what makes the whole file unreadable."""
+        options = self._options
+        form = options.form
+        if form is Format.AUTO:
+            form = detect(stream, self._suffix, options.column)
+        with contextlib.closing(Seen()) as seen:
+            for index, record in enumerate(records(stream, form, options.column)):
+                yield self._line(index, record, form, seen)
+
+    def _line(self, index: int, record: Record, form: Format, seen: Seen) -> PromptLine:
+        if isinstance(record.value, Problem):
+            self.kinds["unreadable"] += 1
+            return PromptLine(index, record.number, None, {}, (record.value,))
+        value = record.value
+        batch = form is Format.BATCH or (form is Format.JSONL and is_batch_line(value))
+        self.kinds["batch" if batch else form.value] += 1
+        if not is_unicode(value):  # what is said of it may repeat any part of it
+            wrong: list[Problem] = []
+            custom_id = _custom_id(value.get("custom_id"), record.number, wrong, seen)
+            wrong = wrong or [Problem(HALF_PAIR, code="invalid_json_line")]
+            return PromptLine(index, record.number, custom_id, {}, tuple(wrong))
+        if batch:
+            fields, problems = job_fields(value)
+        else:
+            fields, problems = own_fields({name: v for name, v in value.items() if name != "custom_id"})
+        custom_id = _custom_id(value.get("custom_id"), record.number, problems, seen)
+        job = self._complete(fields)
+        if fields or not problems:
+            found = job_problems(job)
+            problems += in_body(found, value) if batch else found
+        return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
+
+    def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The line's own fields over the command's, and what the command replaces."""
+        options = self._options
+        job = {**options.defaults, **fields}
+        if options.raw and "prompt" in job:
+            job.setdefault("raw", True)
+        if options.model is not None:
+            job.pop("model", None)
+            if options.model:
+                job["model"] = options.model
+        if options.system is not None and not job.get("raw"):
+            _add_system(job, options.system)
+        return job
+
+
+def _custom_id(given: Any, number: int, problems: list[Problem], seen: Seen) -> str | None:
+    custom_id = f"line-{number}" if given is None else given
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+        problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
+        return None
+    if not is_unicode(custom_id):
+        problems.append(Problem(HALF_PAIR, "custom_id", "invalid_json_line"))
+        return None
+    first = seen.first(custom_id, number)
+    if first != number:
+        problems.append(
+            Problem(f"{custom_id!r} is also that of line {first}", "custom_id", "duplicate_custom_id")
+        )
+    return custom_id
+
+
+def _add_system(job: dict[str, Any], system: str) -> None:
+    """Put a system message first, unless the line brings its own."""
+    instruction = {"role": "system", "content": system}
+    messages = job.get("messages")
+    if isinstance(messages, list):
+        if not any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
+            job["messages"] = [instruction, *messages]
+    elif isinstance(job.get("prompt"), str) and job["prompt"]:
+        job["messages"] = [instruction, {"role": "user", "content": job.pop("prompt")}]

@@ -1,0 +1,5 @@
+"""Reports of comparisons and compilations: tables, charts, HTML pages.
+
+In: measured rows.
+Out: CSV, PNG and HTML files.
+"""

@@ -1,0 +1,59 @@
+"""Lines of the results file, in OpenAI's batch output format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cli.prompts.prompt_reader import PromptLine
+from tasks.schema.job_request import Problem
+
+OK = 200
+
+
+def dump(value: object) -> bytes:
+    """One line of JSON. Half of a surrogate pair, quoted from a bad line, becomes "?"."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+
+
+def invalid(line: PromptLine) -> dict[str, Any]:
+    """The line of an input line that was never sent."""
+    error = {**_first(line.problems), "line": line.number}
+    return {"id": _id(line.index), "custom_id": line.custom_id, "response": None, "error": error}
+
+
+def placed(entry: Mapping[str, Any], index: int, number: int, custom_id: str) -> dict[str, Any]:
+    """The entry of a batch's file as the line of the input that it answers: number, from 1, is that line's.
+
+    index: among the lines that are no blanks, from 0.
+    """
+    error = entry["error"]
+    return {
+        **entry,
+        "id": _id(index),
+        "custom_id": custom_id,
+        "error": error if error is None else {**error, "line": number},
+    }
+
+
+def error_code(result: Mapping[str, Any]) -> str | None:
+    """Why a line of the results failed; None for one that did not."""
+    if result["error"] is not None:
+        return str(result["error"]["code"])
+    response = result["response"]
+    if response["status_code"] == OK:
+        return None
+    return str(response["body"]["error"].get("code") or f"http_{response['status_code']}")
+
+
+def _id(index: int) -> str:
+    return f"batch_req_{index + 1}"
+
+
+def _first(problems: Sequence[Problem]) -> dict[str, Any]:
+    return {
+        "code": problems[0].code,
+        "message": "; ".join(map(str, problems)),
+        "param": problems[0].field,
+    }

@@ -1,0 +1,104 @@
+"""`medusaq run`: a prompt file in, a results file out, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.base.errors import BadInput, CliError, GatewayUnreachable
+from cli.gateway.client import Refused, call
+from cli.prompts.input_summary import STDIN, opened, sha256, spool, survey
+from cli.run.folder import RunFolder
+from cli.run.session import RunOptions, Session
+from cli.run.shards import PartFiles
+from cli.run.state import RunIdentity, RunRecord, batches_of, load
+from cli.run.summary import Outcome
+
+
+def run(options: RunOptions, console: Console) -> Outcome:
+    """Raises CliError; what was done until then is remembered, and repeating goes on from there."""
+    options.read.check()
+    _check_results(options.results)
+    with RunFolder(options.results, keep=options.keep) as folder:
+        if options.fresh:
+            _cancel(batches_of(folder.record), options.url)
+        elif options.results.exists() and not folder.record.exists():
+            raise CliError(f"{options.results} exists already; --fresh replaces it")
+        if options.fresh or not folder.record.exists():
+            folder.clear()
+        record = _record(options, folder)
+        if record.bad:
+            say(console, _about_bad(record, options.source))
+        session = Session(options, folder, record, console, lambda text: say(console, text))
+        session.run()
+        folder.forget()
+    if options.url is not None:
+        _drop(session.files, options.url)
+    return Outcome(options.results, session.whole, session.summary())
+
+
+def _check_results(results: Path) -> None:
+    if str(results) == STDIN:
+        raise BadInput("-o must name a file: an unfinished run is kept beside it")
+    if results.is_dir():
+        raise BadInput(f"{results} is a folder; -o names the file to write")
+    if not results.parent.is_dir():
+        raise BadInput(f"the folder {results.parent} does not exist")
+
+
+def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
+    """Of the run that was begun before, or of a new one, its input read and cut into parts."""
+    source, suffix = Path(options.source), Path(options.source).suffix
+    if options.source == STDIN:
+        source, suffix = folder.input, ""
+        spool(STDIN, source)
+    identity = RunIdentity(sha256(source), _shaping(options))
+    if (record := load(folder.record, identity)) is not None:
+        return record
+    with opened(str(source)) as stream, PartFiles(folder) as files:
+        found = survey(stream, suffix, options.read, files.add)
+    if not found.good:
+        see = f"medusaq validate {options.source}"
+        raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
+    record = RunRecord(identity, found.total, found.bad, files.parts)
+    record.save(folder.record)
+    return record
+
+
+def _about_bad(record: RunRecord, source: str) -> str:
+    see = f"medusaq validate {source}"
+    return f"{record.bad} of {record.total} requests are invalid; `{see}` says why; sending the others"
+
+
+def _shaping(options: RunOptions) -> dict[str, object]:
+    """The options that shape results, by their names on the command line."""
+    read = asdict(options.read)
+    shaping = {**read.pop("defaults"), **read, "model": options.model_path or options.read.model}
+    return {name: value for name, value in shaping.items() if value not in (None, False)}
+
+
+def _cancel(batches: Sequence[str], url: str | None) -> None:
+    """What a run that is dropped left at this gateway, if it was this one."""
+    if url is not None:
+        _each(batches, lambda batch: call(url, "POST", f"/v1/batches/{batch}/cancel"))
+
+
+def _drop(files: Sequence[str], url: str) -> None:
+    """The files of a run whose results are written; those that stay expire by themselves."""
+    _each(files, lambda file: call(url, "DELETE", f"/v1/files/{file}"))
+
+
+def _each(ids: Sequence[str], do: Callable[[str], object]) -> None:
+    with contextlib.suppress(GatewayUnreachable):
+        for one in ids:
+            with contextlib.suppress(Refused):  # it is gone, or was another gateway's
+                do(one)
+
+
+def say(console: Console, line: str) -> None:
+    """A line as it stands: no markup, no wrapping."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

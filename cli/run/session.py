@@ -1,0 +1,167 @@
+"""One session of a run: a gateway to talk to, the run itself, and what may break it off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.base.errors import CliError
+from cli.gateway.retrying_client import PATIENCE_S, PatientClient
+from cli.processes.signals import Interrupts
+from cli.prompts.prompt_reader import ReadOptions
+from cli.run.batch_runner import BatchRun, Counts
+from cli.run.folder import RunFolder
+from cli.run.state import RunRecord
+from cli.run.summary import SessionSummary
+from cli.run.totals import Tally
+from cli.stack.local_stack import Stack, StackOptions
+from cli.views.progress import Display, updated
+
+RUN_DRAIN_S = 2.0  # a broken-off run does not wait for its jobs: they are taken up again
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """url None is a local stack for the run, with the GGUF at model_path."""
+
+    source: str
+    results: Path
+    read: ReadOptions = field(default_factory=ReadOptions)
+    url: str | None = None
+    model_path: str | None = None
+    patience_s: float = PATIENCE_S
+    progress: bool = True
+    fresh: bool = False
+    keep: bool = False
+
+
+class Session:
+    """After run(), whole counts the results, and files names what the gateway keeps for them."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        folder: RunFolder,
+        record: RunRecord,
+        console: Console,
+        say: Callable[[str], None],
+    ) -> None:
+        self.whole = Tally()
+        self.files: list[str] = []
+        self._options = options
+        self._folder = folder
+        self._record = record
+        self._console = console
+        self._say = say
+        self._before = self._now = Counts(record.bad, record.bad, 0)
+        self._resumed = False
+        self._known = not record.begun  # whether these are the true ones
+        self._handed_over = False
+        self._seconds = 0.0
+        self._occupancy: float | None = None
+        self._interrupts = Interrupts()
+        self._abort: Callable[[], object] | None = None
+        self._aborted = False
+        self._stack: Stack | None = None
+
+    def run(self) -> None:
+        """Until RESULTS is written. Raises CliError; repeating goes on from there."""
+        try:
+            with self._interrupts, self._gateway() as url:
+                started = time.monotonic()
+                try:
+                    asyncio.run(self._send(url))
+                finally:
+                    self._seconds = time.monotonic() - started
+        except (CliError, asyncio.CancelledError) as error:
+            self._say(self._how_to_go_on())
+            raise self._cause(error) from None
+
+    def summary(self) -> SessionSummary:
+        requests = self._now.done - (self._before.done if self._resumed else 0)
+        tokens = self._now.tokens - self._before.tokens
+        return SessionSummary(max(0, requests), max(0, tokens), self._seconds, self._occupancy)
+
+    def _how_to_go_on(self) -> str:
+        done = f"{self._now.done} of {self._record.total} requests are done; " if self._known else ""
+        if self._options.url is not None and self._interrupts.requested() and self._handed_over:
+            return f"{done}the gateway goes on: repeat the same command to fetch the results"
+        return f"{done}repeat the same command to go on"
+
+    def _cause(self, error: CliError | asyncio.CancelledError) -> CliError:
+        """What really broke the session off: the rest follows from it."""
+        if self._interrupts.requested():
+            return self._interrupts.error("interrupted")
+        if self._stack is not None and (failure := self._stack.failed()) is not None:
+            return failure
+        return error if isinstance(error, CliError) else CliError("the run was cancelled")
+
+    @contextlib.contextmanager
+    def _gateway(self) -> Iterator[str]:
+        """The address to use: the one given, or that of a stack of the run's own."""
+        self._interrupts.on_first(self._break_off)
+        if self._options.url is not None:
+            yield self._options.url
+            return
+        model = self._options.model_path
+        where = StackOptions(self._folder.stack, 0, 0, model, RUN_DRAIN_S, private=True)
+        self._stack = Stack(where, self._say, on_failure=lambda _: self._break_off())
+        self._interrupts.on_further(self._stack.hurry)
+        with self._stack as stack:
+            self._say(f"local stack for this run: gateway {stack.url}, Flower {stack.flower_url}")
+            if not stack.wait_ready(self._interrupts.requested):
+                raise CliError("not started")
+            yield stack.url
+
+    def _break_off(self) -> None:
+        """Called from a signal handler or from the supervisor's thread."""
+        self._aborted = True
+        if self._abort is not None:
+            self._abort()
+
+    async def _send(self, url: str) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def abort() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._abort = abort
+        if self._aborted:
+            abort()
+        client = PatientClient(url, self._options.patience_s)
+        run = BatchRun(client, self._folder, self._record, self._say)
+        try:
+            await self._look_back(run)
+            await self._watch(run, client)
+        finally:
+            await client.close()
+            self._handed_over = run.handed_over()
+        self._occupancy, self.files = run.occupancy(), run.files()
+
+    async def _look_back(self, run: BatchRun) -> None:
+        """At what earlier sessions began."""
+        await run.look()
+        self._resumed = self._record.begun
+        self._before = self._now = run.counts()
+        self._known = True
+        if self._resumed:
+            self._say(f"going on: {self._now.done} of {self._record.total} requests are done already")
+
+    async def _watch(self, run: BatchRun, client: PatientClient) -> None:
+        total, done = self._record.total, self._before.done
+        with Display(self._console, total, done, enabled=self._options.progress) as display:
+
+            def update() -> None:
+                self._now = now = run.counts()
+                display.update(now.done, now.failed, now.tokens - self._before.tokens, client.trouble)
+
+            async with updated(update):
+                self.whole = await run.run()

@@ -1,0 +1,99 @@
+"""What a run has to remember: RESULTS.run/run.json, replaced whole and durably at each change."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli.base.errors import BadInput, writing
+from common.atomic_write import atomic_write
+
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What makes two runs the same one: the input's SHA-256 and the options that shape its results."""
+
+    input_sha256: str
+    options: Mapping[str, Any]
+
+
+@dataclass
+class Part:
+    """One file of batch lines, and what it is at the gateway. attempt: how often it had to be begun anew."""
+
+    lines: int
+    attempt: int = 0
+    file_id: str | None = None
+    batch_id: str | None = None
+
+    def begin_anew(self) -> None:
+        self.attempt += 1
+        self.file_id = self.batch_id = None
+
+
+@dataclass
+class RunRecord:
+    """total counts requests, bad ones included; created_at is Unix seconds."""
+
+    identity: RunIdentity
+    total: int
+    bad: int
+    parts: list[Part]
+    run_id: str = field(default_factory=lambda: f"run_{uuid.uuid4().hex[:12]}")
+    created_at: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of it is at a gateway."""
+        return any(part.batch_id is not None for part in self.parts)
+
+    def save(self, path: Path) -> None:
+        """Raises CliError."""
+        content = {"medusaq_run": VERSION, **asdict(self)}
+        with writing(path):
+            atomic_write(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n", durable=True)
+
+
+def load(path: Path, identity: RunIdentity) -> RunRecord | None:
+    """The record of the unfinished run, None if there is none; raises BadInput if that is another run."""
+    if not path.exists():
+        return None
+    record = _parse(path)
+    if record.identity.input_sha256 != identity.input_sha256:
+        raise BadInput(f"the input has changed since {path.parent} was begun; start over with --fresh")
+    was, now = record.identity.options, identity.options
+    changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    if changed:
+        before = ", ".join(f"{name} was {json.dumps(was.get(name))}" for name in changed)
+        message = f"{path.parent} was begun with other options ({before}); repeat those, or use --fresh"
+        raise BadInput(message)
+    return record
+
+
+def batches_of(path: Path) -> Sequence[str]:
+    """The batches of an unfinished run, whatever it was; none where there is no such run."""
+    try:
+        record = _parse(path)
+    except (BadInput, FileNotFoundError):
+        return []
+    return [part.batch_id for part in record.parts if part.batch_id is not None]
+
+
+def _parse(path: Path) -> RunRecord:
+    try:
+        content = json.loads(path.read_bytes())
+        version = content.pop("medusaq_run")
+        if version == VERSION:
+            identity = RunIdentity(**content.pop("identity"))
+            parts = [Part(**part) for part in content.pop("parts")]
+            return RunRecord(identity, parts=parts, **content)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(f"{path} is not the record of a run; start over with --fresh") from None
+    raise BadInput(f"{path} was written by another version; start over with --fresh")

@@ -1,0 +1,59 @@
+"""What is said when a run has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.run.totals import Tally
+from cli.views.progress import duration
+
+TOP_CODES = 3
+
+
+@dataclass(frozen=True)
+class SessionSummary:
+    """What one command saw end, in so many seconds; occupancy None if unknown."""
+
+    requests: int
+    tokens: int
+    seconds: float
+    occupancy: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """whole counts the results file."""
+
+    results: Path
+    whole: Tally
+    session: SessionSummary
+
+    def text(self) -> str:
+        whole, session = self.whole, self.session
+        rows = [("requests", f"{whole.requests:,}")]
+        if session.requests != whole.requests:
+            rows.append(("in this session", f"{session.requests:,}"))
+        rows += [
+            ("failures", _failures(whole)),
+            ("prompt tokens", f"{whole.prompt_tokens:,}"),
+            ("generated tokens", f"{whole.generated_tokens:,}"),
+        ]
+        if session.seconds > 0 and session.tokens:
+            rows.append(("tokens/s", f"{session.tokens / session.seconds:.1f}"))
+        if whole.tokens_per_step is not None:
+            rows.append(("tokens/step", f"{whole.tokens_per_step:.2f}"))
+        if session.occupancy is not None:
+            rows.append(("batch occupancy", f"{session.occupancy:.0%}"))
+        if whole.prompt_tokens:
+            rows.append(("prefix hit rate", f"{whole.cached_tokens / whole.prompt_tokens:.0%}"))
+        rows += [("wall time", duration(session.seconds)), ("results", str(self.results))]
+        return "\n".join(f"{name:<18}{value}" for name, value in rows)
+
+
+def _failures(tally: Tally) -> str:
+    if not tally.failed:
+        return "0"
+    codes = ", ".join(f"{code} {count:,}" for code, count in tally.failures.most_common(TOP_CODES))
+    more = ", ..." if len(tally.failures) > TOP_CODES else ""
+    return f"{tally.failed:,} ({codes}{more})"

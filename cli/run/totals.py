@@ -1,0 +1,46 @@
+"""Counts over the results of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli.run import result_lines
+
+
+@dataclass
+class Tally:
+    """Requests, failures by code, and tokens."""
+
+    requests: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    stepped_tokens: int = 0  # generated in these steps
+
+    @property
+    def failed(self) -> int:
+        return self.failures.total()
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """None when no result tells its steps: older workers did not."""
+        return self.stepped_tokens / self.steps if self.steps else None
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Count one line of the results file."""
+        self.requests += 1
+        if (code := result_lines.error_code(result)) is not None:
+            self.failures[code] += 1
+            return
+        usage = result["response"]["body"]["usage"]
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+        self.generated_tokens += usage["completion_tokens"]
+        if (speculation := result["response"]["body"].get("speculation")) is not None:
+            self.steps += speculation["steps"]
+            self.stepped_tokens += usage["completion_tokens"]

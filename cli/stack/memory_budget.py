@@ -1,0 +1,123 @@
+"""Several models on one machine: which ones, what each needs, and how much memory they may take."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from cli.base.errors import BadInput, CliError
+from cli.base.units import size
+from tasks.base.settings import Settings
+
+if TYPE_CHECKING:
+    from engine import EngineConfig
+    from engine.host.system_memory import Memory
+    from engine.tools.memory_estimate import Needed
+    from engine.tools.model_registry import NamedModel
+
+RESERVE = 0.1  # of what is available: other programs grow too
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model under the name its jobs have. asked: the setting that a worker is given, a path or a name."""
+
+    name: str
+    asked: str
+    needed: Needed
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes of 6GB, 512MiB, 1.5g. Raises BadInput, which names what."""
+    try:
+        count = int(TypeAdapter(ByteSize).validate_python(text.strip()))
+    except ValidationError:
+        raise BadInput(f"{what}: {text!r} is no size; say 6GB or 512MiB") from None
+    if count <= 0:
+        raise BadInput(f"{what}: no model runs in {text.strip()}; say 6GB or 512MiB, or leave it out")
+    return count
+
+
+def look_at_machine() -> Memory:
+    """Raises CliError where it cannot be told."""
+    if importlib.util.find_spec("psutil") is None:
+        raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
+    from engine.host.system_memory import look_at_memory
+
+    return look_at_memory()
+
+
+def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:
+    """Bytes for all models together, and a warning if there is one. Raises BadInput."""
+    if given is None:
+        return int(machine.available * (1 - RESERVE)), None
+    budget = parse_size(given, "--memory")
+    if budget <= machine.whole:
+        return budget, None
+    return (
+        budget,
+        f"warning: a memory budget of {size(budget)} is more than the {size(machine.whole)} there are",
+    )
+
+
+def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
+    """Read from the files what each needs. asked: names and paths; "" is the default model.
+
+    Raises BadInput for one that cannot be served, or is named twice.
+    """
+    from engine import ModelLoadError
+    from engine.llama.model import default_model_path
+    from engine.tools.memory_estimate import needed
+    from engine.tools.model_registry import Register
+
+    register, models = Register(), list[Served]()
+    for one in asked:
+        try:
+            chosen = register.resolve(one or None)
+            config = replace(engine_config(settings), model=chosen.path, heads=settings.heads or chosen.heads)
+            path = chosen.path or default_model_path()
+            found = Served(chosen.name or Path(path).stem, one or path, needed(config))
+        except ModelLoadError as error:
+            raise BadInput(error.message) from None
+        if any(other.name == found.name for other in models):
+            raise BadInput(f"two models are called {found.name!r}, and jobs name them by that: leave one out")
+        models.append(found)
+    return models
+
+
+def need_of(model: NamedModel, settings: Settings) -> int | None:
+    """Bytes of memory for a worker of these settings; None where that cannot be known now."""
+    from engine import ModelLoadError
+    from engine.tools.memory_estimate import needed
+
+    heads = settings.heads or (None if model.heads is None else model.heads.path)
+    try:
+        return needed(replace(engine_config(settings), model=model.model.path, heads=heads)).total
+    except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
+        return None
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """As a worker of these settings makes it."""
+    from engine import EngineConfig
+
+    return EngineConfig(
+        **{name: value for name, value in settings if name in EngineConfig.__dataclass_fields__}
+    )
+
+
+def check_each_fits(models: Sequence[Served], budget: int, settings: Settings) -> None:
+    """Raises BadInput for a model that could never run."""
+    for model in models:
+        if model.needed.total > budget:
+            parts = ", ".join(f"{name} {size(count)}" for name, count in model.needed.largest[:3])
+            raise BadInput(
+                f"{model.name} needs {size(model.needed.total)} ({parts}), and the memory budget is "
+                f"{size(budget)}: take fewer MEDUSAQ_KV_CELLS (now {settings.kv_cells}), a smaller format "
+                "(medusaq compile --for-this-machine), or give more --memory"
+            )

@@ -1,0 +1,94 @@
+"""What `medusaq models add` is given, found and checked: a GGUF, heads that fit it, and a chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.base.errors import BadInput, CliError
+
+GGUF = ".gguf"
+
+
+def find_model(source: str, file: str | None) -> Path:
+    """The GGUF that is meant, checked to be one that can be served. file: its name, where there are several.
+
+    Raises CliError, ModelLoadError and CompileError.
+    """
+    from engine.llama.model import read_shape
+
+    path = Path(source).expanduser()
+    if not path.exists() and _is_hub_name(source):
+        path = _from_hub(source, file)
+    elif path.is_dir():
+        names = [str(p.relative_to(path)) for p in sorted(path.rglob(f"*{GGUF}"))]
+        path = path / _only(source, names, file)
+    elif file is not None:
+        raise BadInput(f"--file is for folders and repositories; {source} is neither")
+    read_shape(str(path))
+    return path
+
+
+def find_heads(source: str) -> Path:
+    """A file or folder of heads. Raises CliError and CompileError."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not _is_hub_name(source):
+        raise CliError(f"{source}: no such file or folder")
+    from compiling.source.hub_heads import find
+
+    return find(source)
+
+
+def find_template(given: str) -> str:
+    """A known template's name as it is, also beside a folder of that name; of a file, its whole path.
+
+    Raises ModelLoadError.
+    """
+    from engine.text import chat_templates
+
+    if given in chat_templates.known():
+        return given
+    path = str(Path(given).expanduser().absolute())
+    chat_templates.read(path)
+    return path
+
+
+def check_heads(heads: Path, model: Path) -> None:
+    """Raises HeadsLoadError for heads that are none, or that are for a model of another shape."""
+    from engine.llama.model import read_shape
+    from engine.medusa.lm_head import lm_head_rows
+    from engine.medusa.loader import load_heads
+
+    shape = read_shape(str(model))
+    load_heads(
+        str(heads),
+        width=shape.width,
+        vocab_size=shape.vocab_size,
+        lm_head=lambda ids: lm_head_rows(str(model), ids),
+    )
+
+
+def _from_hub(source: str, file: str | None) -> Path:
+    from compiling.source.hub import fetch, list_files
+
+    chosen = _only(source, sorted(name for name in list_files(source) if name.endswith(GGUF)), file)
+    return Path(fetch(source, [chosen])) / chosen
+
+
+def _only(source: str, names: list[str], file: str | None) -> str:
+    """The one of these files that is meant."""
+    if not names:
+        raise CliError(
+            f"{source} has no GGUF: make one of a checkpoint with `medusaq compile {source} -o DIR`"
+        )
+    if file is None and len(names) > 1:
+        raise BadInput(f"{source} has several GGUFs; choose with --file: {', '.join(names)}")
+    if file is not None and file not in names:
+        raise BadInput(f"{source} has no {file}; it has {', '.join(names)}")
+    return file or names[0]
+
+
+def _is_hub_name(source: str) -> bool:
+    organisation, _, repository = source.partition("/")
+    return bool(organisation and repository) and source.count("/") == 1 and organisation[0] not in ".~"

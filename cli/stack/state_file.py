@@ -1,0 +1,53 @@
+"""What a running stack leaves in its state folder for other commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cli.processes.folder_lock import held
+from cli.processes.restart_backoff import Restart
+from common.atomic_write import atomic_write
+
+STACK_FILE = "stack.json"  # while the stack runs
+MODELS_FILE = "models.json"  # likewise, where it has several models
+RESTARTS_FILE = "restarts.json"  # likewise, once a service has ended
+
+
+def running_stack(state_dir: Path) -> dict[str, Any]:
+    """Settings of the `medusaq up` that runs on a state folder, by field; empty when none does."""
+    return _read(state_dir, STACK_FILE)
+
+
+def running_models(state_dir: Path) -> dict[str, Any]:
+    """The budget, and what each of several models does; empty where no stack with several runs."""
+    return _read(state_dir, MODELS_FILE)
+
+
+def running_restarts(state_dir: Path) -> list[Restart]:
+    """Services of the `medusaq up` that runs on a state folder which ended, and were not healthy since."""
+    return [Restart(**one) for one in _read(state_dir, RESTARTS_FILE).get("services", ())]
+
+
+def write_restarts(state_dir: Path, restarts: Sequence[Restart]) -> None:
+    write_note(state_dir / RESTARTS_FILE, {"services": [asdict(one) for one in restarts]})
+
+
+def write_note(note: Path, content: dict[str, Any]) -> None:
+    """As far as there is room: a full disk stops no service."""
+    with suppress(OSError):
+        atomic_write(note, json.dumps(content), durable=False)
+
+
+def _read(state_dir: Path, name: str) -> dict[str, Any]:
+    if not held(state_dir):
+        return {}  # a killed one leaves the file
+    try:
+        found: dict[str, Any] = json.loads((state_dir / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

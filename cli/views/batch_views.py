@@ -1,0 +1,74 @@
+"""Batches as a person reads them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from cli.views.progress import duration
+
+SHOWN_ERRORS = 5
+ENDS = ("completed_at", "failed_at", "expired_at", "cancelled_at")
+
+
+def table(batches: Sequence[Mapping[str, Any]]) -> Table:
+    """One row each."""
+    rows = Table("id", "status", "age", "took", "done", "failed", "tokens", box=None, pad_edge=False)
+    rows.columns[0].no_wrap = True
+    for batch in batches:
+        counts = batch["request_counts"]
+        rows.add_row(
+            batch["id"],
+            batch["status"],
+            duration(max(0.0, time.time() - batch["created_at"])),
+            _took(batch),
+            f"{counts['completed'] + counts['failed']:,} of {counts['total']:,}",
+            f"{counts['failed']:,}",
+            f"{batch['usage']['output_tokens']:,}",
+        )
+    return rows
+
+
+def details(batch: Mapping[str, Any]) -> str:
+    """All that is known of one."""
+    counts, usage = batch["request_counts"], batch["usage"]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    rows = [
+        ("id", batch["id"]),
+        ("status", batch["status"] + (", a dry run" if batch["dry_run"] else "")),
+        ("endpoint", batch["endpoint"]),
+        ("lines", f"{counts['total']:,}"),
+        ("done", f"{counts['completed']:,}"),
+        ("failed", f"{counts['failed']:,}"),
+        ("tokens", f"{usage['input_tokens']:,} in ({cached:,} cached), {usage['output_tokens']:,} out"),
+        ("created", _clock(batch["created_at"])),
+        ("took", _took(batch)),
+        ("expires", _clock(batch["expires_at"])),
+        ("priority", str(batch["priority"])),
+        ("input file", batch["input_file_id"]),
+        ("output file", batch["output_file_id"] or "-"),
+        ("error file", batch["error_file_id"] or "-"),
+    ]
+    if batch["retry_of"] is not None:
+        rows.append(("retry of", batch["retry_of"]))
+    rows += [(f"metadata {key}", value) for key, value in batch["metadata"].items()]
+    rows += [("failures", f"{top['count']:,} {top['code']}") for top in batch["top_errors"]]
+    errors = (batch["errors"] or {}).get("data") or []
+    for error in errors[:SHOWN_ERRORS]:
+        rows.append(("" if error["line"] is None else f"line {error['line']}", error["message"]))
+    if len(errors) > SHOWN_ERRORS:
+        rows.append(("", "more: medusaq batches download ID --errors FILE"))
+    return "\n".join(f"{name:<15}{value}" for name, value in rows)
+
+
+def _took(batch: Mapping[str, Any]) -> str:
+    ended = next((batch[name] for name in ENDS if batch[name] is not None), None)
+    return duration(max(0.0, (ended or time.time()) - batch["created_at"]))
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")

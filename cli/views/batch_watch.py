@@ -1,0 +1,48 @@
+"""A batch with live progress, until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from cli.gateway.client import check_url
+from cli.gateway.retrying_client import PatientClient, Pause
+from cli.views.progress import Display, updated
+from tasks.records.batch import ENDED
+
+
+def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch at its end. Raises Refused, and GatewayUnreachable after a long silence."""
+    try:
+        return asyncio.run(_until_ended(check_url(url), batch))
+    except KeyboardInterrupt:
+        print(f"the batch goes on: medusaq batches show {batch['id']} --watch", file=sys.stderr)
+        raise
+
+
+async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
+    client, pause = PatientClient(url), Pause()
+    begun = batch["usage"]["output_tokens"]
+    try:
+        with Display(Console(stderr=True), *_total_and_done(batch), enabled=True) as display:
+
+            def update() -> None:
+                total, done = _total_and_done(batch)
+                tokens = batch["usage"]["output_tokens"] - begun
+                display.update(done, batch["request_counts"]["failed"], tokens, client.trouble, total)
+
+            async with updated(update):
+                while batch["status"] not in ENDED:
+                    await pause()
+                    batch = await client.request("GET", f"/v1/batches/{batch['id']}")
+    finally:
+        await client.close()
+    return batch
+
+
+def _total_and_done(batch: dict[str, Any]) -> tuple[int, int]:
+    counts = batch["request_counts"]
+    return counts["total"], counts["completed"] + counts["failed"]

@@ -1,0 +1,38 @@
+"""The runtime format for this machine: measured, recommended, and kept for workers to load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from compiling.base.progress import Progress
+from compiling.base.state import digest
+from compiling.result.compilation import Compiled, Options
+from compiling.run import compile_model
+from compiling.source.hub import looks_like_a_name
+from engine.host.measurement_cache import cache_folder
+from engine.weights.saved_format import Choice, keep_choice
+
+
+def own_folder(source: str) -> Path:
+    """Where files and measurements are kept for a model when no folder was named."""
+    path = Path(source)
+    of_hub = looks_like_a_name(source) and not path.exists()
+    return cache_folder() / f"compiled-{digest(source if of_hub else str(path.resolve()))}"
+
+
+def choose(options: Options, progress: Progress) -> Compiled:
+    """Measure, and keep what is recommended as this machine's choice for the model.
+
+    In its own folder only the recommended file stays. Raises CompileError or EngineError.
+    """
+    if options.folder == own_folder(options.source):
+        options = replace(options, keep=False)
+    compiled = compile_model(options, progress)
+    best = compiled.recommended
+    file = None if best is compiled.rows[0] else str(Path(best.path).resolve())
+    keep_choice(
+        compiled.source.path,
+        Choice(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
+    )
+    return compiled

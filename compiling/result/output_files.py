@@ -1,0 +1,69 @@
+"""The files of a compilation: where they lie, and whether they are still what was made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from compiling.base.errors import CompileError
+from compiling.base.formats import Source
+from compiling.base.state import Record
+
+
+class MadeFiles:
+    """Of one source in a folder. key: what the file of a type depends on, beside the source's name."""
+
+    def __init__(
+        self, folder: Path, source: Source, record: Record, key: Callable[[str], list[object]]
+    ) -> None:
+        self._folder = folder
+        self._stem = re.sub(rf"[.-]{source.type}$", "", Path(source.path).stem, flags=re.IGNORECASE)
+        self._record = record
+        self._key = key
+
+    def path(self, type: str) -> Path:
+        """Of the file of this type, whether or not it is there."""
+        return self._folder / f"{self._stem}.{type}.gguf"
+
+    def there(self, type: str) -> bool:
+        """Whether it was made, and is still what was made."""
+        stamp = _stamp(self.path(type))
+        return stamp is not None and self._record.get("made", *self._key(type)) == stamp
+
+    def check(self, types: Sequence[str]) -> None:
+        """Raises CompileError for files that others made or changed."""
+        for path in map(self.path, types):
+            if not path.exists():
+                continue
+            if self._record.get("begun", path.name) is None:
+                raise CompileError(f"{path}: exists and was not made here; move it, or give another folder")
+            if self._record.get("ended", path.name) not in (None, _stamp(path)):
+                raise CompileError(f"{path}: was changed since it was made; move it, or give another folder")
+
+    def parts(self, type: str) -> list[Path]:
+        """What a process that was killed left of it."""
+        path = self.path(type)
+        return [part for part in path.parent.glob("*.part") if part.name.startswith(f"{path.name}.")]
+
+    def begin(self, type: str) -> Path:
+        """It is about to be written; whatever is there then is ours."""
+        path = self.path(type)
+        self._record.put("ended", None, path.name)
+        self._record.put("begun", True, path.name)
+        return path
+
+    def end(self, type: str) -> None:
+        """It stands."""
+        path = self.path(type)
+        self._record.put("ended", _stamp(path), path.name)
+        self._record.put("made", _stamp(path), *self._key(type))
+
+
+def _stamp(path: Path) -> list[int] | None:
+    """Size in bytes and time of the last change in nanoseconds; None where it is not there."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return [status.st_size, status.st_mtime_ns]

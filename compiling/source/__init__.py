@@ -1,0 +1,5 @@
+"""The source of a compilation: a hub's name, a checkpoint or a GGUF, converted by llama.cpp's converter.
+
+In: a name or a path.
+Out: a GGUF with full precision.
+"""

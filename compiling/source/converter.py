@@ -1,0 +1,195 @@
+"""llama.cpp's own converter of checkpoints, at the version of the installed runtime.
+
+It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel is built from, and
+is fetched from there once. It runs in a process of its own, with memory of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from packaging.version import Version
+
+from compiling.base.errors import CompileError, ConverterError, RoomError, SourceError, UnknownError
+from compiling.base.progress import Progress
+from compiling.source import convert_child
+from engine.host.measurement_cache import cache_folder
+
+SETTING = "MEDUSAQ_CONVERTER"
+PACKAGE = "llama-cpp-python"
+SCRIPT = "convert_hf_to_gguf.py"
+NEEDED = (SCRIPT, "LICENSE", "conversion/", "gguf-py/gguf/", "models/templates/")
+PACKAGES = ("gguf", "numpy", "safetensors", "sentencepiece", "torch", "transformers")
+LOOK_S = 0.2  # between two looks at how much is written
+ERROR_LINE = re.compile(r"(?:ERROR:[\w.-]+:|(?:[\w.]+\.)?(\w+(?:Error|Exception)): )(.*)")
+UNKNOWN_ARCHITECTURE = re.compile(r"Model (\S+) is not supported")
+UNKNOWN_TOKENIZER = "BPE pre-tokenizer was not recognized"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of the converter over a folder. outtype: f32, f16 or bf16; vocab_only: write no weights."""
+
+    checkpoint: Path
+    name: str
+    outfile: Path
+    outtype: str = "f32"
+    vocab_only: bool = False
+
+    def arguments(self) -> list[str]:
+        only = ["--vocab-only"] if self.vocab_only else []
+        given = ["--outfile", str(self.outfile), "--outtype", self.outtype, "--model-name", self.name]
+        return [str(self.checkpoint), *given, *only]
+
+
+def runtime_version() -> str:
+    return Version(version(PACKAGE)).public
+
+
+def find(progress: Progress) -> Path:
+    """The folder of llama.cpp that holds the converter, fetched if need be. Raises ConverterError."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConverterError(f"converting needs {', '.join(missing)}: pip install 'medusaq[compile]'")
+    if named := os.environ.get(SETTING):
+        if not Path(named, SCRIPT).is_file():
+            raise ConverterError(f"{SETTING}: {named} holds no {SCRIPT}; name a checkout of llama.cpp")
+        return Path(named)
+    kept = cache_folder() / f"converter-{runtime_version()}"
+    if not (kept / SCRIPT).is_file():
+        progress.say(
+            f"fetching llama.cpp's converter from the source of {PACKAGE} {runtime_version()} (77 MB, once)"
+        )
+        try:
+            _fetch(kept)
+        except OSError as error:
+            raise ConverterError(f"{kept}: llama.cpp's converter cannot be kept: {error.strerror}") from error
+    return kept
+
+
+def _fetch(kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="converter-") as work:
+        unpacked = Path(work, "llama.cpp")
+        _unpack(_download(Path(work, "sdist")), unpacked)
+        try:
+            unpacked.rename(kept)
+        except OSError:
+            if not (kept / SCRIPT).is_file():  # somebody else was faster
+                raise
+
+
+def _download(folder: Path) -> Path:
+    """pip does it, so that a person's index, proxy and certificates hold."""
+    wanted = f"{PACKAGE}=={runtime_version()}"
+    options = ["--no-deps", "--no-binary", PACKAGE, "--disable-pip-version-check", "-d", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", wanted, *options]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    found = sorted(folder.glob("*.tar.gz"))
+    if done.returncode != 0 or not found:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        why = (errors or lines or ["no reason given"])[-1].strip()
+        raise ConverterError(
+            f"cannot fetch the source of {wanted} for llama.cpp's converter: {why}; "
+            f"or name a checkout of llama.cpp in {SETTING}"
+        )
+    return found[0]
+
+
+def _unpack(sdist: Path, folder: Path) -> None:
+    """Of vendor/llama.cpp, what the converter needs."""
+    try:
+        with tarfile.open(sdist) as tar:
+            for member in tar:
+                _top, _, path = member.name.partition("/vendor/llama.cpp/")
+                if path.startswith(NEEDED) and member.isfile() and (content := tar.extractfile(member)):
+                    target = folder / path
+                    if not target.resolve().is_relative_to(folder.resolve()):
+                        raise ConverterError(f"{sdist.name}: cannot be unpacked: {member.name} lies outside")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with content, target.open("wb") as file:
+                        shutil.copyfileobj(content, file)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ConverterError(f"{sdist.name}: cannot be unpacked: {error}") from error
+    if not (folder / SCRIPT).is_file():
+        raise ConverterError(f"{sdist.name}: holds no {SCRIPT}; name a checkout of llama.cpp in {SETTING}")
+
+
+def run(converter: Path, jobs: Sequence[Job], progress: Progress, expected: int = 0) -> None:
+    """The jobs in turn, up to the first that fails. expected: about how many bytes the last one writes.
+
+    Raises SourceError with the converter's own reason, RoomError when it was killed.
+    """
+    arguments = json.dumps([job.arguments() for job in jobs])
+    command = [sys.executable, "-P", convert_child.__file__, str(converter / SCRIPT), arguments]
+    env = {name: value for name, value in os.environ.items() if name != "NO_LOCAL_GGUF"}
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # nothing is written: the child ends when this end goes
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=env | {"HF_HUB_OFFLINE": "1"},
+            process_group=0,  # Ctrl-C reaches us alone
+        ) as process,
+    ):
+        try:
+            while _running(process):
+                progress.note(_share(jobs[-1].outfile, expected))
+        except BaseException:
+            process.kill()
+            raise
+        if process.returncode != 0:
+            said.seek(0)
+            raise _failure(jobs, process.returncode, said.read().decode(errors="replace"))
+
+
+def _running(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(LOOK_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _share(written: Path, expected: int) -> float:
+    try:
+        return min(1.0, written.stat().st_size / expected) if expected else 0.0
+    except FileNotFoundError:
+        return 0.0
+
+
+def _failure(jobs: Sequence[Job], code: int, said: str) -> CompileError:
+    name = jobs[-1].name
+    if code == -signal.SIGKILL:
+        return RoomError(f"{name}: the converter was killed by the system: too little memory?")
+    if UNKNOWN_TOKENIZER in said:
+        return UnknownError(
+            f"{name}: its tokenizer splits text in a way that llama.cpp {runtime_version()} does not know"
+        )
+    if unknown := UNKNOWN_ARCHITECTURE.search(said):
+        return UnknownError(
+            f"{name}: its architecture {unknown[1]} is not known to llama.cpp {runtime_version()}"
+        )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    reasons = [match for line in lines if (match := ERROR_LINE.fullmatch(line))]
+    if not reasons:
+        return SourceError(f"{name}: cannot be converted: {lines[-1] if lines else f'exit code {code}'}")
+    kind, why = reasons[-1].groups()
+    plain = why if kind is None or kind in ("ValueError", "FileNotFoundError") else f"{kind}: {why}"
+    return SourceError(f"{name}: cannot be converted: {plain.replace(str(jobs[-1].checkpoint) + os.sep, '')}")

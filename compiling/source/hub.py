@@ -1,0 +1,141 @@
+"""Models by the names they have on a hub, through huggingface_hub (HF_ENDPOINT, HF_TOKEN, HF_HOME)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+import engine  # noqa: F401  which switches off what the hub's client reports, before that is imported
+from compiling.base.errors import HubError, RoomError
+from compiling.base.resource_check import existing, size
+
+NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # neither ./ nor ../
+AWAY, BROKEN_OFF = "the hub cannot be reached", "the download broke off, repeat to go on"
+MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
+
+
+def looks_like_a_name(source: str) -> bool:
+    """As organisation/repository."""
+    return NAME.fullmatch(source) is not None
+
+
+def fetch(name: str, patterns: Sequence[str]) -> Path:
+    """A folder of the hub's cache with these files of a repository; only what is missing is fetched.
+
+    patterns: as shells have them, "*.json". Raises HubError.
+    """
+    with _errors_of(name, BROKEN_OFF):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+
+
+Check = Callable[[Mapping[str, int], int], None]
+
+
+def choose(name: str, pick: Callable[[Sequence[str]], list[str]], check: Check | None = None) -> Path:
+    """fetch() of those files that `pick` takes out of all; an earlier copy where the hub gives none.
+
+    check: is told the sizes in bytes of these files, and how much is still to be fetched, before anything is;
+    it may raise. Raises HubError, or RoomError when the disk does not hold them.
+    """
+    try:
+        sizes = list_files(name)
+    except HubError:
+        kept = _kept(name)
+        if kept is None:
+            raise
+        return kept
+    files = pick(list(sizes))
+    missing = sum(sizes[file] for file in files if not _is_kept(name, file))
+    missing = max(0, missing - _half_fetched(name))
+    _check_disk(name, missing)
+    if check is not None and missing:
+        check({file: sizes[file] for file in files}, missing)
+    return fetch(name, files)
+
+
+def list_files(name: str) -> dict[str, int]:
+    """The files of a repository and their sizes in bytes. Raises HubError."""
+    with _errors_of(name, AWAY):
+        from huggingface_hub import HfApi
+
+        siblings = HfApi().model_info(name, files_metadata=True).siblings or []
+        return {file.rfilename: file.size or 0 for file in siblings}
+
+
+def _kept(name: str) -> Path | None:
+    with suppress(HubError), _errors_of(name, AWAY):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, local_files_only=True))
+    return None
+
+
+def cache() -> Path:
+    """The folder that files are fetched to, whether or not it is there."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _is_kept(name: str, file: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, file), str)
+
+
+def _half_fetched(name: str) -> int:
+    """Bytes of a download that broke off."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    blobs = cache() / repo_folder_name(repo_id=name, repo_type="model") / "blobs"
+    return sum(part.stat().st_size for part in blobs.glob("*.incomplete"))
+
+
+def _check_disk(name: str, needed: int) -> None:
+    free = shutil.disk_usage(existing(cache())).free
+    if needed > free:
+        raise RoomError(
+            f"{name}: {size(needed)} of disk are needed in {cache()}, {size(free)} are free; "
+            "HF_HOME names another folder"
+        )
+
+
+@contextmanager
+def _errors_of(name: str, failure: str) -> Iterator[None]:
+    """What huggingface_hub raises, as one line that says what to do. failure: of the network or the disk."""
+    try:
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise HubError(MISSING) from error
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise HubError(
+            f"{name}: gated: accept its terms on the hub's page, then set HF_TOKEN to a token of that account"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise HubError(
+            f"{name}: no such repository on the hub, or a private one (HF_TOKEN names the account)"
+        ) from error
+    except errors.HFValidationError as error:
+        raise HubError(f"{name}: not a name of the hub, which are as organisation/repository") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise HubError(f"{name}: the hub cannot be reached, and an earlier copy is not kept here") from error
+    except errors.HfHubHTTPError as error:
+        raise HubError(f"{name}: the hub answered: {next(iter(str(error).splitlines()), '')}") from error
+    except (OSError, httpx.HTTPError) as error:
+        raise HubError(f"{name}: {failure}: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """The first of the errors that led to this one: the others only wrap it."""
+    while deeper := error.__cause__ or error.__context__:
+        error = deeper
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

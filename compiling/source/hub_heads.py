@@ -1,0 +1,32 @@
+"""Medusa heads by the names they have on a hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from compiling.base.errors import HubError
+from compiling.source import hub
+from engine.medusa.layouts import FILES
+
+SUFFIXES = (".pt", ".bin", ".safetensors", ".onnx")
+
+
+def find(heads: str) -> Path:
+    """A file or folder as it is; of a hub's name, a folder with the repository's heads, fetched once.
+
+    A path that leads nowhere is given back. Raises HubError or RoomError.
+    """
+    path = Path(heads)
+    if path.exists() or path.suffix in SUFFIXES or not hub.looks_like_a_name(heads):
+        return path
+    return hub.choose(heads, lambda names: wanted_files(heads, names))
+
+
+def wanted_files(name: str, names: Sequence[str]) -> list[str]:
+    """Of a repository's files, those that the engine would read of a folder. Raises HubError."""
+    for pattern in FILES:
+        if found := [file for file in names if fnmatch(file, pattern) and "/" not in file]:
+            return [*found, *(file for file in names if file == "config.json")]
+    raise HubError(f"{name}: a repository without heads: none of {', '.join(FILES)} in it")

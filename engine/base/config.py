@@ -1,0 +1,106 @@
+"""How an engine is set up. Every default is a named constant with its unit and reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_SLOTS = 16  # requests decoded together; beyond this two cores gain nothing per row
+DEFAULT_KV_CELLS = 8192  # tokens held for all requests together; 16 slots of 512, or fewer longer ones
+DEFAULT_BATCH_WINDOW_MS = (
+    10.0  # wait for company when idle: unnoticed by a person, fills a burst's first step
+)
+DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: two long instructions
+AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which weights are computed
+FOR_THIS_MACHINE = "for_this_machine"  # likewise: in what engine/weights/saved_format.py keeps
+WEIGHTS = (AUTO, AS_SHIPPED, BF16, FOR_THIS_MACHINE)
+TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
+CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
+CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
+CPU_BUSY_CELLS = 4096  # from here on another request slows the others by more than it shares with them: on a
+CPU_BUSY_RUNNING = (
+    8  # CPU a row skips other requests' cells one by one, and weights are shared well by 8 rows
+)
+GPU_PREFILL_CHUNK = 512  # tokens: a GPU is far from busy below this
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    model: path of a GGUF; None is the packaged default model. weights: computed as_shipped in the file,
+    unpacked to bf16, or auto: unpacked where that is measured to be faster (weights/format_selection.py), but
+    as shipped with batch_invariant; for_this_machine: as chosen before (weights/saved_format.py).
+    slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
+    prefill_chunk: prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
+    On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
+    kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
+    threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
+    shares the batch; see docs/reference/measurements.md for its price. busy_cells: with 8 requests
+    running, others wait
+    rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
+    against that of all. speculation: draft tokens where that is measured to
+    pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
+    that come with the package, if they are for this model. chat_template: a known one's name, or a file
+    (see engine/text/chat_templates.py); None is the model's own.
+    """
+
+    model: str | None = None
+    weights: str = AUTO
+    slots: int = DEFAULT_SLOTS
+    kv_cells: int = DEFAULT_KV_CELLS
+    batch_window_ms: float = DEFAULT_BATCH_WINDOW_MS
+    prefill_chunk: int = 0
+    prefix_sharing: bool = True
+    prefix_cache_cells: int = DEFAULT_PREFIX_CACHE_CELLS
+    batch_invariant: bool = False
+    kv_type: str = "f16"
+    threads: int = 0
+    gpu_layers: int = -1
+    busy_cells: int = 0
+    speculation: bool = True
+    heads: str | None = None
+    chat_template: str | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("weights", self.weights in WEIGHTS, f"must be one of {', '.join(WEIGHTS)}"),
+            ("slots", 1 <= self.slots <= 64, "must be between 1 and 64"),
+            ("kv_cells", self.kv_cells >= 64, "must be at least 64"),
+            ("batch_window_ms", 0 <= self.batch_window_ms <= 1000, "must be between 0 and 1000"),
+            ("prefill_chunk", self.prefill_chunk >= 0, "must be 0 (automatic) or more"),
+            (
+                "slots",
+                not self.batch_invariant or self.slots < TILE_ROWS - 1,
+                f"must be below {TILE_ROWS - 1} with batch_invariant",
+            ),
+            ("prefix_cache_cells", self.prefix_cache_cells >= 0, "must not be negative"),
+            ("kv_type", self.kv_type in ("f16", "f32"), "must be f16 or f32"),
+            (
+                "kv_type",
+                self.kv_type == "f16" or not self.batch_invariant,
+                "must be f16 with batch_invariant on",
+            ),
+            ("busy_cells", self.busy_cells >= 0, "must be 0 (automatic) or more"),
+            ("threads", self.threads >= 0, "must be 0 (all cores) or more"),
+        )
+        for name, holds, rule in checks:
+            if not holds:
+                raise ValueError(f"{name} {rule}")
+
+    def busy(self, on_gpu: bool) -> tuple[int, int] | None:
+        """(requests, cells) from which on others wait; None for never."""
+        cells = self.busy_cells or (0 if on_gpu else CPU_BUSY_CELLS)
+        return (CPU_BUSY_RUNNING, cells) if cells else None
+
+    def rows(self, on_gpu: bool) -> tuple[int, int]:
+        """(tokens in one decode call, tokens in a prefill call of its own; 0 for no such call).
+
+        On a CPU, a call of 64 rows and more pays for every tile that any of its rows attends to: fast for
+        one long prompt, 2.5 times slower for many requests at once. So those stay below 64 rows, and
+        long prompts get calls of their own, in whole tiles. Batch-invariant results need one kind of
+        kernel for all, which the calls below 64 rows give.
+        """
+        if on_gpu and not self.batch_invariant:
+            return self.slots + (self.prefill_chunk or GPU_PREFILL_CHUNK), 0
+        chunk = (self.prefill_chunk or CPU_PREFILL_CHUNK) // TILE_ROWS * TILE_ROWS
+        return max(TILE_ROWS - 1, self.slots + 1), 0 if self.batch_invariant else chunk

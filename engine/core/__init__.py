@@ -1,0 +1,5 @@
+"""One step: schedule, draft, decode, verify, rewind, commit.
+
+In: requests.
+Out: tokens, and completions as sequences end.
+"""

@@ -1,0 +1,89 @@
+"""Files that are to stay as they are: what was in them once, and whether it still is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.base.errors import RegisterError
+
+READ_BYTES = 1 << 20
+
+Progress = Callable[[int], None]  # told how many more bytes were read
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file, or a folder of heads, as it was when its name was given. source: what the user typed."""
+
+    path: str
+    sha256: str
+    bytes: int
+    source: str
+
+
+class State(StrEnum):
+    """Of a file that was registered."""
+
+    OK = "ok"
+    MISSING = "missing"
+    CHANGED = "changed"
+
+
+def files_below(path: Path) -> list[Path]:
+    """The file itself, or all files of a folder, by name. Raises RegisterError where there is none."""
+    try:
+        found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        if not all(p.is_file() for p in found):
+            raise RegisterError(f"{path}: no such file or folder")
+    except OSError as error:
+        raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
+    return found
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder. Raises RegisterError."""
+    try:
+        return sum(file.stat().st_size for file in files_below(path))
+    except OSError as error:
+        raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def kept_file(path: Path, source: str, progress: Progress = lambda _: None) -> KeptFile:
+    """A file or a folder as it is now, read from end to end. Raises RegisterError.
+
+    The hash of a folder is that of its files' names and hashes, as sha256sum prints them.
+    """
+    path = path.expanduser().absolute()
+    try:
+        files = files_below(path)
+        hashes = [_sha256(file, progress) for file in files]
+        size = sum(file.stat().st_size for file in files)
+    except OSError as error:
+        raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.is_dir():
+        lines = (f"{sha}  {file.relative_to(path)}\n" for sha, file in zip(hashes, files, strict=True))
+        hashes = [hashlib.sha256("".join(lines).encode()).hexdigest()]
+    return KeptFile(str(path), hashes[0], size, source)
+
+
+def state_of(file: KeptFile, progress: Progress = lambda _: None) -> State:
+    """Whether a file is what it was; one whose size has changed is not read. Raises RegisterError."""
+    path = Path(file.path)
+    if not path.exists():
+        return State.MISSING
+    if size_of(path) != file.bytes or kept_file(path, file.source, progress).sha256 != file.sha256:
+        return State.CHANGED
+    return State.OK
+
+
+def _sha256(path: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(READ_BYTES):
+            digest.update(block)
+            progress(len(block))
+    return digest.hexdigest()

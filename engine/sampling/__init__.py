@@ -1,0 +1,5 @@
+"""Sampling and constraints: logits to a token, grammars of JSON schemas.
+
+In: logits and sampling parameters.
+Out: sampled tokens with log probabilities.
+"""

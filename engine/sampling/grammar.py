@@ -1,0 +1,232 @@
+"""What an answer must look like: from a response_format to the tokens that may come next.
+
+llguidance does the work. It holds more of JSON Schema than llama.cpp's own grammars do, says of the rest
+that it cannot, and every step it takes has a limit. Compiling has none of its own, so it is tried in a child
+process first (see engine/sampling/grammar_trials.py): no schema can stop the engine for everybody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from engine.base.errors import DecodeFailed, EngineError, RequestRefused
+from engine.llama.model import Model
+from engine.sampling.grammar_process import (
+    STACK_BYTES,
+    TokenTexts,
+    compiled,
+    lower_priority,
+    new_tokenizer,
+    start_thread,
+)
+from engine.sampling.grammar_trials import POLL_S, TOO_COMPLEX, Check, GrammarTrials, Verdict
+
+MAX_SCHEMA = 256 * 1024  # characters
+LONGEST_NUMBER = 32  # characters, where the schema does not want more: a double has at most 24
+# Models that are not allowed what they wish to say write blanks without end if they may.
+WHITESPACE = r" |\r?\n[ \t]{0,40}"
+NO_TOKEN = "NoExtension"  # as llguidance's errors begin where nothing may come next
+
+Mask = NDArray[np.bool_]  # [vocabulary], what may come next
+
+
+def response_grammar(response_format: Mapping[str, Any] | None) -> str | None:
+    """A grammar for a response_format as in OpenAI's chat completions, for llguidance; None for any text.
+
+    Raises RequestRefused, for a schema that is too large with code invalid_schema.
+    """
+    kind = None if response_format is None else response_format.get("type")
+    if response_format is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return JSON_OBJECT
+    if kind != "json_schema":
+        raise RequestRefused(
+            "response_format must have the type text, json_object or json_schema", param="response_format"
+        )
+    inner = response_format.get("json_schema")
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
+        raise RequestRefused("response_format has no json_schema with a schema", param="response_format")
+    return _json_grammar(inner["schema"], inner.get("strict") is True)
+
+
+def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
+    """strict: refuse what cannot be enforced, rather than leave it out."""
+    options = {"whitespace_pattern": WHITESPACE, "lenient": not strict}
+    try:
+        text = json.dumps({**schema, "x-guidance": options})
+        if len(text) > MAX_SCHEMA:
+            raise _refusal(f"the schema has more than {MAX_SCHEMA} characters")
+    except RecursionError:
+        raise _refusal("the schema is nested too deeply") from None
+    except ValueError as error:  # an integer of too many digits
+        raise _refusal(str(error)) from None
+    return f"start: %json {text}"
+
+
+JSON_OBJECT = _json_grammar({"type": "object"}, strict=True)  # known to compile in milliseconds
+
+
+def _refusal(why: str, code: str = "invalid_schema") -> RequestRefused:
+    cause = why.rpartition("JSON schema: ")[2].rpartition("\nerror: ")[2]  # after where it is
+    message = f"response_format: {_first_line(cause)}"
+    return RequestRefused(message, param="response_format", code=code)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:300]
+
+
+class Vocabulary:
+    """What the tokens of a model write."""
+
+    def __init__(self, model: Model) -> None:
+        every = range(model.vocab_size)
+        self.pieces = [model.piece(token) for token in every]
+        ends = [token for token in every if model.ends_generation(token)]
+        silent = (token for token, piece in enumerate(self.pieces) if not piece)
+        self.texts = TokenTexts(
+            tokens=[piece or model.piece(token, special=True) for token, piece in enumerate(self.pieces)],
+            special=sorted({*silent, *ends}),
+            ends=ends,
+        )
+        self.goes_on_number = np.array([piece != b"" and piece[0] in _NUMBER for piece in self.pieces])
+
+
+class Grammars:
+    """Begins constraints for one model, from any thread."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._trials = GrammarTrials(lambda: self._vocabulary.texts)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(self._model)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        return new_tokenizer(self._vocabulary.texts)
+
+    def close(self) -> None:
+        self._trials.close()
+
+    def begin(self, grammar: str | None, check: Check = lambda: None) -> GrammarConstraint | None:
+        """Compiled each time, in a millisecond as a rule: copies of a matcher share what they may use up of
+        its limits, and a request must not depend on another.
+
+        check is called several times a second while this waits; what it raises ends the wait. Raises
+        RequestRefused for a grammar that llguidance does not take, and with code schema_too_complex for one
+        that takes too much time or memory to compile.
+        """
+        if grammar is None:
+            return None
+        verdict = Verdict() if grammar == JSON_OBJECT else self._trials.verdict(grammar, check)
+        if not verdict.within_limits:
+            raise _refusal(TOO_COMPLEX, "schema_too_complex")
+        if verdict.error is not None:
+            dead = verdict.error.startswith(NO_TOKEN)
+            raise _refusal("nothing satisfies the schema" if dead else verdict.error)
+        return GrammarConstraint(self._vocabulary, self._compiled(grammar, verdict.long, check))
+
+    def _compiled(self, grammar: str, long: bool, check: Check) -> LLMatcher:
+        """In a thread of its own, since references in a long chain would overflow the stack of this one."""
+        made: list[LLMatcher] = []
+        tokenizer = self._tokenizer
+
+        def run() -> None:
+            try:
+                if long:
+                    lower_priority()
+                made.append(compiled(tokenizer, grammar))
+            finally:
+                if long:
+                    self._trials.end_long()
+
+        if long:
+            self._trials.begin_long(check)
+        try:
+            thread = start_thread(run, STACK_BYTES)
+        except BaseException:  # there is no thread for it, and so no run() that lets another begin
+            if long:
+                self._trials.end_long()
+            raise
+        while thread.is_alive():
+            thread.join(POLL_S)
+            check()
+        if not made:
+            raise EngineError("a grammar that was tried before could not be compiled")
+        [matcher] = made
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return matcher
+
+
+class GrammarConstraint:
+    """The tokens that may follow those accepted so far. Belongs to one request."""
+
+    def __init__(self, vocabulary: Vocabulary, matcher: LLMatcher) -> None:
+        self._vocabulary = vocabulary
+        self._matcher = matcher
+        self._number = _Number()
+
+    def allowed(self) -> Mask:
+        """After the end of the answer only tokens that end a generation.
+
+        Raises DecodeFailed where nothing may come next, or it takes too long to say what.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        size = len(self._vocabulary.pieces)
+        mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
+        if self._number.length >= LONGEST_NUMBER:
+            ended = mask & ~self._vocabulary.goes_on_number
+            return ended if ended.any() else mask
+        return mask
+
+    def accept(self, token: int) -> None:
+        """Go on after this token, which must be an allowed one. Raises DecodeFailed."""
+        self._matcher.consume_token(token)
+        self._check()
+        self._number.write(self._vocabulary.pieces[token])
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = self._matcher.get_error()
+            if reason.startswith(NO_TOKEN):
+                raise dead_end()
+            raise DecodeFailed(
+                f"the grammar is too complex: {_first_line(reason)}", code="grammar_too_complex"
+            )
+
+
+def dead_end() -> DecodeFailed:
+    return DecodeFailed("no token of the vocabulary goes on as the grammar demands", code="grammar_dead_end")
+
+
+_NUMBER = b"0123456789.eE+-"
+_QUOTE, _BACKSLASH = b'"\\'
+
+
+class _Number:
+    """How many characters the number at the end of a JSON text has."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._in_string = self._escaped = False
+
+    def write(self, raw: bytes) -> None:
+        for byte in raw:
+            if self._in_string:
+                self._in_string = self._escaped or byte != _QUOTE
+                self._escaped = byte == _BACKSLASH and not self._escaped
+            else:
+                self._in_string = byte == _QUOTE
+                self.length = self.length + 1 if byte in _NUMBER else 0

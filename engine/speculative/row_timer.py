@@ -1,0 +1,55 @@
+"""Times the decode calls of an idle engine, in its own context."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engine.core.batch_builder import RowsBuilder
+from engine.core.engine import Engine
+from engine.core.token_tree import NO_DRAFT
+from engine.speculative.latency_model import RowTimer
+
+TIMED_AFTER = 32  # tokens that lie before the rows that are timed, where there is room
+
+
+def largest_timed(engine: Engine) -> int:
+    """Rows of the largest call that can be timed, and that may verify drafts."""
+    return min(engine.max_rows, engine.info.kv_cells - _timed_after(engine))
+
+
+def _timed_after(engine: Engine) -> int:
+    return min(TIMED_AFTER, engine.max_rows, engine.info.kv_cells // 2)
+
+
+@contextmanager
+def row_timer(engine: Engine) -> Iterator[RowTimer]:
+    """Times calls after a short prompt, which can be made longer. Nothing else may run meanwhile."""
+    assert engine.idle, "the rows need cells that nobody else has"
+    context, seq_id, length = engine.context, engine.leaf_ids[0], 0
+
+    def extend(count: int) -> float:
+        nonlocal length
+        rows = RowsBuilder()
+        for position in range(length, length + count):
+            rows.add(seq_id, [0], position, NO_DRAFT)
+        began = time.perf_counter()
+        context.decode(rows.build())
+        length += count
+        return time.perf_counter() - began
+
+    def decode(count: int) -> float:
+        nonlocal length
+        seconds = extend(count)
+        length -= count
+        context.truncate(seq_id, length)
+        return seconds
+
+    try:
+        extend(_timed_after(engine))
+        yield RowTimer(
+            decode, extend, room=max(0, engine.info.context_length - length - largest_timed(engine))
+        )
+    finally:
+        context.truncate(seq_id, 0)

@@ -1,0 +1,154 @@
+"""From a request to prompt tokens, through the chat template inside the GGUF, or one given beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.base.errors import ModelLoadError, RequestRefused
+from engine.base.request import Request
+from engine.llama.model import Model, Tokens
+from engine.text import chat_templates
+
+log = logging.getLogger(__name__)
+
+LARGE = 65_536  # characters of a prompt; the tokenizer takes up to 100 bytes of memory for each
+SPACES = " \n\t\r\v\f"
+
+
+class PromptEncoder:
+    """Turns requests into token ids. Safe to call from any thread."""
+
+    def __init__(self, model: Model, template: str | None = None, most_tokens: int | None = None) -> None:
+        """template: Jinja text in place of the file's own. most_tokens: a prompt with more is refused
+        before it is tokenized. Raises ModelLoadError for a template that is none.
+        """
+        self._model = model
+        self._most_tokens = most_tokens
+        self._large = threading.Lock()
+        self._bos, self._eos = model.bos_text, model.eos_text
+        template = template or model.chat_template
+        if not template:
+            log.warning("%s: %s", model.path, chat_templates.missing(model.path))
+        # The template is code from a downloaded file: it runs in Jinja's sandbox.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        environment.filters["tojson"] = _to_json
+        try:
+            self._template = environment.from_string(template) if template else None
+            asks_for = meta.find_undeclared_variables(environment.parse(template or ""))
+        except TemplateError as error:
+            raise ModelLoadError(f"{model.path}: its chat template cannot be read: {error}") from error
+        self._takes_tools = "tools" in asks_for
+        self._knows_calls = "tool_calls" in (template or "")
+
+    def encode(self, request: Request) -> Tokens:
+        """Prompt token ids. Raises RequestRefused when the template refuses the messages or the tools."""
+        try:
+            tokens = self._tokens(request)
+        except UnicodeEncodeError as error:
+            param = "messages" if request.prompt is None else "prompt"
+            raise RequestRefused(f"{param} is not valid Unicode: {error}", param=param) from error
+        if not len(tokens):
+            raise RequestRefused("the prompt holds no token", param="prompt")
+        return tokens
+
+    def _tokens(self, request: Request) -> Tokens:
+        if request.prompt is not None and (request.raw or self._template is None):
+            if request.tools:
+                self._refuse_tools("tools")
+            return self._tokenize(request.prompt, "prompt", add_bos=True)
+        turns = request.messages or ({"role": "user", "content": request.prompt or ""},)
+        text = self._render([_turn(turn) for turn in turns], [*request.tools])
+        begun = bool(self._bos) and text.startswith(self._bos)
+        param = "messages" if request.prompt is None else "prompt"
+        return self._tokenize(text, param, add_bos=not begun)
+
+    def _tokenize(self, text: str, param: str, *, add_bos: bool) -> Tokens:
+        """Of large texts one at a time, since their memory would add up."""
+        if len(text) <= LARGE:
+            return self._model.tokenize(text, add_bos=add_bos, special=True)
+        if self._most_tokens is not None and (longest := self._model.longest_piece) is not None:
+            # Some control tokens take the spaces around them along.
+            least = -(-(len(text) - sum(map(text.count, SPACES))) // longest)
+            if least > self._most_tokens:
+                raise RequestRefused(
+                    f"the prompt has at least {least} tokens, over the context of {self._most_tokens}",
+                    code="context_length_exceeded",
+                    param=param,
+                )
+        with self._large:
+            return self._model.tokenize(text, add_bos=add_bos, special=True)
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
+        if self._template is None:
+            raise RequestRefused(
+                "this model has no chat template: send a prompt, or start its worker with one",
+                param="messages",
+                code="no_chat_template",
+            )
+        if tools and not self._takes_tools:
+            self._refuse_tools("tools")
+        if not self._knows_calls and any(message.get("tool_calls") for message in messages):
+            self._refuse_tools("messages")
+        given = {"tools": tools} if tools else {}
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                bos_token=self._bos,
+                eos_token=self._eos,
+                **given,
+            )
+        except Exception as error:  # foreign code: it may raise anything
+            raise RequestRefused(
+                f"the chat template refuses these messages: {error}", param="messages"
+            ) from error
+
+    def _refuse_tools(self, param: str) -> NoReturn:
+        raise RequestRefused(
+            "the chat template of this model knows no tools" if self._template else "this model has no tools",
+            param=param,
+            code="no_tools",
+        )
+
+
+def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: the arguments of its tool calls as objects, not as JSON text."""
+    turn = dict(message)
+    if turn.get("tool_calls"):
+        turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
+    return turn
+
+
+def _call(call: Any) -> dict[str, Any]:
+    try:
+        function = dict(call["function"])
+        if isinstance(function["arguments"], str):
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+    except (KeyError, TypeError, ValueError) as error:
+        message = "a tool call has no function with arguments in JSON"
+        raise RequestRefused(message, param="messages") from error
+    return {**call, "function": function}
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """As the reference renderer of these templates has it; Jinja's own escapes for HTML and sorts keys."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(format: str) -> str:
+    return datetime.now().strftime(format)

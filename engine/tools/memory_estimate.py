@@ -1,0 +1,107 @@
+"""How much memory a worker needs to serve a model, from what its file says of itself: nothing is loaded.
+
+Counted is the memory of this machine that is in use under full load. Memory of a GPU is not, and of layers
+on one neither their weights nor their cache. The file's own pages count once, also where llama.cpp
+computes from a rearranged copy of them: the system takes those back when it needs them. What llama.cpp
+reserves for calls that never come, of a logits row for every token of a prompt, takes no memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.base.errors import ModelLoadError
+from engine.core.engine import KEPT_IDS, LEAF_IDS
+from engine.llama.context import padded
+from engine.llama.model import Shape, default_model_path, on_gpu, read_shape
+from engine.medusa.layouts import HeadsLoadError, files_of, is_pickle
+from engine.medusa.loader import check_runtime
+from engine.speculative.setup import shipped_for_width
+from engine.weights.format_selection import computed_bytes
+
+MB = 1_000_000
+PROCESS_BYTES = 150 * MB  # a worker with Celery and llama.cpp, without a model, that has run some requests
+RUNTIME_BYTES = 130 * MB  # by which the process grows when it runs heads, these themselves left out
+TORCH_BYTES = 250 * MB  # by which it grows when it reads them from pickles
+FLOAT_BYTES = 4
+KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
+CONTEXT_IDS = 2  # that a context has beside those it is asked for
+
+WEIGHTS, CACHE, BUFFERS, HEADS, PROCESS = "weights", "KV cache", "compute buffers", "heads", "the process"
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Bytes, by what they are for."""
+
+    parts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def largest(self) -> list[tuple[str, int]]:
+        """The parts, the largest first."""
+        return sorted(self.parts.items(), key=lambda part: -part[1])
+
+
+def needed(config: EngineConfig) -> Needed:
+    """What an engine with these settings needs in a worker. Raises ModelLoadError."""
+    path = config.model or default_model_path()
+    shape = read_shape(path)
+    here = _share_here(config, shape)
+    ids = config.slots + KEPT_IDS + LEAF_IDS + CONTEXT_IDS
+    max_rows, chunk_rows = config.rows(on_gpu(config.gpu_layers))
+    cells = [padded(config.kv_cells)]
+    buffers = max_rows * max(_layer(shape, cells[0], config.kv_type), shape.vocab_size + 2 * shape.width)
+    if chunk_rows:
+        cells.append(padded(min(config.kv_cells, CPU_PREFILL_CELLS)))
+        buffers += chunk_rows * _layer(shape, cells[1], config.kv_type)
+    outputs = max(max_rows, ids) * (shape.vocab_size + shape.width)
+    cache = sum(cells) * shape.cell_bytes * KV_SCALE[config.kv_type] + ids * shape.state_bytes
+    return Needed(
+        {
+            WEIGHTS: round(here * computed_bytes(config, path, shape)),
+            CACHE: round(here * cache),
+            BUFFERS: round(here * buffers + outputs) * FLOAT_BYTES,
+            HEADS: _heads(config, shape),
+            PROCESS: PROCESS_BYTES,
+        }
+    )
+
+
+def _share_here(config: EngineConfig, shape: Shape) -> float:
+    """How much of the layers is computed by the CPU."""
+    if not on_gpu(config.gpu_layers):
+        return 1.0
+    return 0.0 if config.gpu_layers < 0 else max(0.0, 1 - config.gpu_layers / (shape.layers + 1))
+
+
+def _layer(shape: Shape, cells: int, kv_type: str) -> float:
+    """Numbers that a row of a call takes while it goes through a layer."""
+    # Attention takes a mask, in both number formats, and without flash attention the scores of all heads.
+    scores = 1.5 if kv_type == "f16" else shape.heads + 2
+    return scores * cells + 3 * shape.feed_forward + 4 * shape.width
+
+
+def _heads(config: EngineConfig, shape: Shape) -> int:
+    if not config.speculation:
+        return 0
+    try:
+        paths = [Path(config.heads)] if config.heads else shipped_for_width(shape.width)
+        if not paths:
+            return 0
+        check_runtime()
+        files = [file for path in paths for file in files_of(path)]
+        size = sum(file.stat().st_size for file in files)
+    except (HeadsLoadError, OSError) as error:
+        if config.heads is None:
+            return 0
+        raise ModelLoadError(f"{config.heads}: {error}") from error
+    code = RUNTIME_BYTES + (TORCH_BYTES if any(map(is_pickle, files)) else 0)
+    # A matrix is read as 32-bit numbers before it is packed; where that is small, the file's vocabulary takes
+    # as much.
+    return code + size + shape.vocab_size * shape.width * FLOAT_BYTES

@@ -1,0 +1,204 @@
+"""In which number format the weights are computed: the file's own, or unpacked to BF16.
+
+llama.cpp has no fast kernel for several rows in every format. Unpacked, a Q4_1 model decodes sixteen
+requests in half the time and prefills three times as fast on a CPU with BF16 instructions, and its outputs
+come nearer to what the file says: kernels of quantised formats round the activations to 8 bits. It takes
+memory, and where that is slow, time: so both are timed, once for each model and machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineConfig
+from engine.base.errors import ModelLoadError
+from engine.core.batch_builder import RowsBuilder
+from engine.core.token_tree import NO_DRAFT
+from engine.host.measurement_cache import cache_folder, identity, keep, kept_file, machine, recall
+from engine.llama.context import Context, DecodeError
+from engine.llama.model import Model, Shape, build, check_file, default_model_path, on_gpu
+from engine.weights.quantise import requantise
+from engine.weights.saved_format import served
+
+UNASKED_BYTES = 2 << 30  # unpacked weights beyond this take memory and disk that nobody has offered
+BF16_BYTES = 2  # a weight
+QUANTISED_BELOW = 1.9  # bytes a weight; files above hold 16 or 32 bits, and unpacking loses or gains nothing
+PROMPT, OUTPUT = 256, 128  # tokens of the request that the formats are weighed by
+PROMPT_ROWS = 128  # of the call that is timed for it
+REPEATS = 3
+GAIN = 1.1  # below this, memory is worth more than time
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one decode call: of one row, of a row for every slot, and of a prompt, a token."""
+
+    alone: float
+    together: float
+    prompt_token: float
+    slots: int
+
+    @property
+    def request(self) -> float:
+        """Seconds of one request's tokens while all slots are busy."""
+        return PROMPT * self.prompt_token + OUTPUT * self.together / self.slots
+
+
+def pays(shipped: Timing, bf16: Timing) -> bool:
+    """Whether it is worth the memory, and slows a lone request no more than it speeds one among others."""
+    gain, loss = shipped.request / bf16.request, bf16.alone / shipped.alone
+    return gain >= GAIN and gain >= loss
+
+
+def open_model(config: EngineConfig) -> Model:
+    """The model of these settings, in the format that they ask for, or in the faster one.
+
+    Raises ModelLoadError.
+    """
+    path = config.model or default_model_path()
+    check_file(path)
+    if config.weights == BF16:
+        return Model(path, config.gpu_layers, unpacked(path))
+    if config.weights == FOR_THIS_MACHINE:
+        return _chosen(path, config)
+    model = Model(path, config.gpu_layers)
+    if not _may_unpack(config, model.size, model.parameters):
+        return model
+    try:
+        return _faster(model, config)
+    except (ModelLoadError, DecodeError) as error:
+        log.warning("weights stay as they are in the file: %s", error.message)
+        return model
+
+
+def _chosen(path: str, config: EngineConfig) -> Model:
+    choice = served(path)
+    log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
+    return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
+
+
+def unpacked(path: str) -> str:
+    """The same weights in a file of BF16, in the cache folder; made if need be. Raises ModelLoadError."""
+    target = kept_file("weights", identity(path), ".gguf")
+    if not target.exists():
+        log.info("unpacking the weights of %s to BF16, once: %s", path, target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error
+        requantise(path, str(target), BF16)
+    return str(target)
+
+
+def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
+    """Bytes of the weights in the format that open_model() gives; of the larger one until that is measured.
+
+    Raises ModelLoadError.
+    """
+    unpacked_bytes = shape.parameters * BF16_BYTES
+    if config.weights == BF16:
+        return unpacked_bytes
+    if config.weights == FOR_THIS_MACHINE:
+        file = served(path).file
+        return Path(file).stat().st_size if file else shape.weight_bytes
+    if not _may_unpack(config, shape.weight_bytes, shape.parameters):
+        return shape.weight_bytes
+    return shape.weight_bytes if _known_faster(_key(path, config)) == AS_SHIPPED else unpacked_bytes
+
+
+def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
+    """Whether a model of this size in its file may be unpacked because that is faster."""
+    # Results that are the same everywhere must not hang on what was measured where.
+    if config.weights != AUTO or config.batch_invariant or on_gpu(config.gpu_layers):
+        return False
+    most = min(UNASKED_BYTES, _free_disk())
+    return size < parameters * QUANTISED_BELOW and parameters * BF16_BYTES <= most
+
+
+def _free_disk() -> int:
+    folder = next(folder for folder in (cache_folder(), *cache_folder().parents) if folder.is_dir())
+    return shutil.disk_usage(folder).free
+
+
+def _faster(model: Model, config: EngineConfig) -> Model:
+    key = _key(model.path, config)
+    known = _known_faster(key)
+    if known == AS_SHIPPED:
+        return model
+    other = Model(model.path, config.gpu_layers, unpacked(model.path))
+    if known == BF16:
+        return other
+    shipped, bf16 = time_formats([model, other], config)
+    faster = BF16 if pays(shipped, bf16) else AS_SHIPPED
+    log.info(
+        "weights are computed %s: in BF16 %d rows take %.1f ms instead of %.1f, a prompt token %.2f "
+        "instead of %.2f, one row %.1f instead of %.1f",
+        "in BF16" if faster == BF16 else "as they are in the file",
+        config.slots,
+        *(s * 1e3 for s in (bf16.together, shipped.together, bf16.prompt_token, shipped.prompt_token)),
+        *(s * 1e3 for s in (bf16.alone, shipped.alone)),
+    )
+    keep("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
+    return other if faster == BF16 else model
+
+
+def _key(path: str, config: EngineConfig) -> str:
+    """Under which the times of a model's formats are kept."""
+    return repr((identity(path), build(), machine(), config.threads, config.slots, config.kv_type))
+
+
+def _known_faster(key: str) -> str | None:
+    """By what was measured before; None when nothing was, or cannot be read."""
+    kept = recall("formats", key)
+    try:
+        return kept and (BF16 if pays(Timing(**kept[AS_SHIPPED]), Timing(**kept[BF16])) else AS_SHIPPED)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+def time_formats(models: list[Model], config: EngineConfig) -> list[Timing]:
+    """Time each model's calls, in turns, so that the machine's moods strike all alike. Raises DecodeError."""
+    calls = [_calls(model, config) for model in models]
+    least = [[float("inf")] * len(calls[0]) for _ in models]
+    for repeat in range(1 + REPEATS):
+        for own, times in zip(calls, least, strict=True):
+            for i, call in enumerate(own):
+                began = time.perf_counter()
+                call()
+                if repeat:  # the first one touches the weights and builds the graph
+                    times[i] = min(times[i], time.perf_counter() - began)
+    slots = config.slots
+    return [Timing(one, many, prompt / PROMPT_ROWS, slots) for one, many, prompt in least]
+
+
+def _calls(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
+    """One row, a row for each slot, and a prompt, each in an empty cache."""
+    context = Context(
+        model,
+        cells=PROMPT_ROWS + config.slots,
+        seq_ids=config.slots,
+        max_rows=max(PROMPT_ROWS, config.slots),
+        threads=config.threads,
+        kv_type=config.kv_type,
+    )
+
+    def call(seq_ids: int, count: int = 1, output: bool = True) -> Callable[[], None]:
+        rows = RowsBuilder()
+        for seq_id in range(seq_ids):
+            rows.add(seq_id, [token % model.vocab_size for token in range(count)], 0, NO_DRAFT, output)
+        built = rows.build()
+
+        def run() -> None:
+            context.decode(built)
+            for seq_id in range(seq_ids):
+                context.truncate(seq_id, 0)
+
+        return run
+
+    return [call(1), call(config.slots), call(1, PROMPT_ROWS, output=False)]

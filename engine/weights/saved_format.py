@@ -1,0 +1,66 @@
+"""The number format that was chosen for a model on this machine, by measuring several.
+
+`medusaq compile --for-this-machine` chooses; MEDUSAQ_WEIGHTS=for_this_machine serves what it chose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from engine.base.errors import ModelLoadError
+from engine.host.measurement_cache import identity, keep, machine, recall
+from engine.llama.model import build
+
+KIND = "choices"  # of file in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """type: the format by name. file: the GGUF in it; None is the model's own.
+
+    load: what it is to be fast at. max_kl: how far from the source it may be, in nats a token. reason: a
+    sentence for people.
+    """
+
+    type: str
+    file: str | None
+    load: str
+    max_kl: float
+    reason: str
+
+
+def chosen(path: str) -> Choice | None:
+    """For the model as it is, this machine and this build; None when nothing was, or its file is gone."""
+    kept = recall(KIND, _key(path))
+    try:
+        choice = kept and Choice(**kept["choice"])
+        return choice if choice and kept["stamp"] == _stamp(choice.file) else None
+    except (KeyError, TypeError, ModelLoadError):
+        return None
+
+
+def keep_choice(path: str, choice: Choice) -> None:
+    """Raises ModelLoadError when a file is not there, or the cache cannot be written."""
+    content = {"choice": asdict(choice), "stamp": _stamp(choice.file)}
+    keep(KIND, _key(path), content)
+    if chosen(path) != choice:
+        raise ModelLoadError(f"the choice for {path} cannot be kept: the cache folder cannot be written")
+
+
+def served(path: str) -> Choice:
+    """What was chosen. Raises ModelLoadError, with the command that chooses."""
+    choice = chosen(path)
+    if choice is None:
+        raise ModelLoadError(
+            f"{path}: no number format was chosen for it on this machine; this command chooses: "
+            f"medusaq compile {path} --for-this-machine"
+        )
+    return choice
+
+
+def _key(path: str) -> str:
+    return repr((identity(path), build(), machine()))
+
+
+def _stamp(file: str | None) -> str | None:
+    return identity(file) if file else None

@@ -1,0 +1,31 @@
+"""The names of the Celery queues.
+
+Each model has queues of its own, medusaq.interactive.NAME and medusaq.bulk.NAME; those without a name hold
+what any worker may run.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from tasks.base.settings import Settings
+from tasks.records.job import Priority
+
+GENERATE = "medusaq.generate"  # the task's name: part of the wire format between gateway and workers
+QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
+IO_QUEUE = "medusaq.io"
+
+
+def queue_of(priority: Priority, model: str = "") -> str:
+    """The name of a queue. model: whose it is; "" is the queue of jobs that any worker may run.
+
+    Two models never share one, whatever is in their names.
+    """
+    if not model:
+        return QUEUES[priority]
+    return f"{QUEUES[priority]}.{quote(model, safe='')}"
+
+
+def list_key(settings: Settings, priority: Priority, model: str = "") -> str:
+    """The Redis list that holds the waiting messages of a queue."""
+    return settings.key_prefix + queue_of(priority, model)

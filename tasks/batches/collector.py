@@ -1,0 +1,111 @@
+"""Takes the results of a batch's ended jobs out of Redis into durable parts, each counted exactly once.
+
+A part is written first, under a name of its own, and counted afterwards. What is killed in between, or
+overtaken by another leader, leaves a part that never counts; its results are in another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from tasks.batches.segments import Result, new_part, write_part
+from tasks.batches.store import Active, BatchStore, EndedJob
+from tasks.files.base import FileStore
+from tasks.schema.openai_responses import answer, refused
+
+PART_RESULTS = 512  # most in one part
+FULL = 256  # results that are collected at once
+FIRST_WAIT_S = 0.5  # results wait no longer than this for company at first,
+MOST_WAIT_S = 20.0  # nor than this later,
+WAIT_SHARE = 0.02  # or this share of the batch's age: a night's batch has hundreds of parts, not thousands
+OK = 200
+SUCCEEDED = "succeeded"
+
+
+class Collector:
+    """One thread."""
+
+    def __init__(self, batches: BatchStore, files: FileStore, token: str) -> None:
+        self._batches, self._files, self._token = batches, files, token
+        self._last: dict[str, float] = {}  # batch -> when it was last collected, on the monotonic clock
+
+    def collect(self, active: Active, now: float) -> int:
+        """What is due of one batch; how many ends need not be collected any more.
+
+        now: Unix seconds. Raises LeadLost and what the stores raise.
+        """
+        batch = active.batch
+        if not active.ended or not self._due(active, now):
+            return 0
+        ended = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
+        if not ended.taken:
+            return 0
+        jobs = ended.jobs
+        results = [to_result(job) for job in jobs]
+        name = new_part(ended.number)
+        write_part(self._files, batch.id, name, results)
+        codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
+        counted = self._batches.collected(
+            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
+        )
+        self._last[batch.id] = time.monotonic()
+        return ended.taken if counted else 0
+
+    def forget(self, batch_id: str) -> None:
+        self._last.pop(batch_id, None)
+
+    def _due(self, active: Active, now: float) -> bool:
+        if active.ended >= FULL or not active.live:
+            return True
+        age = now - active.batch.created_at
+        wait = min(max(FIRST_WAIT_S, age * WAIT_SHARE), MOST_WAIT_S)
+        return time.monotonic() - self._last.get(active.batch.id, float("-inf")) >= wait
+
+
+def to_result(job: EndedJob) -> Result:
+    """The entry of a job's line: an answer, a refusal as HTTP would have given it, or an error."""
+    entry: dict[str, Any] = {
+        "id": f"batch_req_{job.job_id.removeprefix('job_')}",
+        "custom_id": job.custom_id,
+        "response": None,
+        "error": None,
+    }
+    if job.status == SUCCEEDED:
+        body = answer(job.record)
+        entry["response"] = {"status_code": OK, "request_id": job.job_id, "body": body}
+        return Result(job.line, failed=False, entry=entry)
+    error = _failure(job)
+    if (refusal := refused(error, job.record["request"])) is not None:
+        entry["response"] = {
+            "status_code": refusal.status,
+            "request_id": job.job_id,
+            "body": {"error": refusal.error},
+        }
+    else:
+        entry["error"] = {**error, "line": job.line}
+        if job.result is not None and job.result["text"]:
+            entry["error"]["partial"] = job.result["text"]
+    return Result(job.line, failed=True, entry=entry)
+
+
+def _failure(job: EndedJob) -> dict[str, Any]:
+    return job.error or {"code": f"batch_{job.status}", "message": REASONS[job.status], "param": None}
+
+
+REASONS = {
+    "cancelled": "this line was cancelled before it ended",
+    "expired": "the batch expired before this line ended",
+}
+
+
+def _tokens(jobs: Iterable[EndedJob]) -> tuple[int, int, int]:
+    """Input, cached and output tokens, those of broken-off answers too."""
+    usages = [job.result["usage"] for job in jobs if job.result is not None]
+    return (
+        sum(u["prompt_tokens"] for u in usages),
+        sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages),
+        sum(u["completion_tokens"] for u in usages),
+    )

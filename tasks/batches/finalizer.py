@@ -1,0 +1,100 @@
+"""The end of a batch: its output and error files, in the order of the input, from the parts.
+
+Stopped anywhere, it is done again: the files have the same ids, and appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+from tasks.batches.segments import UNSENT, Result, dump, dump_result, merging, part_name, read_chunk
+from tasks.batches.store import BatchStore
+from tasks.batches.time_slicing import Steps
+from tasks.files.manager import FileKeeper, Upload
+from tasks.files.records import Purpose
+from tasks.records.batch import Batch, BatchStatus, Ending
+
+OUTPUT, ERRORS = "output", "error"
+CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
+MESSAGES = {
+    Ending.CANCELLED: "the batch was cancelled before this line was sent",
+    Ending.EXPIRED: "the batch expired before this line was sent",
+}
+STATUS = {
+    Ending.CANCELLED: BatchStatus.CANCELLED,
+    Ending.EXPIRED: BatchStatus.EXPIRED,
+    Ending.NONE: BatchStatus.COMPLETED,
+}
+
+
+class Finaliser:
+    """For batches of which nothing runs and everything is collected."""
+
+    def __init__(self, keeper: FileKeeper, batches: BatchStore, token: str) -> None:
+        self._keeper, self._batches, self._token = keeper, batches, token
+        self._files = keeper.objects
+
+    def run(self, batch_id: str) -> Steps:
+        """In short steps. Raises LeadLost, ObjectMissing, and what the stores raise."""
+        batch = self._batches.get(batch_id)
+        if batch.ended:
+            return
+        unsent = yield from self._write_unsent(batch)
+        self._batches.finalizing(self._token, batch.id, unsent, CODES[batch.ending])
+        made = yield from self._write_files(batch)
+        self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
+
+    def _write_unsent(self, batch: Batch) -> Generator[None, None, int]:
+        """The part of the lines that were never sent, if there are any; gives their number.
+
+        Holds their numbers and custom ids in memory.
+        """
+        left: list[tuple[int, str]] = []
+        for number in range(batch.chunk, batch.chunks):
+            start = batch.place if number == batch.chunk else 0
+            left += [
+                (line.number, line.custom_id) for line in read_chunk(self._files, batch.id, number)[start:]
+            ]
+            yield
+        if left:
+            left.sort()
+            with self._files.open_new(part_name(batch.id, UNSENT)) as out:
+                for line in left:
+                    out.write(dump_result(_never_sent(batch, *line)))
+                    yield
+        return len(left)
+
+    def _write_files(self, batch: Batch) -> Generator[None, None, dict[str, str]]:
+        """The ids of the files, by their field; none for a file that would be empty."""
+        files: dict[str, Upload] = {}
+        with contextlib.ExitStack() as open_files:
+            for result in merging(self._files, batch.id, batch.parts):
+                yield
+                if result is None:
+                    continue
+                kind = ERRORS if result.failed else OUTPUT
+                if kind not in files:
+                    file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
+                    files[kind] = open_files.enter_context(self._keeper.begin(file_id))
+                files[kind].write(dump(result.entry))
+            for kind, file in files.items():
+                name = f"{batch.id}_{kind}.jsonl"
+                file.finish(name, Purpose.BATCH_OUTPUT, batch.output_expires_s, owner=batch.owner)
+                yield
+        return {f"{kind}_file_id": file.id for kind, file in files.items()}
+
+
+def _never_sent(batch: Batch, number: int, custom_id: str) -> Result:
+    entry = {
+        "id": f"batch_req_{batch.id.removeprefix('batch_')}-{number}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": {
+            "code": CODES[batch.ending],
+            "message": MESSAGES[batch.ending],
+            "param": None,
+            "line": number,
+        },
+    }
+    return Result(number, failed=True, entry=entry)

@@ -1,0 +1,257 @@
+"""Reads a batch's file once: every line is either refused or put into a chunk, in the order of sending.
+
+Of each line stay in memory a digest of its custom id and where it lies: some 300 bytes, however long it is.
+Stopped anywhere, it is done again from the start, and writes the same chunks under the same names: what was
+sent by then is not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from array import array
+from collections import Counter
+from collections.abc import Generator, Iterator
+from typing import IO, Any, BinaryIO
+
+from tasks.base.errors import BatchNotFound, BatchRefused
+from tasks.base.settings import Settings
+from tasks.batches.finalizer import CODES
+from tasks.batches.line_decoder import LineDecoder, Refused, digest, kind_of, prefix
+from tasks.batches.segments import INVALID, Result, dump_line, dump_result, part_name, write_chunk
+from tasks.batches.store import BatchStore, Line
+from tasks.batches.time_slicing import Steps
+from tasks.files.base import FileStore, translated
+from tasks.files.records import object_name
+from tasks.records.batch import Batch, Ending
+from tasks.schema.json_lines import physical_lines
+
+CHUNK_LINES = 256
+CHUNK_BYTES = 2 * 1024 * 1024  # held in memory for each batch under way
+SHOWN_ERRORS = 100  # of a batch's record; the error file has them all
+SAID_CHARS = 600  # of what is wrong with a line: a custom id, and a sentence around it
+REPORT_S = 0.25  # between two counts that a user sees, and two looks whether the batch goes on
+MAGIC_BYTES = 8
+
+
+class Ingest:
+    """One run over one batch's file."""
+
+    def __init__(self, files: FileStore, batches: BatchStore, settings: Settings, token: str) -> None:
+        """token: of the one who leads."""
+        self._files, self._batches, self._settings, self._token = files, batches, settings, token
+
+    def run(self, batch_id: str) -> Steps:
+        """In short steps. Raises BatchRefused for a file that is no batch at all, LeadLost, and what the
+        stores raise.
+
+        A batch that was read already is left as it is. One that is ended meanwhile is read no further: the
+        lines that were sent or refused by then are answered, and no others.
+        """
+        batch = self._batches.get(batch_id)
+        if batch.validated or batch.ended:
+            return
+        report = _Report(self._batches, self._token, batch)
+        with self._files.local_copy(object_name(batch.input_file_id)) as (source, copying):
+            for _ in copying:
+                yield
+                if report.ending():
+                    break
+            only = yield from self._failed_before(batch, report)
+            yield from self._check(source, report)
+            yield from self._read(batch, source, only, report)
+
+    def _check(self, source: BinaryIO, report: _Report) -> Steps:
+        """What makes the whole file useless, before anything of it is sent."""
+        source.seek(0)
+        kind = kind_of(source.read(MAGIC_BYTES))
+        if kind is not None:
+            raise BatchRefused("invalid_file", f"the file is {kind}, not JSON lines")
+        source.seek(0)
+        most, empty = self._settings.max_batch_lines, True
+        for number, raw in self._lines(source):
+            if number > most:
+                message = f"the file holds more than {most:,} lines, blank ones counted too"
+                raise BatchRefused("too_many_tasks", message)
+            empty = empty and raw == b""
+            yield
+            if report.ending():
+                break
+        else:
+            if empty:
+                raise BatchRefused("empty_file", "the file holds no line")
+        source.seek(0)
+
+    def _read(self, batch: Batch, source: BinaryIO, only: set[bytes] | None, report: _Report) -> Steps:
+        settings = self._settings
+        decoder = LineDecoder(
+            batch.endpoint,
+            settings.max_body_bytes,
+            settings.default_max_tokens,
+            batch.default_model,
+            batch.choose_from,
+        )
+        errors: list[dict[str, Any]] = []
+        codes: Counter[str] = Counter()
+        lines, complete = 0, True
+        with (
+            translated("temporary files"),
+            tempfile.TemporaryFile() as scratch,
+            self._files.open_new(part_name(batch.id, INVALID)) as invalid,
+        ):
+            ready = _Ready(scratch)
+            for number, raw in self._lines(source):
+                if report.ending(len(ready), lines):
+                    complete = False
+                    break
+                yield
+                if raw == b"":
+                    continue
+                line = decoder.decode(number, raw)
+                if only is not None and (line.custom_id is None or digest(line.custom_id) not in only):
+                    continue
+                lines += 1
+                if isinstance(line, Refused):
+                    codes[line.problem.code] += 1
+                    invalid.write(dump_result(_refusal(batch, line)))
+                    if len(errors) < SHOWN_ERRORS:
+                        errors.append(_said(line))
+                elif not batch.dry_run:
+                    ready.add(line)
+                    if len(ready) == 1:  # at once, for early feedback
+                        write_chunk(self._files, batch.id, 0, [dump_line(line)])
+                        report.now(1, lines)
+            chunks = sendable = min(1, len(ready))
+            for chunk in ready.chunks():
+                if report.ending(len(ready), lines):
+                    complete = False
+                    break
+                write_chunk(self._files, batch.id, chunks, chunk)
+                chunks, sendable = chunks + 1, sendable + len(chunk)
+                yield
+        if not complete:
+            lines = codes.total() + sendable
+            errors.insert(0, _unread(report.how))
+        self._batches.validated(
+            self._token,
+            batch.id,
+            chunks=chunks,
+            lines=lines,
+            invalid=codes,
+            errors=errors,
+            model=decoder.model,
+        )
+
+    def _lines(self, source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+        """Stripped."""
+        for number, raw in physical_lines(source, self._settings.max_body_bytes):
+            yield number, raw if raw is None else raw.strip()
+
+    def _failed_before(self, batch: Batch, report: _Report) -> Generator[None, None, set[bytes] | None]:
+        """Digests of the custom ids that a retry runs again; None for a batch that is no retry."""
+        if batch.retry_of is None:
+            return None
+        try:
+            error_file = self._batches.get(batch.retry_of).error_file_id
+        except BatchNotFound as error:
+            raise BatchRefused("batch_not_found", f"retry_of: {error}") from None
+        if error_file is None:
+            raise BatchRefused("nothing_failed", f"no line of {batch.retry_of} failed")
+        ids: set[bytes] = set()
+        with self._files.open(object_name(error_file)) as entries:
+            for entry in entries:
+                custom_id = json.loads(entry)["custom_id"]
+                if custom_id is not None:
+                    ids.add(digest(custom_id))
+                yield
+                if report.ending():
+                    break
+        return ids
+
+
+class _Report:
+    """Tells Redis how far the reading is, and learns whether the batch is ended meanwhile.
+
+    how: what has ended it.
+    """
+
+    def __init__(self, batches: BatchStore, token: str, batch: Batch) -> None:
+        self._batches, self._token, self._batch = batches, token, batch
+        self.how = Ending.NONE
+        self._at = float("-inf")  # on the monotonic clock
+
+    def ending(self, ready: int = 0, lines: int = 0) -> bool:
+        """Whether nothing more need be read; ready: lines that can be sent, of so many that were read.
+
+        The line that an earlier reader of this file has sent is read in any case.
+        """
+        if not self.how and time.monotonic() - self._at >= REPORT_S:
+            self.now(min(1, ready), lines)
+        return bool(self.how) and ready >= self._batch.chunks
+
+    def now(self, chunks: int, lines: int) -> None:
+        """Raises LeadLost."""
+        self._at = time.monotonic()
+        self.how = self._batches.chunks_ready(self._token, self._batch.id, chunks, lines)
+
+
+class _Ready:
+    """Valid lines, on the disk, and the order in which they are sent: near those with the same beginning."""
+
+    def __init__(self, scratch: IO[bytes]) -> None:
+        self._scratch = scratch
+        self._ends = array("Q", [0])
+        self._groups = array("Q")  # of each line, the first line with the same beginning
+        self._first: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def add(self, line: Line) -> None:
+        index, group, shared = len(self), len(self), prefix(line)
+        if shared is not None:
+            group = self._first.setdefault(digest(shared), index)
+        self._groups.append(group)
+        self._ends.append(self._ends[-1] + self._scratch.write(dump_line(line)))
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        """All lines but the first, which has a chunk of its own."""
+        chunk: list[bytes] = []
+        size = 0
+        for index in sorted(range(1, len(self)), key=lambda i: (self._groups[i], i)):
+            start, end = self._ends[index], self._ends[index + 1]
+            self._scratch.seek(start)
+            chunk.append(self._scratch.read(end - start))
+            size += end - start
+            if len(chunk) == CHUNK_LINES or size >= CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+
+def _refusal(batch: Batch, line: Refused) -> Result:
+    entry = {
+        "id": f"batch_req_{batch.id.removeprefix('batch_')}-{line.number}",
+        "custom_id": line.custom_id,
+        "response": None,
+        "error": _said(line),
+    }
+    return Result(line.number, failed=True, entry=entry)
+
+
+def _said(line: Refused) -> dict[str, Any]:
+    problem = line.problem
+    field = None if problem.field is None else _clipped(problem.field)
+    return {"code": problem.code, "line": line.number, "message": _clipped(str(problem)), "param": field}
+
+
+def _clipped(text: str) -> str:
+    """A name that a line made up may be as long as the line."""
+    return text if len(text) <= SAID_CHARS else text[:SAID_CHARS] + "..."
+
+
+def _unread(how: Ending) -> dict[str, Any]:
+    message = "its file was not read to the end: lines that are in none of its files were never sent"
+    return {"code": CODES[how], "line": None, "message": message, "param": None}

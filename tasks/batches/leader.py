@@ -1,0 +1,264 @@
+"""Works on batches: one io worker leads, the others stand by, and take over when it falls silent.
+
+Each round looks at all that is to be done in one call, then sends, collects, and starts what takes longer
+(reading a file, writing the output) on threads of its own, where owners take turns. Where the file store is
+slow, a round does less. Whatever is stopped in the middle is done again by the next leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+import redis
+from prometheus_client import Histogram
+
+from tasks.base.errors import BatchRefused, FileStoreUnavailable, LeadLost, ObjectMissing, StoreUnavailable
+from tasks.base.settings import Settings
+from tasks.base.telemetry.metrics import REGISTRY
+from tasks.batches.collector import Collector
+from tasks.batches.cooldown import Patience
+from tasks.batches.dispatcher import Dispatcher, room_for
+from tasks.batches.fair_share import in_turns
+from tasks.batches.finalizer import Finaliser
+from tasks.batches.ingest import Ingest
+from tasks.batches.interactive_rooms import InteractiveRooms
+from tasks.batches.segments import remove_all
+from tasks.batches.store import Active, BatchStore
+from tasks.batches.time_slicing import Steps, Turns
+from tasks.broker.publisher import Publisher
+from tasks.files.manager import FileKeeper
+from tasks.records.batch import Ending
+from tasks.store.jobs import JobStore
+from tasks.store.workers import Registry, WorkerInfo
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.05  # shortest time between two rounds: a round costs the machine a few milliseconds
+IDLE_S = 0.5  # longest, when nothing wakes it
+STANDBY_S = 1.0  # between two tries to take the lead
+WORKERS_AGE_S = 2.0
+RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
+LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
+FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and to write no further part
+RETRY_S = 2.0  # after a store was away, or a batch met an error
+CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
+INTERNAL = "an internal error, which the io worker's log describes"
+ROUND_SECONDS = Histogram(
+    "medusaq_batch_round_seconds",
+    "One round over all batches by the leading io worker",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
+    registry=REGISTRY,
+)
+
+
+class BatchDriver:
+    """start() and stop() belong to the io worker's life."""
+
+    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileKeeper) -> None:
+        self._store = store
+        self._files = files = keeper.objects
+        self._patience = Patience(RETRY_S)
+        self._token = uuid.uuid4().hex
+        self._batches = BatchStore(store.db)
+        self._registry = Registry(store.db, settings.worker_ttl_s)
+        self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
+        self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
+        self._rooms = InteractiveRooms()
+        self._collector = Collector(self._batches, files, self._token)
+        self._ingest = Ingest(files, self._batches, settings, self._token)
+        self._finaliser = Finaliser(keeper, self._batches, self._token)
+        self._turns = Turns(self._attempt)
+        self._seen: set[str] = set()  # batches that were active in the last round,
+        self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
+        self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
+        self._pubsub: redis.client.PubSub | None = None
+        self._stopping = threading.Event()
+        self._left_over = False  # the last round ended before it was through
+        self._round_began = float("-inf")  # on the monotonic clock
+        self._running = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._loop, "batches"), (self._keep_lead, "lead"))
+        ]
+
+    def start(self) -> None:
+        for thread in self._running:
+            thread.start()
+
+    def stop(self) -> None:
+        """End once the current round has done with the batch it is at, and let another lead."""
+        self._stopping.set()
+        for thread in self._running:
+            if thread.is_alive():
+                thread.join()
+        self._turns.stop()
+        self._resign()
+
+    def _resign(self) -> None:
+        try:
+            self._batches.resign(self._token)
+        except StoreUnavailable as error:
+            log.warning("the lead runs out by itself: %s", error)
+
+    # The loop
+
+    def _loop(self) -> None:
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            self._round_began = time.monotonic()
+            try:
+                leads = self.round()
+                pause = STANDBY_S if not leads else 0.0 if self._left_over else self._wait_for_work()
+            except LeadLost as error:
+                log.warning("batches: %s", error)
+                pause = STANDBY_S
+            except StoreUnavailable as error:
+                log.warning("batches wait: %s", error)
+                pause = RETRY_S
+            except Exception:
+                log.exception("a round over the batches failed: another io worker may lead")
+                self._resign()
+                pause = RETRY_S
+
+    def _keep_lead(self) -> None:
+        """While a round takes long, as with a slow file store, but not for ever."""
+        while not self._stopping.wait(RENEW_S):
+            if time.monotonic() - self._round_began > LONGEST_ROUND_S:
+                continue
+            try:
+                self._batches.renew(self._token)
+            except (LeadLost, StoreUnavailable) as error:
+                log.debug("batches: %s", error)
+
+    def _wait_for_work(self) -> float:
+        """Until something wakes us, at most IDLE_S; then the rest of ROUND_S."""
+        began = time.monotonic()
+        try:
+            self._wakes().get_message(timeout=IDLE_S)
+            while self._wakes().get_message(timeout=0):
+                pass
+        except redis.RedisError as error:
+            log.debug("batches: %s", error)
+            self._pubsub = None
+            return IDLE_S
+        return max(0.0, ROUND_S - (time.monotonic() - began))
+
+    def _wakes(self) -> redis.client.PubSub:
+        if self._pubsub is None:
+            self._pubsub = self._store.db.redis.pubsub(ignore_subscribe_messages=True)
+            self._pubsub.subscribe(f"{self._store.db.prefix}wake")
+        return self._pubsub
+
+    def round(self) -> bool:
+        """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
+        began = time.monotonic()
+        workers = self._live()
+        room = partial(self._room, workers)
+        work = self._batches.lead(self._token, room(""), self._rooms.set(workers))
+        if work is None:
+            return False
+        self._dispatcher.send_interactive(work, self._rooms)
+        for active in work.active:
+            self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
+        self._dispatcher.send(work, room, FILES_S)
+        until = time.monotonic() + FILES_S
+        self._left_over = False
+        for active in in_turns(sorted(work.active, key=self._last_turn), lambda a: a.batch.owner):
+            if self._stopping.is_set():
+                break
+            self._patience.attempt(active.batch.id, partial(self._advance, active, work.now))
+            self._advanced[active.batch.id] = time.monotonic()
+            if time.monotonic() > until:
+                self._left_over = True
+                break
+        for batch_id in work.cleanup:
+            self._begin(f"cleaning up after {batch_id}", CLEANING, self._remove_left(batch_id))
+        self._forget({active.batch.id for active in work.active})
+        ROUND_SECONDS.observe(time.monotonic() - began)
+        return True
+
+    def _room(self, workers: list[WorkerInfo], lane: str) -> int:
+        """For bulk jobs of a lane: the one without a name is open to every worker."""
+        able = [worker for worker in workers if lane in ("", worker.model)]
+        return room_for(able)
+
+    def _end_early(self, active: Active, now: float) -> None:
+        batch = active.batch
+        if not batch.ending and batch.expires_at <= now:
+            self._batches.end(batch.id, Ending.EXPIRED)
+        if batch.ending is Ending.CANCELLED and batch.id not in self._cancelled:
+            for job_id in self._batches.live_jobs(batch.id):
+                self._store.cancel(job_id)
+            self._cancelled.add(batch.id)
+
+    def _last_turn(self, active: Active) -> float:
+        return self._advanced.get(active.batch.id, float("-inf"))
+
+    def _advance(self, active: Active, now: float) -> None:
+        batch = active.batch
+        collected = self._collector.collect(active, now)
+        if not batch.validated:
+            self._begin(f"reading of {batch.id}", batch.owner, self._read(batch.id))
+        elif batch.all_sent and not active.live and collected == active.ended:
+            over = bool(batch.ending) or batch.expires_at <= now
+            self._begin(f"finalising of {batch.id}", batch.owner, self._finalise(batch.id, over=over))
+
+    def _forget(self, active: set[str]) -> None:
+        for gone in self._seen - active:
+            self._cancelled.discard(gone)
+            self._advanced.pop(gone, None)
+            self._collector.forget(gone)
+        self._seen = active
+
+    # What takes longer
+
+    def _begin(self, what: str, owner: str, steps: Steps) -> None:
+        if not self._patience.rests(what):
+            self._turns.begin(what, owner, steps)
+
+    def _attempt(self, what: str, work: Callable[[], bool]) -> bool | None:
+        try:
+            return self._patience.attempt(what, work)
+        except (LeadLost, StoreUnavailable) as error:
+            log.warning("%s waits: %s", what, error)
+            return None
+
+    def _read(self, batch_id: str) -> Steps:
+        try:
+            yield from self._ingest.run(batch_id)
+            return
+        except (LeadLost, StoreUnavailable, FileStoreUnavailable):
+            raise
+        except BatchRefused as error:
+            log.info("%s: %s", batch_id, error)
+            code, message = error.code, str(error)
+        except ObjectMissing as error:
+            code, message = "file_not_found", str(error)
+        except Exception:
+            log.exception("%s cannot be read", batch_id)
+            code, message = "internal_error", INTERNAL
+        self._batches.fail(self._token, batch_id, code, message)
+
+    def _finalise(self, batch_id: str, *, over: bool) -> Steps:
+        """over: its time has passed, or it was cancelled. Before that, what is missing may come back."""
+        try:
+            yield from self._finaliser.run(batch_id)
+        except ObjectMissing as error:
+            if not over:
+                raise
+            self._batches.fail(self._token, batch_id, "object_missing", str(error))
+
+    def _remove_left(self, batch_id: str) -> Steps:
+        yield from remove_all(self._files, batch_id)
+        self._batches.cleaned(batch_id)
+
+    def _live(self) -> list[WorkerInfo]:
+        at, seen = self._workers
+        if not seen or time.monotonic() - at > WORKERS_AGE_S:  # the first worker is seen at once
+            seen = self._registry.live()
+            self._workers = time.monotonic(), seen
+        return seen

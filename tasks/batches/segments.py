@@ -1,0 +1,145 @@
+"""What a batch keeps in the file store while it runs: chunks of lines to send, and parts of results.
+
+batches/ID/chunks/000000   valid lines in the order of sending, JSON each; the first holds the first line
+batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
+                           batch's record counts, any other is what a late leader wrote
+batches/ID/parts/invalid, parts/unsent     of lines that were refused, or never sent
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tasks.batches.store import Line
+from tasks.files.base import FileStore, translated
+
+INVALID, UNSENT = "invalid", "unsent"
+FAN_IN = 64  # parts read at once: each is an open file or connection
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one line came to: an entry of the output file, or of the error file."""
+
+    line: int
+    failed: bool
+    entry: dict[str, Any]
+
+
+def _folder(batch_id: str) -> str:
+    return f"batches/{batch_id}"
+
+
+def chunk_name(batch_id: str, number: int) -> str:
+    return f"{_folder(batch_id)}/chunks/{number:06d}"
+
+
+def part_name(batch_id: str, part: str) -> str:
+    return f"{_folder(batch_id)}/parts/{part}"
+
+
+def new_part(number: int) -> str:
+    """A name that nobody else writes to: a part that counts can never change."""
+    return f"{number:06d}-{uuid.uuid4().hex}"
+
+
+def dump(value: object) -> bytes:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def write_chunk(files: FileStore, batch_id: str, number: int, lines: Iterable[bytes]) -> None:
+    """lines: as of dump_line. Raises FileStoreUnavailable."""
+    with files.open_new(chunk_name(batch_id, number)) as chunk:
+        for line in lines:
+            chunk.write(line)
+
+
+def dump_line(line: Line) -> bytes:
+    return dump([line.number, line.custom_id, line.model, line.request, line.preview])
+
+
+def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
+    """All lines of a chunk."""
+    with files.open(chunk_name(batch_id, number)) as chunk:
+        return [Line(*json.loads(line)) for line in chunk]
+
+
+def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Result]) -> None:
+    """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
+    with files.open_new(part_name(batch_id, part)) as out:
+        for result in sorted(results, key=lambda r: r.line):
+            out.write(dump_result(result))
+
+
+def dump_result(result: Result) -> bytes:
+    """As it stands in a part."""
+    return dump([result.line, result.failed, result.entry])
+
+
+def merged(
+    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+) -> Iterator[Result]:
+    """All results so far in the order of their lines, in bounded memory; parts: those that count.
+
+    Raises ObjectMissing unless missing_ok.
+    """
+    for result in merging(files, batch_id, parts, missing_ok=missing_ok):
+        if result is not None:
+            yield result
+
+
+def merging(
+    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+) -> Iterator[Result | None]:
+    """The same in short steps: None after one that gave no result yet."""
+    present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
+    names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
+    names += [part_name(batch_id, part) for part in parts if part in present or not missing_ok]
+    with (
+        translated("temporary files"),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as opened,
+    ):
+        streams: list[IO[bytes]] = []
+        for start in range(0, len(names), FAN_IN):
+            group: list[IO[bytes]] = []
+            for name in names[start : start + FAN_IN]:
+                group.append(opened.enter_context(files.open(name)))
+            if len(names) > FAN_IN:
+                path = Path(folder, str(start))
+                for _ in _merge_into(path, group):
+                    yield None
+                group = [opened.enter_context(path.open("rb"))]
+            streams += group
+        for line, failed, entry in _merge(streams):
+            yield Result(line, failed, entry)
+
+
+def _merge(streams: Sequence[IO[bytes]]) -> Iterator[Any]:
+    return heapq.merge(*(map(json.loads, stream) for stream in streams), key=lambda item: item[0])
+
+
+def _merge_into(path: Path, streams: Sequence[IO[bytes]]) -> Iterator[None]:
+    """Step by step; closes the streams in the end."""
+    with path.open("wb") as out:
+        for item in _merge(streams):
+            out.write(dump(item))
+            yield
+    for stream in streams:
+        stream.close()
+
+
+def remove_all(files: FileStore, batch_id: str) -> Iterator[None]:
+    """What only a batch under way needs, step by step."""
+    for name in files.list(_folder(batch_id)):
+        files.delete(name, missing_ok=True)
+        yield

@@ -1,0 +1,442 @@
+"""The batch store: every change of a batch is one Lua script, beside those of jobs.
+
+Scripts that take a leader's token do nothing once another leads. Every method raises StoreUnavailable
+when Redis does not answer in time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
+from tasks.records.api_key import DEFAULT_MAX_FILES
+from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
+from tasks.records.claim import Unsent
+from tasks.records.job import Priority
+from tasks.store.database import Database
+from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
+from tasks.store.scripts import answering, pairs
+
+Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
+
+MOST_CLEANUPS = 4  # looked at in one round
+# The fields of a batch that a round needs: many rounds a second read those of all active batches.
+WORKED_ON = (
+    "id",
+    "seq",
+    "owner",
+    "status",
+    "endpoint",
+    "input_file_id",
+    "priority",
+    "created_at",
+    "expires_at",
+    "chunks",
+    "chunk",
+    "place",
+    "validated",
+    "ending",
+    "model",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A valid line, ready to be sent: what its job is made of."""
+
+    number: int  # in the file, from 1
+    custom_id: str
+    model: str
+    request: str  # JSON
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected.
+
+    batch: with what WORKED_ON names, and nothing else.
+    """
+
+    batch: Batch
+    live: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
+
+    cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
+    spent: those whose tokens of today are. known: models that have a lane. sent and waiting: outstanding and
+    held interactive jobs; the rest is of bulk ones.
+    """
+
+    now: float
+    outstanding: Lanes
+    held: Lanes
+    active: list[Active]
+    cleanup: list[str]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    spent: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    sent: Lanes = field(default_factory=dict)
+    waiting: Lanes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """The end of one line's job."""
+
+    job_id: str
+    line: int
+    custom_id: str
+    status: str
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    record: dict[str, Any]  # what an answer is made of, by the names of a job's record
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Ends for the part of this number; taken: how many, with those whose record is gone."""
+
+    number: int
+    taken: int
+    jobs: list[EndedJob]
+
+
+class BatchStore:
+    """Kept in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._settings = database.settings
+        self._scripts = database.scripts
+        self._run = database.scripts.run
+        self._redis = database.redis
+        self.prefix = database.prefix
+        self._led: dict[str, Batch] = {}  # the last round's, by their JSON: most of them stay as they are
+        self._ttl_ms = database.ttl_ms
+
+    # For the gateway
+
+    def create(self, new: NewBatch) -> Batch:
+        """Store a batch to validate, or give the earlier one of the idempotency key.
+
+        Raises IdempotencyConflict, LimitReached, FilesLimit and FileNotFound. Safe to repeat with the same
+        NewBatch.
+        """
+        fields: dict[str, str | int] = {
+            "endpoint": new.endpoint,
+            "priority": new.priority,
+            "metadata": json.dumps(dict(new.metadata), ensure_ascii=False),
+            "output_expires_s": "" if new.output_expires_s is None else new.output_expires_s,
+            "retry_of": new.retry_of or "",
+            "dry_run": int(new.dry_run),
+            "webhook": "" if new.webhook is None else new.webhook.stored(),
+            "default_model": new.default_model,
+            "choose_from": json.dumps(new.choose_from),
+        }
+        arguments = {
+            "id": new.id,
+            "expires_at_ms": None if new.deadline is None else round(new.deadline * 1000),
+            "expires_in_ms": WINDOW_S * 1000,
+            "idempotency_key": new.idempotency_key or "",
+            "body_hash": new.body_hash,
+            "idempotency_ttl_ms": IDEMPOTENCY_TTL_MS,
+            "input_file_id": new.input_file_id,
+            "owner": new.owner,
+            "max_files": DEFAULT_MAX_FILES,
+            "max_files_bytes": self._settings.max_files_bytes,
+            "max_stored_bytes": self._settings.max_stored_bytes,
+        }
+        further = (value for pair in fields.items() for value in pair)
+        answer, record = self._run("batches/create", arguments, *further)
+        if answer == "conflict":
+            raise IdempotencyConflict(record)
+        if answer == "files":
+            raise files_full(record)
+        if answer in FULL:
+            raise full(answer, record)
+        if answer == "no_file":
+            raise FileNotFound(record)
+        return self._now(pairs(record))
+
+    def earlier(self, key: str | None, body_hash: str) -> Batch | None:
+        """The batch that came with this idempotency key; raises IdempotencyConflict for another body's."""
+        record = earlier(self._scripts, "batch", key, body_hash)
+        return self._now(record) if record else None
+
+    def _now(self, record: Mapping[str, str]) -> Batch:
+        """The batch of a record that was just read, with what belongs to it unless it is gone by now."""
+        batch = Batch.from_hash(record)
+        with suppress(BatchNotFound):
+            return self.get(batch.id)
+        return batch
+
+    def led(self) -> bool:
+        """Whether some io worker works on batches."""
+        with answering():
+            return bool(self._redis.exists(f"{self.prefix}leader"))
+
+    def get(self, batch_id: str, owner: str | None = None) -> Batch:
+        """The record, with why lines failed and what is collected; raises BatchNotFound."""
+        key = f"{self.prefix}batch:{batch_id}"
+        with answering(), self._redis.pipeline() as pipe:
+            record, codes, parts = (
+                pipe.hgetall(key).hgetall(f"{key}:codes").lrange(f"{key}:parts", 0, -1).execute()
+            )
+        if not record or owner not in (None, record["owner"]):
+            raise BatchNotFound(batch_id)
+        return Batch.from_hash(record, codes, parts)
+
+    def page(
+        self, limit: int, after: str | None = None, owner: str | None = None
+    ) -> tuple[list[Batch], bool]:
+        """Newest first, beginning below the batch `after`, and whether there are more.
+
+        Raises BatchNotFound for an unknown `after`.
+        """
+        below = "+inf"
+        index = f"{self.prefix}batches" if owner is None else f"{self.prefix}owner:{owner}:batches"
+        with answering():
+            if after is not None:
+                seq = self._redis.zscore(index, after)
+                if seq is None:
+                    raise BatchNotFound(after)
+                below = f"({seq:.0f}"
+            ids = self._redis.zrevrangebyscore(index, below, "-inf", start=0, num=limit + 1)
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in ids[:limit]:
+                pipe.hgetall(f"{self.prefix}batch:{batch_id}")
+                pipe.hgetall(f"{self.prefix}batch:{batch_id}:codes")
+            answers = pipe.execute()
+        # A batch that was dropped between the two calls has an empty hash.
+        found = zip(answers[::2], answers[1::2], strict=True)
+        return [Batch.from_hash(record, codes) for record, codes in found if record], len(ids) > limit
+
+    def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
+        """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
+        if not self._run("batches/stop", batch_id, how.value, owner):
+            raise BatchNotFound(batch_id)
+        return self.get(batch_id)
+
+    def delete(self, batch_id: str, owner: str | None = None) -> bool:
+        """Drop an ended batch; its files stay. False: it has not ended. Raises BatchNotFound."""
+        answer = self._run("batches/delete", batch_id, owner)
+        if answer == "unknown":
+            raise BatchNotFound(batch_id)
+        return bool(answer == "deleted")
+
+    # For the one who leads
+
+    def lead(self, token: str, room: int, interactive: Mapping[str, int] | None = None) -> Work | None:
+        """Take or keep the lead, with room for so many bulk jobs; None while another leads.
+
+        interactive: room for interactive jobs, by lane, "" for lanes without one; None: they are not held.
+        """
+        rooms = json.dumps(interactive or {})
+        answer = self._run("leader/lead", token, room, rooms, MOST_CLEANUPS, *WORKED_ON)
+        if not answer[0]:
+            return None
+        found = pairs(answer[1:])
+        self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in found["active"]}
+        return Work(
+            int(found["now"]) / 1000,
+            _by_lane(found["outstanding"]),
+            _by_lane(found["held"]),
+            [Active(self._led[text], live, ended) for text, live, ended in found["active"]],
+            found["cleanup"],
+            {owner: float(weight) for owner, weight, _ in found["keys"]},
+            frozenset(owner for owner, _, spent in found["keys"] if spent),
+            frozenset(found["known"]),
+            _by_lane(found["interactive_outstanding"]),
+            _by_lane(found["interactive_held"]),
+        )
+
+    def renew(self, token: str) -> None:
+        """Say that the leader lives, however long its round takes. Raises LeadLost."""
+        _check(self._run("leader/renew", token))
+
+    def resign(self, token: str) -> None:
+        """Let another lead at once."""
+        self._run("leader/resign", token)
+
+    def release(
+        self, token: str, shares: Mapping[str, int], lane: str = "", priority: Priority = Priority.BULK
+    ) -> list[Unsent]:
+        """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
+        accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
+        status, *flat = self._run(
+            "queues/release_deferred", token, priority.value, *(value for pair in accounts for value in pair)
+        )
+        _check(status)
+        each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        return [Unsent(job_id, priority, shown, of) for job_id, shown, of in each]
+
+    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
+        """While a file is read: so many chunks can be sent, so many lines were seen.
+
+        Gives what has ended the batch meanwhile. Raises LeadLost.
+        """
+        status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
+        _check(status)
+        return Ending(ending)
+
+    def validated(
+        self,
+        token: str,
+        batch_id: str,
+        *,
+        chunks: int,
+        lines: int,
+        invalid: Mapping[str, int],
+        errors: Sequence[Mapping[str, Any]],
+        model: str | None,
+    ) -> None:
+        """The whole file is read; invalid: codes and how many lines have each. Raises LeadLost."""
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "chunks": chunks,
+            "lines": lines,
+            "invalid": sum(invalid.values()),
+            "model": model or "",
+            "codes": dict(invalid),
+        }
+        _check(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
+
+    def fill(
+        self,
+        token: str,
+        batch: Batch,
+        after: tuple[int, int],
+        jobs: Sequence[tuple[str, Line]],
+        lane: str = "",
+    ) -> bool:
+        """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
+        is nothing to send any more, or somebody sent these already. Raises LeadLost.
+        """
+        lines = [
+            {
+                "job_id": job_id,
+                "number": line.number,
+                "custom_id": line.custom_id,
+                "model": line.model,
+                "preview": line.preview,
+                "max_tokens": json.loads(line.request).get("max_tokens", 0),
+            }
+            for job_id, line in jobs
+        ]
+        arguments = {
+            "token": token,
+            "id": batch.id,
+            "chunk": batch.chunk,
+            "offset": batch.place,
+            "next_chunk": after[0],
+            "next_offset": after[1],
+            "lane": lane,
+            "lines": lines,
+        }
+        status = self._run("batches/enqueue_lines", arguments, *(line.request for _, line in jobs))
+        _check(status)
+        return bool(status == "ok")
+
+    def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
+        """The oldest ends that are in no part yet. Raises LeadLost."""
+        status, *rest = self._run("batches/next_results", token, batch_id, most)
+        _check(status)
+        number, *records = rest
+        return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
+
+    def collected(
+        self,
+        token: str,
+        batch_id: str,
+        number: int,
+        part: str,
+        taken: int,
+        tokens: Sequence[int],
+        codes: Mapping[str, int],
+    ) -> bool:
+        """The part of this number is durable, under this name; tokens: input, cached, output.
+
+        False where a part of this number was counted before. Raises LeadLost.
+        """
+        input_tokens, cached_tokens, output_tokens = tokens
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "number": number,
+            "name": part,
+            "results": taken,
+            "input_tokens": input_tokens,
+            "cached_tokens": cached_tokens,
+            "output_tokens": output_tokens,
+            "codes": dict(codes),
+        }
+        status = self._run("batches/segment_stored", arguments)
+        _check(status)
+        return bool(status == "ok")
+
+    def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
+        """All results are in parts, and these lines were never sent. Raises LeadLost."""
+        _check(self._run("batches/finalizing", token, batch_id, unsent, code))
+
+    def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
+        """It cannot be run, or its results cannot be had. Raises LeadLost."""
+        error = {"code": code, "line": None, "message": message, "param": None}
+        self.finish(token, batch_id, "failed", errors=json.dumps([error], ensure_ascii=False))
+
+    def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
+        """Write its end. Raises LeadLost."""
+        flat = (value for pair in fields.items() for value in pair)
+        _check(self._run("batches/finish", token, batch_id, self._ttl_ms, status, *flat))
+
+    def cleaned(self, batch_id: str) -> None:
+        """Nothing of it is in the file store any more but its output files."""
+        with answering():
+            self._redis.srem(f"{self.prefix}batches:cleanup", batch_id)
+
+    def live_jobs(self, batch_id: str) -> list[str]:
+        """Ids of its jobs that have not ended."""
+        with answering():
+            return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live"))
+
+
+def _worked_on(text: str) -> Batch:
+    fields = zip(WORKED_ON, json.loads(text), strict=True)
+    return Batch.from_hash({name: value for name, value in fields if value is not False})
+
+
+def _by_lane(accounts: Sequence[str]) -> Lanes:
+    """From OWNER or OWNER@LANE and a number, each."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, count in pairs(accounts).items():
+        owner, _, lane = name.partition("@")
+        counts[lane][owner] = int(count)
+    return counts
+
+
+def _check(status: str) -> None:
+    if status == "lost":
+        raise LeadLost
+
+
+def _ended(values: Sequence[str]) -> EndedJob:
+    job_id, line, custom_id, status, dumped, error, model, created_at, request = values
+    result = json.loads(dumped) if dumped else None
+    record = {
+        "id": job_id,
+        "created_at": float(created_at) / 1000,
+        "model": model or None,
+        "request": json.loads(request),
+        "result": result,
+    }
+    failure = json.loads(error) if error else None
+    return EndedJob(job_id, int(line), custom_id, status, result, failure, record)

@@ -1,0 +1,219 @@
+"""The batch record as the rest of the code sees it: frozen, from the Redis hash, shown in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tasks.records import ids
+from tasks.records.webhook import Webhook
+
+MAX_PRIORITY = 100
+WINDOW_S = 24 * 3600  # "24h", the one completion window of the original
+TOP_CODES = 5  # reasons for failures shown on a batch
+TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+
+
+class BatchStatus(StrEnum):
+    """Where a batch is in its life, by OpenAI's names."""
+
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+
+
+class Ending(StrEnum):
+    """Why a batch ends before all its lines ran."""
+
+    NONE = ""
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+def new_batch_id() -> str:
+    """A fresh random batch id."""
+    return ids.BATCH.new()
+
+
+def line_job_id(batch_id: str, line: int) -> str:
+    """The job of a line: a function of both, so that sending it again cannot make two."""
+    return f"job_{batch_id.removeprefix('batch_')}-{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What a submission fixes.
+
+    deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
+    first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the
+    file is validated and nothing is sent. default_model and choose_from: as in LineDecoder.
+    """
+
+    endpoint: str
+    input_file_id: str
+    id: str = field(default_factory=new_batch_id)
+    owner: str = ""
+    deadline: float | None = None
+    priority: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    output_expires_s: int | None = None
+    retry_of: str | None = None
+    dry_run: bool = False
+    webhook: Webhook | None = None
+    idempotency_key: str | None = None
+    body_hash: str = ""
+    default_model: str = ""
+    choose_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record. Times are Unix seconds.
+
+    (chunk, place): the next line to send; chunks: how many chunks of lines are ready. codes: why lines
+    failed, and how many; parts: names of those that hold collected results. Lists have no parts, a round of
+    work has neither.
+    """
+
+    id: str
+    seq: int
+    owner: str
+    status: BatchStatus
+    endpoint: str
+    input_file_id: str
+    model: str | None
+    priority: int
+    created_at: float
+    expires_at: float
+    times: Mapping[str, float]
+    total: int
+    completed: int
+    failed: int
+    metadata: dict[str, str]
+    errors: list[dict[str, Any]]
+    output_file_id: str | None
+    error_file_id: str | None
+    output_expires_s: int | None
+    retry_of: str | None
+    dry_run: bool
+    webhook: Webhook | None
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    chunks: int
+    chunk: int
+    place: int
+    validated: bool
+    ending: Ending
+    codes: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    default_model: str = ""
+    choose_from: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def sendable(self) -> bool:
+        """Whether lines are ready to be sent, as far as is known."""
+        return not self.ending and self.chunk < self.chunks
+
+    @property
+    def all_sent(self) -> bool:
+        return self.validated and (bool(self.ending) or self.chunk >= self.chunks)
+
+    @classmethod
+    def from_hash(
+        cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None, parts: Sequence[str] = ()
+    ) -> Batch:
+        """From the Redis hash, where absent and empty both mean none."""
+        number = {name: int(fields.get(name) or 0) for name in NUMBERS}
+        stamps = {name: fields.get(f"{name}_at") for name in TIMES}
+        expires = fields.get("output_expires_s")
+        return cls(
+            id=fields["id"],
+            owner=fields["owner"],
+            status=BatchStatus(fields["status"]),
+            endpoint=fields["endpoint"],
+            input_file_id=fields["input_file_id"],
+            model=fields.get("model") or None,
+            created_at=float(fields["created_at"]) / 1000,
+            expires_at=float(fields["expires_at"]) / 1000,
+            times={name: float(stamp) / 1000 for name, stamp in stamps.items() if stamp},
+            metadata=json.loads(fields.get("metadata") or "{}"),
+            errors=json.loads(fields.get("errors") or "[]"),
+            output_file_id=fields.get("output_file_id") or None,
+            error_file_id=fields.get("error_file_id") or None,
+            output_expires_s=int(expires) if expires else None,
+            retry_of=fields.get("retry_of") or None,
+            dry_run=fields.get("dry_run") == "1",
+            webhook=Webhook.from_stored(fields["webhook"]) if fields.get("webhook") else None,
+            validated=fields.get("validated") == "1",
+            ending=Ending(fields.get("ending", "")),
+            codes={code: int(count) for code, count in (codes or {}).items()},
+            parts=tuple(parts),
+            default_model=fields.get("default_model", ""),
+            choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
+            **number,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as HTTP shows it: OpenAI's fields, then ours."""
+        times = {f"{name}_at": int(self.times[name]) if name in self.times else None for name in TIMES}
+        top = sorted(self.codes.items(), key=lambda item: (-item[1], item[0]))[:TOP_CODES]
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": {"object": "list", "data": self.errors} if self.errors else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": "24h",
+            "status": self.status.value,
+            "output_file_id": self.output_file_id,
+            "error_file_id": self.error_file_id,
+            "created_at": int(self.created_at),
+            "expires_at": int(self.expires_at),
+            **times,
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": {
+                "input_tokens": self.input_tokens,
+                "input_tokens_details": {"cached_tokens": self.cached_tokens},
+                "output_tokens": self.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": self.input_tokens + self.output_tokens,
+            },
+            "metadata": self.metadata,
+            "priority": self.priority,
+            "retry_of": self.retry_of,
+            "dry_run": self.dry_run,
+            "webhook": None if self.webhook is None else self.webhook.to_json(),
+            "top_errors": [{"code": code, "count": count} for code, count in top],
+        }
+
+
+NUMBERS = (
+    "seq",
+    "priority",
+    "total",
+    "completed",
+    "failed",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "chunks",
+    "chunk",
+    "place",
+)

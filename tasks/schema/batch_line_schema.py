@@ -1,0 +1,68 @@
+"""The JSON Schema of a line of a batch file: what a job takes, under OpenAI's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.schema.job_request import JobRequest
+from tasks.schema.openai_requests import MAX_CUSTOM_ID, OF_THE_BATCH
+
+NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # or spelt otherwise there
+REF = "#/$defs/{model}"
+
+
+def line_schema() -> dict[str, Any]:
+    """Draft 2020-12. What it accepts is valid, but for a custom_id or a model that other lines contradict."""
+    job = JobRequest.model_json_schema(ref_template=REF)
+    own = {name: field for name, field in job["properties"].items() if name not in OF_THE_BATCH}
+    fields = {name: field for name, field in own.items() if name not in NOT_OPENAIS}
+    chat = {
+        **fields,
+        "messages": own["messages"],
+        "max_completion_tokens": fields["max_tokens"],
+        "logprobs": {"type": ["boolean", "null"]},
+        "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+    }
+    text = {"type": "string", "minLength": 1}
+    completion = {
+        **fields,
+        "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 1}]},
+        "logprobs": own["logprobs"],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of a batch file",
+        "type": "object",
+        "required": ["custom_id", "method", "url", "body"],
+        "additionalProperties": False,
+        "properties": {
+            "custom_id": {"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID},
+            "method": {"const": "POST"},
+            "url": {"enum": list(ENDPOINTS)},
+            "body": {"type": "object"},
+        },
+        "oneOf": [
+            _body(CHAT, chat, "messages"),
+            _body(COMPLETIONS, completion, "prompt"),
+            _own_body(own),
+        ],
+        "$defs": job.get("$defs", {}),
+    }
+
+
+def _body(url: str, properties: dict[str, Any], required: str) -> dict[str, Any]:
+    body = {"type": "object", "required": [required], "properties": properties}
+    return {"properties": {"url": {"const": url}, "body": body}}
+
+
+def _own_body(properties: dict[str, Any]) -> dict[str, Any]:
+    raw = {"required": ["raw"], "properties": {"raw": {"const": True}}}
+    body = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "oneOf": [{"required": ["messages"], "not": raw}, {"required": ["prompt"]}],
+        "not": {**raw, "required": ["raw", "tools"]},  # raw text has no place for them
+    }
+    return {"properties": {"url": {"const": JOBS}, "body": body}}

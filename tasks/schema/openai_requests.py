@@ -1,0 +1,240 @@
+"""OpenAI's request bodies, chat and completion, turned into job fields.
+
+One reader for the online endpoints, batch files and the command. Fields that only ask for what we do anyway
+are dropped, those we cannot obey are a Problem each. What is wrong with the rest is for the schema of a job
+to say (job_request.py), whose fields have the same names. The way back is openai_responses.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.schema.job_request import MAX_MESSAGES, MOST_FINDINGS, SEED_LIMIT, UNKNOWN_FIELD, Problem
+
+KEYS = ("custom_id", "method", "url", "body")
+MAX_CUSTOM_ID = 512  # characters, as OpenAI's
+OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch has for all its lines
+
+# Nothing in an answer depends on them: names for their accounts, for their caches, hints about speed.
+IGNORED = frozenset(
+    {
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "user",
+        "verbosity",
+    }
+)
+# They say what we do anyway, with the only value that does. The online endpoints take n and stream out first.
+ONLY_VALUE: Mapping[str, tuple[object, str]] = {
+    "n": (1, "only 1 answer a line is possible: send a line for each"),
+    "best_of": (1, "only 1 is possible"),
+    "stream": (False, "nothing can be streamed from a batch"),
+    "echo": (False, "the prompt cannot be echoed"),
+    "suffix": ("", "text cannot be inserted before a suffix"),
+    "modalities": (["text"], "only text can be answered"),
+}
+REFUSED: Mapping[str, str] = {
+    "audio": "sound cannot be answered",
+    "function_call": "is obsolete: use tool_choice",
+    "functions": "is obsolete: use tools",
+    "moderation": "is not supported",
+    "web_search_options": "the web cannot be searched",
+}
+# Of an assistant's message as OpenAI's client gives it back; function_call is refused when it is not null.
+IGNORED_IN_MESSAGES = frozenset({"annotations", "refusal"})
+REFUSED_IN_MESSAGES: Mapping[str, str] = {
+    "audio": "only text is supported",
+    "function_call": "is obsolete: use tool_calls",
+}
+FILLER = "-"  # in the place of what was refused, so that the schema does not refuse it again
+# Job field: what chats call it. The engine calls every input a prompt.
+RENAMED = {"max_tokens": "max_completion_tokens", "logprobs": "top_logprobs", "prompt": "messages"}
+
+
+def is_batch_line(value: Mapping[str, Any]) -> bool:
+    return any(key in value for key in ("body", "url", "method"))
+
+
+def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The job fields of a batch line, and what is wrong with it apart from those fields themselves."""
+    problems = [Problem("there is no such field", key, UNKNOWN_FIELD) for key in value if key not in KEYS]
+    if value.get("custom_id") is None:
+        problems.append(Problem("missing", "custom_id"))
+    if value.get("method") != "POST":
+        problems.append(Problem('must be "POST"', "method"))
+    url, body = value.get("url"), value.get("body")
+    known = isinstance(url, str) and url in ENDPOINTS
+    if not known:
+        *some, last = ENDPOINTS
+        problems.append(Problem(f"must be {', '.join(some)} or {last}", "url", "url_mismatch"))
+    if not isinstance(body, dict):
+        problems.append(Problem("must be a JSON object" if "body" in value else "missing", "body"))
+    elif known:
+        if url == JOBS:
+            fields, found = own_fields(body)
+        else:
+            fields, found = body_fields(str(url), body)
+            found += _not_of_a_line(fields)
+        problems += [replace(problem, field=f"body.{problem.field}") for problem in found]
+        return fields, problems
+    return {}, problems
+
+
+def own_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The job fields of a body sent to JOBS as a line; null is as good as absent, in messages too."""
+    given = _given(body)
+    if isinstance(messages := given.get("messages"), list):
+        given["messages"] = [
+            _given(message) if isinstance(message, dict) else message for message in messages
+        ]
+    return given, _not_of_a_line(given)
+
+
+def _not_of_a_line(fields: dict[str, Any]) -> list[Problem]:
+    """Takes out what a line cannot have of its own."""
+    found = [name for name in OF_THE_BATCH if fields.pop(name, None) is not None]
+    return [Problem("a batch has one for all its lines", name) for name in found]
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The job fields of a body sent to CHAT or COMPLETIONS, and what it asks for that we do not do."""
+    given = {name: value for name, value in body.items() if value is not None and name not in IGNORED}
+    problems = [Problem(reason, name) for name, reason in REFUSED.items() if name in given]
+    given = {name: value for name, value in given.items() if name not in REFUSED}
+    for name, (only, reason) in ONLY_VALUE.items():
+        if name in given and not _same(given.pop(name), only):
+            problems.append(Problem(reason, name))
+    seed = given.get("seed")
+    if _whole(seed) and -SEED_LIMIT <= seed < 0:
+        given["seed"] = seed + SEED_LIMIT  # OpenAI's are signed; ours are the upper half of them
+    return TRANSLATORS[endpoint](given, problems), problems
+
+
+def as_written(field: str, body: Mapping[str, Any]) -> str:
+    """The name of a job's field as this body spells it."""
+    given = RENAMED.get(field)
+    return field if given is None or body.get(given) is None else given
+
+
+def renamed(message: str, field: str, written: str) -> str:
+    """A message that begins with a field's name, or does not, with another name for it."""
+    return written + message.removeprefix(field) if message.startswith(field) else message
+
+
+def in_body(problems: list[Problem], line: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the job of a batch line, by the names that the line has for its fields."""
+    body = {} if line["url"] == JOBS else line["body"]
+    return [
+        replace(problem, field=f"body.{as_written(problem.field, body)}" if problem.field else "body")
+        for problem in problems
+    ]
+
+
+def _chat(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    _needs("messages", "prompt", [{"role": "user", "content": ""}], body, problems)
+    if "max_completion_tokens" in body:
+        body["max_tokens"] = body.pop("max_completion_tokens")
+    top = body.pop("top_logprobs", None)
+    wanted = body.pop("logprobs", False)
+    if not isinstance(wanted, bool):
+        problems.append(Problem("must be true or false; top_logprobs is the number", "logprobs"))
+    elif wanted:
+        body["logprobs"] = 0 if top is None else top
+    elif top is not None and not _same(top, 0):
+        problems.append(Problem("needs logprobs to be true", "top_logprobs"))
+    if isinstance(body.get("messages"), list) and len(body["messages"]) <= MAX_MESSAGES:
+        body["messages"] = [
+            _message(message, f"messages.{index}", problems) for index, message in enumerate(body["messages"])
+        ]
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        reason = "must be auto or none: the model cannot be made to call a tool"
+        problems.append(Problem(reason, "tool_choice"))
+        del body["tool_choice"]
+    return body
+
+
+def _message(message: Any, path: str, problems: list[Problem]) -> Any:
+    """A message with its text parts joined; what is no such message is left for the schema to refuse."""
+    if not isinstance(message, dict):
+        return message
+    given = {name: v for name, v in message.items() if v is not None and name not in IGNORED_IN_MESSAGES}
+    for name, reason in REFUSED_IN_MESSAGES.items():
+        if given.pop(name, None) is not None:
+            problems.append(Problem(reason, f"{path}.{name}"))
+    if isinstance(given.get("content"), list):
+        given["content"] = _text(given["content"], f"{path}.content", problems)
+    elif "content" not in given and isinstance(message.get("refusal"), str):
+        given["content"] = message["refusal"]
+    if given.get("role") == "developer":  # OpenAI's newer name of the system role
+        given["role"] = "system"
+    return given
+
+
+def _text(parts: list[Any], path: str, problems: list[Problem]) -> str:
+    texts = []
+    for index, part in enumerate(parts):
+        if len(problems) > MOST_FINDINGS:
+            break
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get(kind) if kind in ("text", "refusal") else None
+        if isinstance(text, str):
+            texts.append(text)
+        else:
+            seen = f", not {kind}" if isinstance(kind, str) and kind != "text" else ""
+            problems.append(Problem(f"must be a part of text{seen}", f"{path}.{index}"))
+    return "".join(texts)
+
+
+def _completion(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    _needs("prompt", "messages", FILLER, body, problems)
+    if isinstance(body.get("logprobs"), bool):
+        problems.append(Problem("must be a number here", "logprobs"))
+        del body["logprobs"]
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        body["prompt"] = prompt[0]
+    elif isinstance(prompt, list):
+        tokens = any(_whole(item) or isinstance(item, list) for item in prompt)
+        reason = "token ids cannot be read: send text" if tokens else "must be one text: send a line for each"
+        problems.append(Problem(reason, "prompt"))
+        body["prompt"] = FILLER
+    return {**body, "raw": True}
+
+
+def _needs(name: str, other: str, filler: object, body: dict[str, Any], problems: list[Problem]) -> None:
+    """The input has this name here, and the other endpoint's is the other."""
+    if body.pop(other, None) is not None:
+        problems.append(Problem(f"belongs to the other endpoint: send {name}", other))
+    elif name not in body:
+        problems.append(Problem("missing", name))
+    body.setdefault(name, filler)
+
+
+def _same(value: object, only: object) -> bool:
+    """Equal, and true is not 1."""
+    return value == only and isinstance(value, bool) == isinstance(only, bool)
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+TRANSLATORS: Mapping[str, Callable[[dict[str, Any], list[Problem]], dict[str, Any]]] = {
+    CHAT: _chat,
+    COMPLETIONS: _completion,
+}

@@ -1,0 +1,161 @@
+"""Job records turned into OpenAI's response bodies: chat.completion, text_completion and their parts.
+
+A record is what Job.to_json() gives. A job with raw text is a text completion, any other a chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tasks.schema.openai_requests import as_written, renamed
+from tasks.schema.tool_calls import ToolCallSplitter, tool_call
+
+TOOL_CALLS = "tool_calls"
+MODEL_NOT_FOUND = "model_not_found"
+
+
+class Refusal(NamedTuple):
+    """Status and error object of a response."""
+
+    status: int
+    error: dict[str, Any]
+
+
+def refused(error: Mapping[str, Any], request: Mapping[str, Any]) -> Refusal | None:
+    """What HTTP says to a request whose job failed by what it asks for; None for any other failure.
+
+    error and request are those of the job's record.
+    """
+    code, message, param = error["code"], error["message"], error["param"]
+    if code != MODEL_NOT_FOUND and param is None:
+        return None
+    if param is not None:
+        written = as_written(param, request)
+        message, param = renamed(message, param, written), written
+    shown = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return Refusal(404 if code == MODEL_NOT_FOUND else 400, shown)
+
+
+def answer(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that answers one request."""
+    return {
+        **answer_of_several([record], 1),
+        "speculation": record["result"].get("speculation"),  # null from older workers
+    }
+
+
+def answer_of_several(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """The body that answers one or more prompts n times each, the choices in the order of the records."""
+    return {
+        **envelope(records[0]),
+        "choices": [choice(record, index) for index, record in enumerate(records)],
+        "usage": total_usage(records, n),
+    }
+
+
+def envelope(record: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    """What stands around the choices. model: the served one, for a record that names none yet."""
+    kind, prefix = ("text_completion", "cmpl") if is_raw(record) else ("chat.completion", "chatcmpl")
+    return {
+        "id": f"{prefix}-{record['id'].removeprefix('job_')}",
+        "object": kind,
+        "created": int(record["created_at"]),
+        "model": record["model"] or model,
+    }
+
+
+def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
+    """The answer itself."""
+    result = record["result"]
+    text, reason, logprobs = result["text"], result["finish_reason"], result["logprobs"]
+    if is_raw(record):
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": completion_logprobs(logprobs),
+            "finish_reason": reason,
+        }
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if may_call_tools(record["request"]):
+        parts = ToolCallSplitter().feed(text, final=True)
+        functions = [part for part in parts if not isinstance(part, str)]
+        if functions:
+            calls = [tool_call(function, record["id"], number) for number, function in enumerate(functions)]
+            content = "".join(part for part in parts if isinstance(part, str))
+            message |= {"content": content or None, TOOL_CALLS: calls}
+            reason = TOOL_CALLS
+    return {"index": index, "message": message, "logprobs": chat_logprobs(logprobs), "finish_reason": reason}
+
+
+def total_usage(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """Of n answers to each prompt, whose own tokens count once, as OpenAI counts them."""
+    usages = [record["result"]["usage"] for record in records]
+    prompts = usages[::n]
+    prompt = sum(usage["prompt_tokens"] for usage in prompts)
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in prompts)
+    completion = sum(usage["completion_tokens"] for usage in usages)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def is_raw(record: Mapping[str, Any]) -> bool:
+    return bool(record["request"].get("raw"))
+
+
+def may_call_tools(request: Mapping[str, Any]) -> bool:
+    """Whether the model is shown tools."""
+    return bool(request.get("tools")) and request.get("tool_choice") != "none"
+
+
+def chat_logprobs(tokens: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
+    """Stored tokens as a chat shows them."""
+    if tokens is None:
+        return None
+    return {
+        "content": [{**_token(t), "top_logprobs": [_token(top) for top in t["top"]]} for t in tokens],
+        "refusal": None,
+    }
+
+
+def _token(token: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "token": token["token"],
+        "logprob": token["logprob"],
+        "bytes": list(_piece(token)),
+    }
+
+
+def completion_logprobs(tokens: Sequence[Mapping[str, Any]] | None, offset: int = 0) -> dict[str, Any] | None:
+    """Stored tokens as a text completion shows them; offset is how many characters began before them."""
+    if tokens is None:
+        return None
+    offsets = []
+    for token in tokens:
+        within = _piece(token)[:1] and not _begins(_piece(token)[0])
+        offsets.append(max(0, offset - 1) if within else offset)
+        offset += begun(token)
+    return {
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top"]} for token in tokens],
+        "text_offset": offsets,
+    }
+
+
+def begun(token: Mapping[str, Any]) -> int:
+    """Characters that begin in this token: it may hold parts of one only."""
+    return sum(map(_begins, _piece(token)))
+
+
+def _piece(token: Mapping[str, Any]) -> bytes:
+    return bytes(token.get("bytes") or str(token["token"]).encode())
+
+
+def _begins(byte: int) -> bool:
+    """Whether this byte of UTF-8 is the first one of a character."""
+    return byte & 0xC0 != 0x80

@@ -1,0 +1,5 @@
+"""Redis: the client, the Lua scripts, and the stores of jobs, API keys, workers and metrics.
+
+In: records and questions.
+Out: atomic changes; every method raises StoreUnavailable while Redis is away.
+"""

@@ -1,0 +1,65 @@
+"""How the queues stand at a moment, in one look at Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Jobs of one model and priority that wait. oldest_s: since the creation of the oldest of them."""
+
+    jobs: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
+
+    oldest_s: since the creation of the oldest job that waits, 0 for none. held: jobs among those that
+    wait which were not sent yet, outstanding: bulk jobs that were and have not ended. lines: of batches,
+    among those that wait, which are no jobs yet; they wait since their batch was made. led: an io worker
+    works. webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
+    models: jobs among those that wait which wait for one model alone, by its name and their
+    priority; no lines of batches.
+    """
+
+    jobs: Mapping[str, int]
+    ended: Mapping[str, int]
+    waiting: Mapping[str, int]
+    oldest_s: Mapping[str, float]
+    held: int
+    lines: int
+    outstanding: int
+    batches: int
+    led: bool
+    webhooks_due_s: float
+    models: Mapping[str, Mapping[str, Waiting]]
+
+
+def standing(database: Database) -> Standing:
+    """Raises StoreUnavailable."""
+    found = json.loads(database.scripts.run("queues/queue_stats"))
+    return Standing(
+        jobs=found["jobs"],
+        ended=found["ended"],
+        waiting=found["waiting"],
+        oldest_s={priority: ms / 1000 for priority, ms in found["oldest_ms"].items()},
+        held=found["held"],
+        lines=found["lines"],
+        outstanding=found["outstanding"],
+        batches=found["batches"],
+        led=bool(found["led"]),
+        webhooks_due_s=found["webhooks_due_ms"] / 1000,
+        models={
+            model: {
+                priority: Waiting(of["waiting"], of["oldest_ms"] / 1000) for priority, of in queues.items()
+            }
+            for model, queues in found["models"].items()
+        },
+    )

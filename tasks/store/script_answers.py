@@ -1,0 +1,45 @@
+"""What scripts answer alike for jobs, batches and files: what is full, and what an idempotency key gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.base.errors import BudgetSpent, FilesLimit, IdempotencyConflict, LimitReached, StorageLimit
+from tasks.store.scripts import Scripts, pairs
+
+IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
+FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
+
+
+def full(what: str, told: Sequence[str]) -> LimitReached:
+    """The error for what a script says is full: its limit, and ms until it has room."""
+    limit, wait_ms = (int(value) for value in told)
+    if what == "tokens":
+        return BudgetSpent(limit, wait_ms / 1000)
+    if what == "storage":
+        return StorageLimit(limit)
+    said = {
+        "jobs": "jobs of this API key are waiting or running",
+        "batches": "batches of this API key have not ended",
+        "queue": "jobs are queued",
+    }
+    return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
+
+
+def files_full(told: Sequence[str]) -> FilesLimit:
+    """The error for what files_full in tasks/store/lua/lib/files.lua says."""
+    files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
+    return FilesLimit(
+        f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
+        f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
+    )
+
+
+def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:
+    """The record that came with an idempotency key, empty for none; raises IdempotencyConflict."""
+    if key is None:
+        return {}
+    answer, record = scripts.run("jobs/idempotency_lookup", kind, key, body_hash)
+    if answer == "conflict":
+        raise IdempotencyConflict(record)
+    return pairs(record)

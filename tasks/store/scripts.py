@@ -1,0 +1,110 @@
+"""The Lua scripts in tasks/store/lua: one script is one change, whole or not at all.
+
+The first line of a script names the files of lua/lib that it uses, as in "-- needs: base, jobs"; these
+list the keys, and are put before it with those that they need themselves. A script that would take more than
+five arguments takes an object, as JSON. Texts that may be long and are only stored come behind it as they
+are: Redis serves nobody else while it decodes. A script that cannot run, or whose answer is late, raises
+StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.commands.core import Script
+
+from tasks.base.errors import StoreUnavailable
+from tasks.base.telemetry.metrics import timing_redis
+
+Argument = str | int | None | Mapping[str, Any]
+
+_LUA = Path(__file__).parent / "lua"
+_LIBRARY = "lib/"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_NEEDS = re.compile(r"-- needs: (\w+(?:, \w+)*)\n")
+
+
+class Scripts:
+    """Thread-safe; for the keys below one prefix."""
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self._prefix = prefix
+        self._scripts: dict[str, Script] = {
+            name: client.register_script(text) for name, text in assemble(read_sources()).items()
+        }
+
+    def run(self, name: str, *args: Argument) -> Any:
+        with answering():
+            return self._scripts[name](keys=[self._prefix], args=[encode(arg) for arg in args])
+
+
+def encode(argument: Argument) -> str | int:
+    """An object as JSON, without its fields that are None: they would be cjson.null, which is true in Lua.
+
+    By itself None is "": an argument of a script is a text.
+    """
+    if argument is None:
+        return ""
+    if isinstance(argument, str | int):
+        return argument
+    fields = {name: value for name, value in argument.items() if value is not None}
+    return _JSON.encode(fields)
+
+
+def read_sources() -> dict[str, str]:
+    """The text of each file by its path, as in "jobs/create" and "lib/jobs"."""
+    return {
+        path.relative_to(_LUA).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
+        for path in _LUA.glob("*/*.lua")
+    }
+
+
+def assemble(sources: Mapping[str, str]) -> dict[str, str]:
+    """Each script with the libraries that it needs before it, each of them behind those that it needs itself.
+
+    Raises ValueError for a script that names no library, for one that is not there, and for a circle.
+    """
+    scripts = [name for name in sources if not name.startswith(_LIBRARY)]
+    for name in scripts:
+        if not needs(sources[name]):
+            raise ValueError(f"{name}.lua: the first line must name the libraries that it needs")
+    return {name: "".join(sources[part] for part in _in_order(sources, name, ())) for name in scripts}
+
+
+def needs(source: str) -> list[str]:
+    """The libraries that a script or a library names; none without such a line."""
+    found = _NEEDS.match(source)
+    return found[1].split(", ") if found else []
+
+
+def _in_order(sources: Mapping[str, str], name: str, users: tuple[str, ...]) -> list[str]:
+    """The file of this name behind all that it needs. users: the files on the way to it."""
+    if name in users:
+        raise ValueError(f"{name}.lua needs itself, through {', '.join(users[users.index(name) :])}")
+    if name not in sources:
+        raise ValueError(f"{users[-1]}.lua needs {name}.lua, which is not there")
+    parts: dict[str, None] = {}
+    for library in needs(sources[name]):
+        parts.update(dict.fromkeys(_in_order(sources, _LIBRARY + library, (*users, name))))
+    return [*parts, name]
+
+
+def pairs(flat: Sequence[Any]) -> dict[str, Any]:
+    """A hash as Redis lists it, or names and values that a script returns."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn any failure of Redis into StoreUnavailable."""
+    try:
+        with timing_redis():
+            yield
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis: {error}") from error

@@ -1,0 +1,5 @@
+"""Deliveries of webhooks: due times, signatures, checked addresses, retries.
+
+In: deliveries in the outbox.
+Out: signed HTTP requests, and the log of their attempts.
+"""

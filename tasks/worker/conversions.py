@@ -1,0 +1,144 @@
+"""A claimed job as a request of the engine, and what the engine answers as the job's record has it."""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from engine import (
+    Acceptance,
+    Completion,
+    Decoding,
+    EngineError,
+    FinishReason,
+    Request,
+    RequestRefused,
+    SamplingParams,
+    TokenLogprob,
+    response_grammar,
+)
+from tasks.base.errors import JobFailed
+from tasks.base.settings import Settings
+from tasks.records.claim import Claim
+from tasks.records.job import Job, Priority, Status, result_line
+from tasks.schema.openai_responses import may_call_tools
+
+log = logging.getLogger(__name__)
+
+INTERNAL = "an internal error, which the worker's log describes"
+SAMPLING_FIELDS = tuple(SamplingParams.__dataclass_fields__)
+ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BULK: 1}
+STATUS = {
+    FinishReason.STOP: Status.SUCCEEDED,
+    FinishReason.LENGTH: Status.SUCCEEDED,
+    FinishReason.CANCELLED: Status.CANCELLED,
+    FinishReason.EXPIRED: Status.EXPIRED,
+}
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
+    """The engine's request from the stored one; raises RequestRefused."""
+    body = claim.request
+    chosen = {name: body[name] for name in SAMPLING_FIELDS if body.get(name) is not None}
+    chosen.setdefault("max_tokens", settings.default_max_tokens)
+    for name in ("stop", "stop_token_ids"):
+        chosen[name] = tuple(chosen.get(name, ()))
+    if "acceptance" in chosen:
+        chosen["acceptance"] = _member(Acceptance, chosen["acceptance"], "acceptance")
+    chosen["grammar"] = response_grammar(body.get("response_format"))
+    chosen["logit_bias"] = {int(token): bias for token, bias in chosen.get("logit_bias", {}).items()}
+    messages = body.get("messages")
+    return Request(
+        id=request_id,
+        sampling=SamplingParams(**chosen),
+        prompt=body.get("prompt"),
+        messages=None if messages is None else tuple({"content": "", **message} for message in messages),
+        raw=body.get("raw") or False,
+        priority=ENGINE_PRIORITY[claim.priority],
+        deadline=claim.deadline,
+        decoding=_member(Decoding, body.get("decoding") or Decoding.AUTO, "decoding"),
+        tools=tuple(body["tools"]) if may_call_tools(body) else (),
+    )
+
+
+def _member(kind: type[E], value: str, param: str) -> E:
+    """The engine's own value; raises RequestRefused for one that only a newer gateway knows."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise RequestRefused(f"{param} must be one of {', '.join(kind)}", param=param) from None
+
+
+def _token(token_id: int, piece: bytes, logprob: float) -> dict[str, Any]:
+    """bytes only where they are no text: then the token holds a part of a character."""
+    text = piece.decode("utf-8", "replace")
+    rest = {} if text.encode() == piece else {"bytes": list(piece)}
+    return {"token_id": token_id, "token": text, "logprob": logprob, **rest}
+
+
+def shown(token: TokenLogprob) -> dict[str, Any]:
+    """A token of the engine as a result has it."""
+    return {
+        **_token(token.token_id, token.piece, token.logprob),
+        "top": [_token(*alternative) for alternative in token.top],
+    }
+
+
+def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
+    """The stored result. Its timing counts from the job's creation; tokens_per_s from the first attempt
+    of the engine at this request, so without the queue."""
+    timing = completion.timing
+    waited = max(0.0, claim.claimed_at - claim.created_at)
+    working = timing.total_s - timing.queue_s
+    logprobs = completion.logprobs
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason.value,
+        "usage": {
+            "prompt_tokens": completion.prompt_tokens,
+            "completion_tokens": completion.completion_tokens,
+            "total_tokens": completion.prompt_tokens + completion.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+        },
+        "logprobs": None if logprobs is None else [shown(token) for token in logprobs],
+        "timing": {
+            "queue_s": waited + timing.queue_s,
+            "first_token_s": None if timing.first_token_s is None else waited + timing.first_token_s,
+            "total_s": waited + timing.total_s,
+            "tokens_per_s": completion.completion_tokens / working if working > 0 else 0.0,
+        },
+        "speculation": {
+            "steps": completion.steps,
+            "tokens_per_step": completion.tokens_per_step,
+            "sources": {
+                name: {
+                    "verified": drafted.verified,
+                    "accepted": drafted.accepted,
+                    "acceptance": drafted.accepted / drafted.verified if drafted.verified else None,
+                }
+                for name, drafted in completion.drafted.items()
+            },
+        },
+    }
+
+
+def to_error(claim: Claim, error: Exception) -> dict[str, Any]:
+    """The stored error of a job that the engine refused, or that failed by our own fault."""
+    if isinstance(error, EngineError):
+        return {"code": error.code, "message": error.message, "param": error.param}
+    log.error("%s cannot be run", claim.job_id, exc_info=error)
+    return {"code": "internal_error", "message": INTERNAL, "param": None}
+
+
+def end_line(job: Job) -> str:
+    """The same line from a stored job; raises JobFailed for a failed one."""
+    if job.error is not None:
+        raise JobFailed(f"{job.error['code']}: {job.error['message']}")
+    return unbegun(job.status) if job.result is None else result_line(job.result)
+
+
+def unbegun(status: Status) -> str:
+    return f"{status} before it ran"

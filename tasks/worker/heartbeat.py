@@ -1,0 +1,164 @@
+"""The heartbeat of a model worker: one thread that renews leases, obeys cancels and hands jobs back.
+
+Each beat is one Lua call for all running jobs. The same thread keeps the worker in the registry and,
+after SIGTERM, gives the jobs that did not finish in time to other workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tasks.base.errors import PublishFailed, StoreUnavailable
+from tasks.base.settings import Settings
+from tasks.broker.publisher import Publisher
+from tasks.records.claim import Claim
+from tasks.store.jobs import Beat, JobStore
+from tasks.store.workers import Registry, WorkerInfo
+
+log = logging.getLogger(__name__)
+
+TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other models wait for
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write.
+
+    watched: its text is published as it comes.
+    """
+
+    claim: Claim
+    request_id: str
+    disowned: bool = False
+    cancelled: bool = False
+    watched: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        return self.disowned or self.cancelled
+
+
+class Heartbeat:
+    """Start once with start(), end with stop(). drain() may be called from a signal handler."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: JobStore,
+        publisher: Publisher,
+        registry: Registry,
+        cancel: Callable[[str], object],
+        describe: Callable[[], WorkerInfo],
+        watch: Callable[[Running], bool],
+    ) -> None:
+        """watch begins to publish a job's text; False: it is not in the engine (yet)."""
+        self._settings = settings
+        self._store = store
+        self._publisher = publisher
+        self._registry = registry
+        self._cancel = cancel
+        self._describe = describe
+        self._watch = watch
+        self._running: set[Running] = set()
+        self._lock = threading.Lock()
+        self._drain_at: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
+        self._worker_id = describe().id
+
+    def start(self) -> None:
+        """Begin to beat; the first beat comes at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and leave the registry."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(StoreUnavailable):  # the entry dies by itself
+            self._registry.leave(self._worker_id)
+
+    def drain(self, within_s: float | None = None) -> None:
+        """Take nothing new, and hand back what still runs after so long; None is drain_s. The shortest time
+        of several holds. Only sets a number: signal-safe.
+        """
+        until = time.monotonic() + (self._settings.drain_s if within_s is None else within_s)
+        self._drain_at = until if self._drain_at is None else min(self._drain_at, until)
+
+    @property
+    def draining(self) -> bool:
+        return self._drain_at is not None
+
+    @property
+    def drained(self) -> bool:
+        """The time that running jobs had to finish is over."""
+        return self._drain_at is not None and time.monotonic() >= self._drain_at
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep, and say whether the worker may still wait for Redis to return."""
+        self._stopping.wait(seconds)
+        return not self.drained
+
+    def add(self, running: Running) -> None:
+        with self._lock:
+            self._running.add(running)
+
+    def remove(self, running: Running) -> None:
+        with self._lock:
+            self._running.discard(running)
+
+    def _loop(self) -> None:
+        away = False
+        while True:
+            try:
+                self._beat()
+                self._registry.refresh(self._describe())
+            except StoreUnavailable as error:
+                if not away:
+                    log.warning("heartbeat failed, running jobs go on: %s", error)
+                away = True
+            except Exception:
+                log.exception("heartbeat failed")
+            else:
+                if away:
+                    log.warning("heartbeat: Redis is back")
+                away = False
+            if self._stopping.wait(self._settings.heartbeat_s):
+                return
+
+    def _beat(self) -> None:
+        with self._lock:
+            held = [running for running in self._running if not running.disowned]
+        if not held:
+            return
+        if self.drained:
+            for running in held:
+                self._hand_back(running)
+            return
+        answers = self._store.heartbeat([(r.claim.job_id, r.claim.fence) for r in held])
+        for running, answer in zip(held, answers, strict=True):
+            if answer is Beat.WATCHED and not running.watched:
+                running.watched = self._watch(running)
+            if answer in (Beat.OK, Beat.WATCHED):
+                continue
+            running.disowned, running.cancelled = answer is Beat.LOST, answer is Beat.CANCEL
+            self._cancel(running.request_id)
+
+    def _hand_back(self, running: Running) -> None:
+        claim = running.claim
+        try:
+            if self._store.hand_back(claim.job_id, claim.fence):
+                log.warning("handed back %s, unfinished while shutting down", claim.job_id)
+                self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.lane)
+        except StoreUnavailable as error:
+            log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
+        except PublishFailed as error:
+            log.warning("%s", error)
+        finally:
+            running.disowned = True
+            self._cancel(running.request_id)

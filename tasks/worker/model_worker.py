@@ -1,0 +1,205 @@
+"""The model worker: claims a job, runs it through the engine, writes its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from celery.exceptions import Ignore, Reject
+from celery.worker import state as worker_state
+
+from engine import EngineClosed, EngineService, RequestRefused
+from tasks.base.errors import JobFailed, JobNotFound, StoreUnavailable
+from tasks.base.settings import Settings
+from tasks.base.telemetry.metrics import REGISTRY
+from tasks.base.telemetry.tracing_setup import begin
+from tasks.broker.publisher import Publisher
+from tasks.records.claim import Claim, Unsent
+from tasks.records.job import Status, result_line
+from tasks.store.jobs import JobStore, Refusal, new_token
+from tasks.store.metrics_store import FigureReporter
+from tasks.store.workers import Registry, WorkerInfo
+from tasks.worker.conversions import STATUS, end_line, shown, to_error, to_request, to_result, unbegun
+from tasks.worker.exclusive_gate import Room
+from tasks.worker.heartbeat import Heartbeat, Running
+from tasks.worker.metrics import EngineCollector, observe_job
+from tasks.worker.token_stream import TokenStream
+
+log = logging.getLogger(__name__)
+
+EXIT_ENGINE_LOST = 1
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 2.0  # a Redis that is back is found within this
+
+T = TypeVar("T")
+
+
+class ModelWorker:
+    """One engine and the jobs it runs; run() is called by as many threads as Celery has."""
+
+    def __init__(self, settings: Settings, publisher: Publisher, engine: EngineService, model: str) -> None:
+        """model: the name under which it is served."""
+        self._settings = settings
+        self._engine = engine
+        self.model = model
+        self._store = JobStore(settings)
+        self._publisher = publisher
+        self._room = Room()
+        self._started_at = time.time()
+        self._host = socket.gethostname()
+        self.id = f"{self._host}:{os.getpid()}"
+        self.heartbeat = Heartbeat(
+            settings,
+            self._store,
+            self._publisher,
+            Registry(self._store.db, settings.worker_ttl_s),
+            cancel=self._cancel,
+            describe=self._describe,
+            watch=self._watch,
+        )
+        self._tokens = TokenStream(self._store, shown)
+        self._tokens.start()
+        REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
+        self._tracing = begin("medusaq-worker")
+        self.reporter = FigureReporter(settings, self._store.db, "worker", self.id)
+
+    def close(self) -> None:
+        self.heartbeat.stop()
+        self.reporter.stop()
+        self._engine.close()
+        self._tokens.close()
+        self._tracing.close()
+        self._store.close()
+
+    def run(self, job_id: str) -> str:
+        """Run one job to its end and return the line Flower shows; raises JobFailed for a failed one.
+
+        Raises Ignore when the job is not this worker's (any more), Reject to put the message back.
+        """
+        if self.heartbeat.draining:
+            raise Reject("this worker is shutting down", requeue=True)
+        token = new_token()
+        claim = self._insist(
+            lambda: self._store.claim(job_id, self.id, token, last_alone=True, model=self.model)
+        )
+        if isinstance(claim, Unsent):
+            log.info("%s waits for %r: this worker serves %r", job_id, claim.lane, self.model)
+            self._publisher.try_all([claim])
+            raise Ignore
+        if claim is Refusal.DONE:
+            return self._stored_end(job_id)
+        if isinstance(claim, Refusal):
+            log.info("dropped a message of %s: %s", job_id, claim)
+            raise Ignore
+        running = Running(claim, request_id=f"{job_id}.{claim.fence}", watched=claim.watched)
+        self.heartbeat.add(running)
+        try:
+            left_s = None if claim.deadline is None else max(0.0, claim.deadline - time.time())
+            with self._room.entered(claim.alone, lambda: running.given_up, left_s) as inside:
+                if running.disowned or (inside and not self._begins(claim)):
+                    raise Ignore
+                return self._complete(running) if inside else self._end_unbegun(running)
+        finally:
+            self.heartbeat.remove(running)
+
+    def _cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+        self._room.look_again()  # it may still wait there
+
+    def _end_unbegun(self, running: Running) -> str:
+        status = Status.CANCELLED if running.cancelled else Status.EXPIRED
+        self._finish(running, status)
+        return unbegun(status)
+
+    def _begins(self, claim: Claim) -> bool:
+        return not claim.alone or self._insist(lambda: self._store.begin(claim.job_id, claim.fence))
+
+    def _complete(self, running: Running) -> str:
+        claim = running.claim
+        try:
+            self._check_model(claim.model)
+            request = to_request(claim, running.request_id, self._settings)
+            on_text = self._tokens.open(claim) if running.watched else None
+            completion = self._engine.submit(request, on_text).result()
+            result = to_result(claim, completion)
+        except EngineClosed:
+            self._engine_lost(claim)
+            raise Ignore from None
+        except Exception as error:
+            failure = to_error(claim, error)
+            self._finish(running, Status.FAILED, error=failure)
+            self._tracing.job(claim, Status.FAILED, None, failure)
+            raise JobFailed(f"{failure['code']}: {failure['message']}") from None
+        status = STATUS[completion.finish_reason]
+        self._finish(running, status, result=result)
+        observe_job(claim.priority, result["timing"])
+        self._tracing.job(claim, status, result, None)
+        return result_line(result)
+
+    def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
+        claim = running.claim
+        written = not running.disowned and self._insist(
+            lambda: self._store.finish(claim.job_id, claim.fence, status, model=self.model, **end)
+        )
+        if not written:
+            log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
+            raise Ignore
+
+    def _watch(self, running: Running) -> bool:
+        return self._engine.listen(running.request_id, self._tokens.open(running.claim))
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Until Redis answers: the work is kept in memory, and a lease that ran out meanwhile refuses it."""
+        pause = RETRY_FIRST_S
+        while True:
+            try:
+                return call()
+            except StoreUnavailable as error:
+                if not self.heartbeat.pause(pause):
+                    log.error("gave up on Redis while shutting down: %s", error)
+                    raise Ignore from None
+                pause = min(2 * pause, RETRY_MOST_S)
+
+    def _stored_end(self, job_id: str) -> str:
+        """What a repeated message of an ended job shows: the end that is stored, not another one."""
+        try:
+            job = self._insist(lambda: self._store.get(job_id))
+        except JobNotFound:
+            raise Ignore from None
+        return end_line(job)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model:
+            message = f"this worker serves {self.model!r}, not {name!r}"
+            raise RequestRefused(message, code="model_not_found", param="model")
+
+    def _engine_lost(self, claim: Claim) -> None:
+        """The job keeps its lease until that runs out, so that a prompt that kills engines is counted."""
+        if not self.heartbeat.draining:
+            log.error("the engine closed under %s: this worker stops", claim.job_id)
+            self.heartbeat.drain()
+            worker_state.should_stop = EXIT_ENGINE_LOST
+
+    def _describe(self) -> WorkerInfo:
+        info = self._engine.info
+        return WorkerInfo(
+            id=self.id,
+            model=self.model,
+            context_length=info.context_length,
+            slots=info.slots,
+            pid=os.getpid(),
+            host=self._host,
+            started_at=self._started_at,
+            details={
+                "kv_cells": info.kv_cells,
+                "batch_invariant": info.batch_invariant,
+                "quantization": info.quantization,
+                "draft_sources": list(info.draft_sources),
+            },
+            metrics=asdict(self._engine.metrics()),
+        )

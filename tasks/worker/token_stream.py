@@ -1,0 +1,139 @@
+"""Text of running jobs on its way to whoever listens: from the engine's thread to Redis.
+
+The engine's callback only puts a delta in a list. One thread of the worker takes all that wait and sends them
+in one call of append_text, so that a slow Redis makes larger deltas, not a slower engine. When it is away for
+long, what waits is dropped, and with it the rest of those streams: a listener gets the whole text from the
+record in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tasks.base.errors import StoreUnavailable
+from tasks.records.claim import Claim
+from tasks.store.jobs import JobStore, TokenPart
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 20_000  # deltas: what 16 slots give in some ten seconds; then the listeners wait for the end
+RETRY_S = 0.2
+MOST_AT_ONCE = 512  # deltas in one script: Redis serves nobody else meanwhile
+
+
+class Delta(Protocol):
+    """The engine's TextDelta: whole characters, and the tokens that gave them."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def logprobs(self) -> Sequence[Any]: ...
+
+
+@dataclass(eq=False, slots=True)
+class Feed:
+    """One attempt at a job. The counts are of what is in messages already; tokens of log-probabilities."""
+
+    claim: Claim
+    characters: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    broken: bool = False  # a part was dropped, or the claim is not ours any more: nothing further is sent
+
+
+class TokenStream:
+    """start() once, close() once; open() gives what the engine calls for a job."""
+
+    def __init__(self, store: JobStore, show: Callable[[Any], dict[str, Any]]) -> None:
+        """show turns a log-probability of the engine into what a result holds."""
+        self._store = store
+        self._show = show
+        self._waiting: queue.SimpleQueue[tuple[Feed, Delta] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="token-stream", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what waits, if Redis takes it at once, and end."""
+        self._closing.set()
+        self._waiting.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """Deltas."""
+        return self._waiting.qsize()
+
+    def open(self, claim: Claim) -> Callable[[Delta], None]:
+        """A callback for the deltas of this attempt, from their start on. It never blocks."""
+        feed = Feed(claim)
+
+        def put(delta: Delta) -> None:
+            if feed.broken:
+                return
+            if self.waiting >= MAX_WAITING:
+                feed.broken = True
+                log.warning("%s is streamed no further: Redis does not take it", claim.job_id)
+                return
+            self._waiting.put((feed, delta))
+
+        return put
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            try:
+                self._send(self._gather(first))
+            except Exception:
+                log.exception("a part of streamed text was lost")
+
+    def _gather(self, first: tuple[Feed, Delta]) -> dict[Feed, list[Delta]]:
+        """What waits, by feed, in order."""
+        gathered = {first[0]: [first[1]]}
+        for _ in range(MOST_AT_ONCE - 1):
+            try:
+                item = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                self._waiting.put(None)  # closing: for the loop to find
+                break
+            gathered.setdefault(item[0], []).append(item[1])
+        return gathered
+
+    def _send(self, gathered: dict[Feed, list[Delta]]) -> None:
+        """Until Redis answers; repeating is safe, since each part says where it begins."""
+        feeds = [feed for feed in gathered if not feed.broken]
+        parts = [self._part(feed, gathered[feed]) for feed in feeds]
+        while parts:
+            try:
+                standing = self._store.publish_tokens(parts)
+            except StoreUnavailable:
+                if self._closing.wait(RETRY_S):
+                    return
+            else:
+                for feed, stands in zip(feeds, standing, strict=True):
+                    feed.broken = feed.broken or not stands
+                return
+
+    def _part(self, feed: Feed, deltas: Sequence[Delta]) -> TokenPart:
+        """Deltas of one feed as one message."""
+        text = "".join(delta.text for delta in deltas)
+        logprobs = [self._show(token) for delta in deltas for token in delta.logprobs]
+        claim = feed.claim
+        message = {"id": claim.job_id, "attempt": claim.attempts, "at": feed.characters, "text": text}
+        if logprobs:
+            message |= {"token": feed.tokens, "logprobs": logprobs}
+        part = TokenPart(claim.job_id, claim.fence, feed.bytes, text, json.dumps(message, ensure_ascii=False))
+        feed.characters += len(text)
+        feed.bytes += len(text.encode())
+        feed.tokens += len(logprobs)
+        return part

@@ -1,0 +1,191 @@
+"""`medusaq models`, as a user runs it: names, what is refused, and files that change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.filesize import decimal
+
+from cli.stack.model_registration import find_template
+from engine import EngineConfig, ModelLoadError
+from engine.llama.model import default_model_path
+from engine.speculative.setup import shipped_heads
+from engine.tools.memory_estimate import needed
+from tests.cli.helpers.running import Cli
+from tests.compiling.helpers.small_hub import Repository, SmallHub
+from tests.engine.helpers.tiny import write_tiny_gguf
+
+MODEL = Path(default_model_path())
+
+
+@pytest.fixture(autouse=True)
+def own_register(cli: Cli, tmp_path: Path) -> None:
+    cli.env |= {"XDG_DATA_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
+
+
+@pytest.fixture
+def hub(cli: Cli) -> Iterator[SmallHub]:
+    model = MODEL.read_bytes()
+    small = SmallHub(
+        {
+            "org/one": Repository({"a.gguf": model, "README.md": b"#"}),
+            "org/several": Repository({"a.gguf": model, "b.gguf": b"GGUF"}),
+            "org/checkpoint": Repository({"config.json": b"{}", "model.safetensors": b""}),
+        }
+    )
+    cli.env["HF_ENDPOINT"] = small.url
+    yield small
+    small.stop()
+
+
+def names(cli: Cli) -> list[str]:
+    return [model["name"] for model in json.loads(cli("models", "list", "--json").stdout)]
+
+
+def test_a_model_from_its_name_to_its_removal(cli: Cli, tmp_path: Path) -> None:
+    assert cli("models", "list").stdout == "no model has a name yet: medusaq models add NAME PATH\n"
+    copy = tmp_path / "copy.gguf"
+    shutil.copy(MODEL, copy)
+    heads = shipped_heads(str(MODEL))
+    assert cli("models", "add", "small", "copy.gguf", "--heads", str(heads)).stdout == f"small is {copy}\n"
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert (model["model"]["path"], model["model"]["source"]) == (str(copy), "copy.gguf")
+    assert model["model"]["bytes"] == copy.stat().st_size
+    assert model["heads"]["path"] == str(heads)
+    heads_too = needed(EngineConfig(model=str(copy), heads=str(heads), threads=1))
+    assert (model["need_bytes"], model["state"], model["waiting"]) == (heads_too.total, "-", 0)
+    assert decimal(heads_too.total) in cli("models", "list").stdout.splitlines()[1]
+
+    good = cli("models", "verify")
+    assert (good.returncode, len(good.stdout.splitlines())) == (0, 2)
+    with copy.open("r+b") as file:
+        file.seek(10_000_000)
+        file.write(b"other")
+    changed = cli("models", "verify", "small")
+    assert changed.returncode == 1
+    assert changed.stdout.splitlines()[0] == f"changed  small model {copy}"
+    copy.unlink()
+    missing = cli("models", "verify", "--json")
+    assert missing.returncode == 1
+    assert [row["state"] for row in json.loads(missing.stdout)] == ["missing", "ok"]
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert model["need_bytes"] is None, "there is nothing to read it from"
+
+    removed = cli("models", "remove", "small")
+    assert removed.stdout == f"small is forgotten; the files stay: {copy}, {heads}\n"
+    assert names(cli) == []
+
+
+def test_what_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("no model")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "two").mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / "two" / name).symlink_to(MODEL)
+    cases = {
+        ("Big", str(MODEL)): "error: 'Big' cannot be the name of a model: 1 to 63 of a-z, 0-9, '.', '_'",
+        ("a", "missing.gguf"): "error: missing.gguf: no such file",
+        ("a", "text.gguf"): "error: text.gguf: not a GGUF file",
+        ("a", "empty"): "error: empty has no GGUF: make one of a checkpoint with `medusaq compile empty -o",
+        ("a", "two"): "error: two has several GGUFs; choose with --file: a.gguf, b.gguf",
+        ("a", "two", "--file", "c.gguf"): "error: two has no c.gguf; it has a.gguf, b.gguf",
+        ("a", str(MODEL), "--file", "c.gguf"): f"error: --file is for folders and repositories; {MODEL} is",
+        ("a", str(MODEL), "--heads", "none"): "error: none: no such file or folder",
+        ("a", str(MODEL), "--heads", "text.gguf"): "error: text.gguf",
+    }
+    for arguments, message in cases.items():
+        ended = cli("models", "add", *arguments)
+        assert ended.returncode in (1, 2), arguments
+        assert ended.stderr.startswith(message), ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+    for command in ("remove", "verify"):
+        ended = cli("models", command, "b")
+        assert (
+            ended.stderr
+            == "error: no model is called 'b'; none has a name yet: medusaq models add NAME PATH\n"
+        )
+    assert names(cli) == []
+
+
+def test_heads_are_checked_without_torch(cli: Cli) -> None:
+    add = ["models", "add", "small", str(MODEL), "--heads", str(shipped_heads(str(MODEL)))]
+    code = "import sys; sys.modules['torch'] = None; from cli.main import main; main()"
+    command = [sys.executable, "-P", "-c", code, *add]
+    ended = subprocess.run(command, cwd=cli.folder, env=cli.env, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert names(cli) == ["small"]
+
+
+def test_heads_of_another_width(cli: Cli, tmp_path: Path) -> None:
+    tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
+    heads = shipped_heads(str(MODEL))
+    ended = cli("models", "add", "tiny", tiny_gguf, "--heads", str(heads))
+    assert ended.returncode == 1
+    assert str(heads) in ended.stderr
+    assert "576" in ended.stderr, ended.stderr
+    assert names(cli) == []
+
+
+def test_a_taken_name(cli: Cli) -> None:
+    assert cli("models", "add", "a", str(MODEL)).returncode == 0
+    again = cli("models", "add", "a", str(MODEL))
+    assert again.stderr == f"error: 'a' is {MODEL} already: remove it first, or say --replace\n"
+    assert cli("models", "add", "a", str(MODEL), "--replace").returncode == 0
+
+
+def test_a_damaged_register(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "medusaq").mkdir()
+    (tmp_path / "medusaq" / "models.json").write_text("{")
+    for arguments in (["list"], ["verify"], ["remove", "a"], ["add", "a", str(MODEL)]):
+        ended = cli("models", *arguments)
+        assert ended.returncode == 1
+        assert ended.stderr.startswith(f"error: {tmp_path}/medusaq/models.json: is no register of models")
+
+
+def test_a_chat_template_is_a_known_name_or_a_file(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vicuna").mkdir()  # as `medusaq compile -o vicuna` leaves one
+    assert find_template("vicuna") == "vicuna"
+    Path("own.jinja").write_text("{{ messages[0].content }}")
+    assert find_template("own.jinja") == str(tmp_path / "own.jinja")
+    Path("empty.jinja").write_text("")
+    with pytest.raises(ModelLoadError, match=r"empty\.jinja: holds no chat template, it is empty"):
+        find_template("empty.jinja")
+    refused = cli("models", "add", "a", str(MODEL), "--chat-template", "none.jinja")
+    assert refused.returncode == 1
+    assert "none.jinja: neither a file with a chat template nor the name of one" in refused.stderr
+    assert names(cli) == []
+
+
+def test_a_model_of_a_hub(cli: Cli, hub: SmallHub) -> None:
+    assert cli("models", "add", "one", "org/one").returncode == 0
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert model["model"]["source"] == "org/one"
+    assert Path(model["model"]["path"]).read_bytes() == MODEL.read_bytes()
+    assert hub.asked == ["a.gguf"]
+    several = cli("models", "add", "b", "org/several")
+    assert several.stderr == "error: org/several has several GGUFs; choose with --file: a.gguf, b.gguf\n"
+    assert cli("models", "add", "b", "org/several", "--file", "a.gguf").returncode == 0
+    assert hub.asked == ["a.gguf", "a.gguf"], "nothing that was not asked for"
+    none = cli("models", "add", "c", "org/checkpoint")
+    assert none.stderr.startswith("error: org/checkpoint has no GGUF: make one of a checkpoint with `medusaq")
+    unknown = cli("models", "add", "c", "org/none")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (1, 1)
+    assert names(cli) == ["b", "one"]
+
+
+def test_a_worker_of_an_unknown_name(cli: Cli) -> None:
+    cli("models", "add", "small", str(MODEL))
+    ended = cli("worker", "--model", "smal")
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[-1].endswith(
+        "'smal' is neither a file nor the name of a model; known: small"
+    )

@@ -1,0 +1,219 @@
+"""Runs the command in processes that a mark in their environment makes findable afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tasks.records.batch import ENDED
+from tests.support.workers import ROOT, SCRIPTED, wait_until
+
+COMMAND = ["-P", "-m", "cli"]
+MARK = "TEST_MARK"
+TIMEOUT_S = 120.0
+
+
+def _heed_ctrl_c() -> None:
+    """A shell's background jobs ignore it, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Running:
+    """The command in the background, its stderr as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, part: str, timeout_s: float = 30.0) -> str:
+        """The first line on stderr that holds the part."""
+        wait_until(
+            lambda: any(part in line for line in self.lines),
+            timeout_s,
+            alive=lambda: self.process.poll() is None or any(part in line for line in self.lines),
+            report=self.text,
+        )
+        return next(line for line in self.lines if part in line)
+
+    def send(self, signum: int) -> None:
+        self.process.send_signal(signum)
+
+    def wait(self) -> int:
+        """The exit code."""
+        code = self.process.wait(TIMEOUT_S)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+class Cli:
+    """The command as a user of the folder runs it, with the scripted engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.command = COMMAND
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MEDUSAQ_")}
+        self.env = {
+            **clean,
+            MARK: self.mark,
+            "PYTHONPATH": str(ROOT),
+            "MEDUSAQ_ENGINE_FACTORY": SCRIPTED,
+            "MEDUSAQ_LEASE_MS": "1500",
+            "MEDUSAQ_DRAIN_S": "1",
+            "MEDUSAQ_THREADS": "1",  # as in tests/support/servers.py
+        }
+        self._running: list[Running] = []
+
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
+        command = [sys.executable, *self.command, *arguments]
+        if file_kb is not None:
+            # -B: a .pyc that is cut short would be kept, and break every later import
+            command = [
+                "prlimit",
+                f"--fsize={file_kb * 1024}",
+                sys.executable,
+                "-B",
+                *self.command,
+                *arguments,
+            ]
+        ended = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+        )
+        out, err = ended.stdout.decode(), ended.stderr.decode()
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(ended.args, ended.returncode, out, err)
+
+    def start(self, *arguments: str, stdin: Path = Path(os.devnull), **env: str) -> Running:
+        """Run it in the background."""
+        with stdin.open("rb") as given:
+            process = subprocess.Popen(
+                [sys.executable, *self.command, *arguments],
+                cwd=self.folder,
+                env={**self.env, **env},
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=_heed_ctrl_c,
+            )
+        running = Running(process)
+        self._running.append(running)
+        return running
+
+    def processes(self) -> dict[int, str]:
+        """Everything alive that this runner started, at whatever remove: pid and command line.
+
+        The server writes its title over its environment, but it stays in its data folder, in ours.
+        """
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if not entry.name.isdigit():
+                    continue
+                inside = str((entry / "cwd").readlink()).startswith(str(self.folder))
+                if inside or self.mark.encode() in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it ended meanwhile, or is somebody else's
+                continue
+        return found
+
+    def service(self, name: str) -> int:
+        """The pid of a service of the stack that was started."""
+        sign = "/valkey-server " if name == "redis" else f"-m cli {name} "
+        return next(pid for pid, command in self.processes().items() if sign in command)
+
+    def gone(self) -> None:
+        """Fail unless everything has ended within a few seconds."""
+        wait_until(lambda: not self.processes(), 8, report=lambda: str(self.processes()))
+
+    def close(self) -> None:
+        for running in self._running:
+            running.send(signal.SIGKILL)
+            running.wait()
+        try:
+            self.gone()
+        finally:
+            for pid in self.processes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def write_jsonl(path: Path, values: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Begun:
+    """A run that was begun and has not ended: what its folder says, and its batches at a gateway."""
+
+    def __init__(self, results: Path, url: str) -> None:
+        self.record = results.with_name(results.name + ".run") / "run.json"
+        self.url = url
+
+    def read(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.record.read_bytes())
+        return content
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Those that the record names by now."""
+        try:
+            ids = [part["batch_id"] for part in self.read()["parts"]]
+        except FileNotFoundError:
+            return []
+        return [httpx.get(f"{self.url}/v1/batches/{one}").raise_for_status().json() for one in ids if one]
+
+    def done(self) -> int:
+        """How many requests have ended."""
+        counts = [batch["request_counts"] for batch in self.batches()]
+        return sum(count["completed"] + count["failed"] for count in counts)
+
+    def done_or_away(self) -> int:
+        """Likewise; -1 while the gateway is away."""
+        try:
+            return self.done()
+        except httpx.HTTPError:
+            return -1
+
+    def ended(self) -> bool:
+        batches = self.batches()
+        return bool(batches) and all(batch["status"] in ENDED for batch in batches)
+
+
+def texts(path: Path) -> list[tuple[str, str]]:
+    """(custom_id, text) of each line of a results file without failures."""
+    return [
+        (line["custom_id"], line["response"]["body"]["choices"][0]["message"]["content"])
+        for line in read_jsonl(path)
+    ]

@@ -1,0 +1,46 @@
+"""The lock of a folder: for one holder, and free to look at."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from cli.base.errors import CliError
+from cli.processes import folder_lock
+from cli.processes.folder_lock import FolderLock, held
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    first, second = FolderLock(folder, "another"), FolderLock(folder, "another")
+    assert not held(folder)
+    first.acquire()
+    assert held(folder)
+    with pytest.raises(CliError, match=r"^another is using .*new \(process \d+\)$"):
+        second.acquire()
+    first.release()
+    assert not held(folder)
+    second.acquire()
+    second.release()
+
+
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = FolderLock(tmp_path, "another")
+    (tmp_path / "lock").touch()
+    with (tmp_path / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)  # as held() has it, for as long as it takes
+        monkeypatch.setattr(folder_lock, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        mine.acquire()
+    assert held(tmp_path)
+    mine.release()
+
+
+def test_who_looks_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(folder_lock, "sleep", lambda _: None)
+    with (tmp_path / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        with pytest.raises(CliError, match="another is using"):
+            FolderLock(tmp_path, "another").acquire()

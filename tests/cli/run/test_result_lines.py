@@ -1,0 +1,120 @@
+"""Lines of the results file, and how they are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.prompts.prompt_reader import PromptLine
+from cli.run import result_lines
+from cli.run.occupancy import Fleet
+from cli.run.totals import Tally
+from cli.views.progress import Speed, duration
+from tasks.schema.job_request import Problem
+
+USAGE = {
+    "prompt_tokens": 5,
+    "completion_tokens": 2,
+    "total_tokens": 7,
+    "prompt_tokens_details": {"cached_tokens": 3},
+}
+SPECULATION = {"steps": 1, "tokens_per_step": 2.0, "sources": {}}
+
+
+def answered(**body: Any) -> dict[str, Any]:
+    """An entry of a batch's output file."""
+    response = {"status_code": 200, "request_id": "job_1f-3", "body": {"usage": USAGE, **body}}
+    return {"id": "batch_req_1f-3", "custom_id": "mine", "response": response, "error": None}
+
+
+def refused(code: str | None = "model_not_found") -> dict[str, Any]:
+    error = {"code": code, "message": "m", "param": "model", "type": "invalid_request_error"}
+    response = {"status_code": 400, "request_id": "job_1f-3", "body": {"error": error}}
+    return {**answered(), "response": response}
+
+
+def failed() -> dict[str, Any]:
+    error = {"code": "worker_lost", "message": "m", "param": None, "line": 3, "partial": "so f"}
+    return {**answered(), "response": None, "error": error}
+
+
+def test_an_entry_is_placed_in_the_input() -> None:
+    assert result_lines.placed(answered(), 4, 9, "mine") == {**answered(), "id": "batch_req_5"}
+    assert result_lines.placed(refused(), 4, 9, "mine") == {**refused(), "id": "batch_req_5"}
+    placed = result_lines.placed({**failed(), "custom_id": None}, 4, 9, "mine")
+    assert placed == {
+        "id": "batch_req_5",
+        "custom_id": "mine",
+        "response": None,
+        "error": {"code": "worker_lost", "message": "m", "param": None, "line": 9, "partial": "so f"},
+    }
+
+
+def test_why_a_line_failed() -> None:
+    codes = [result_lines.error_code(line) for line in (answered(), failed(), refused(), refused(None))]
+    assert codes == [None, "worker_lost", "model_not_found", "http_400"]
+
+
+def test_an_invalid_line_names_its_number_and_all_its_problems() -> None:
+    bad = PromptLine(0, 7, None, {}, (Problem("must be x", "a.b"), Problem("odd", code="other")))
+    assert result_lines.invalid(bad) == {
+        "id": "batch_req_1",
+        "custom_id": None,
+        "response": None,
+        "error": {"code": "invalid_value", "message": "a.b: must be x; odd", "param": "a.b", "line": 7},
+    }
+
+
+def test_half_a_pair_quoted_from_a_bad_line_can_be_written() -> None:
+    assert result_lines.dump({"é": "\ud800"}) == '{"é":"?"}\n'.encode()
+
+
+def test_the_tally_counts_each_line_once() -> None:
+    tally = Tally()
+    assert tally.tokens_per_step is None
+    for line in (answered(speculation=SPECULATION), answered(speculation=None), refused("c")):
+        tally.add(line)
+    assert (tally.requests, tally.failed, dict(tally.failures)) == (3, 1, {"c": 1})
+    assert (tally.prompt_tokens, tally.cached_tokens, tally.generated_tokens) == (10, 6, 4)
+    assert tally.tokens_per_step == 2.0
+
+
+def model(*workers: tuple[str, float, float]) -> list[dict[str, Any]]:
+    details = [
+        {"id": name, "metrics": {"steps_total": steps, "batch_occupancy": mean}}
+        for name, steps, mean in workers
+    ]
+    return [{"id": "m", "slots": 4 * len(workers), "workers_detail": details}]
+
+
+def test_occupancy_is_that_of_the_steps_during_the_run() -> None:
+    fleet = Fleet()
+    fleet.begin(model(("a", 100, 0.1)))
+    assert (fleet.slots, fleet.occupancy()) == (4, None)
+    fleet.update(model(("a", 200, 0.5)))  # 100 steps at 0.9
+    assert fleet.occupancy() == pytest.approx(0.9)
+    fleet.update(model(("b", 100, 0.3)))  # a has left, b came later: both count
+    assert fleet.occupancy() == pytest.approx(0.6)
+
+
+def test_a_fleet_without_workers_knows_nothing() -> None:
+    fleet = Fleet()
+    fleet.begin([])
+    assert (fleet.slots, fleet.occupancy()) == (0, None)
+
+
+def test_speed_is_that_of_the_last_half_minute() -> None:
+    speed = Speed(0.0)
+    assert speed.per_second() == (0.0, 0.0)
+    for second in range(1, 101):
+        speed.note(float(second), tokens=max(0, second - 50) * 10, ended=second)
+    assert speed.per_second() == pytest.approx((10.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12, "12 s"), (72.4, "1 min 12 s"), (11_100, "3 h 05 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,480 @@
+"""`medusaq run` and `validate` against a real gateway, io worker and model worker; the engine is scripted."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from tasks.base.settings import Settings
+from tests.cli.helpers.running import Begun, Cli, Running, read_jsonl, texts, write_jsonl
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.support.workers import wait_until
+
+pytestmark = pytest.mark.stack
+COUNT = 24
+MOST_LINES = 40  # of a batch, at this gateway
+MOST_BYTES = 20_000  # of a line
+
+
+@pytest.fixture(scope="module")
+def served(redis_server: RedisServer) -> Settings:
+    return fast_settings(
+        redis_server, port=free_port(), max_batch_lines=MOST_LINES, max_body_bytes=MOST_BYTES
+    )
+
+
+def slow(count: int, delay: float = 0.2) -> list[dict[str, Any]]:
+    return [{"custom_id": f"id-{n}", "prompt": f"answer {n} delay={delay} tokens=3"} for n in range(count)]
+
+
+def held() -> list[dict[str, Any]]:
+    """COUNT quick ones but for the last, so that no run ends before it was seen to begin and interrupted."""
+    return [*slow(COUNT - 1, 0.05), slow(COUNT, 2.5)[-1]]
+
+
+def answers(count: int) -> list[tuple[str, str]]:
+    return [(f"id-{n}", f"answer {n}") for n in range(count)]
+
+
+def begun(cli: Cli, running: Running, url: str, least: int = 3) -> Begun:
+    """Waits until so many requests have ended."""
+    run = Begun(cli.folder / "r.jsonl", url)
+    wait_until(
+        lambda: run.done() >= least, 20, alive=lambda: running.process.poll() is None, report=running.text
+    )
+    return run
+
+
+def batches_of(url: str, run_id: str) -> list[dict[str, Any]]:
+    """All that this run ever began."""
+    listed = httpx.get(f"{url}/v1/batches", params={"limit": "100"}).raise_for_status().json()["data"]
+    return [batch for batch in listed if batch["metadata"].get("run") == run_id]
+
+
+def interrupt(cli: Cli, running: Running, url: str, signum: int = signal.SIGINT) -> Begun:
+    run = begun(cli, running, url)
+    running.send(signum)
+    assert running.wait() == 128 + signum
+    return run
+
+
+def test_results_in_input_order_with_a_summary(cli: Cli, gateway: str) -> None:
+    lines = slow(12, 0.1)
+    for line in lines:
+        line["prompt"] += " steps=1 drafted=medusa:5:2"
+    for line in lines[:6]:
+        line["decoding"] = "normal"
+    write_jsonl(cli.folder / "p.jsonl", lines)
+    files = httpx.get(f"{gateway}/v1/files").json()["data"]
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--decoding", "auto")
+    assert ended.returncode == 0, ended.stderr
+    assert texts(cli.folder / "r.jsonl") == answers(12)
+    rows = read_jsonl(cli.folder / "r.jsonl")
+    assert [row["id"] for row in rows] == [f"batch_req_{n + 1}" for n in range(12)]
+    assert {row["response"]["body"]["model"] for row in rows} == {"scripted"}
+    told = [row["response"]["body"]["speculation"] for row in rows]
+    drafts = {"medusa": {"verified": 5, "accepted": 2, "acceptance": 0.4}}
+    assert (
+        told
+        == [{"steps": 3, "tokens_per_step": 1.0, "sources": {}}] * 6
+        + [{"steps": 1, "tokens_per_step": 3.0, "sources": drafts}] * 6
+    )
+    summary = dict(line.split("  ", 1) for line in ended.stdout.splitlines())
+    assert float(summary.pop("tokens/s")) > 0
+    assert {name: value.strip() for name, value in summary.items()} | {"wall time": ""} == {
+        "requests": "12",
+        "failures": "0",
+        "prompt tokens": "24",
+        "generated tokens": "36",
+        "tokens/step": "1.50",
+        "prefix hit rate": "0%",
+        "wall time": "",
+        "results": "r.jsonl",
+    }
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
+    assert httpx.get(f"{gateway}/v1/files").json()["data"] == files, "the run's own are gone"
+
+
+def test_a_run_killed_at_any_point_goes_on(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", held())
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    results = cli.folder / "r.jsonl"
+    running = cli.start(*command)
+    run = begun(cli, running, gateway, 6)
+    running.send(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert not results.exists()
+    run_id = run.read()["run_id"]
+
+    ended = cli(*command)
+    assert ended.returncode == 0, ended.stderr
+    going_on = re.search(rf"going on: (\d+) of {COUNT} requests are done already", ended.stderr)
+    assert going_on is not None
+    assert int(going_on[1]) >= 6
+    assert texts(results) == answers(COUNT)
+    assert not run.record.parent.exists()
+    assert len(batches_of(gateway, run_id)) == 1
+    assert f"in this session   {COUNT - int(going_on[1])}" in ended.stdout
+
+    assert cli("run", "p.jsonl", "-o", "whole.jsonl", "--url", gateway).returncode == 0
+    assert texts(cli.folder / "whole.jsonl") == texts(results)
+
+
+@pytest.mark.parametrize("forgotten", [("batch_id",), ("batch_id", "file_id")])
+def test_killed_before_it_noted_what_it_made_a_run_makes_nothing_twice(
+    cli: Cli, gateway: str, forgotten: tuple[str, ...]
+) -> None:
+    write_jsonl(cli.folder / "p.jsonl", held())
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    running = cli.start(*command)
+    run = begun(cli, running, gateway)
+    running.send(signal.SIGKILL)
+    running.wait()
+    record = run.read()
+    for name in forgotten:
+        record["parts"][0][name] = None
+    run.record.write_text(json.dumps(record), encoding="utf-8")
+    assert cli(*command).returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+    assert len(batches_of(gateway, record["run_id"])) == 1
+
+
+def test_killed_while_it_cuts_the_input_a_run_begins_again(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(3, 0))
+    parts = cli.folder / "r.jsonl.run" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "000001.jsonl").write_text('{"custom_id": "half a li', encoding="utf-8")
+    (parts / "000002.jsonl").write_text("of another input", encoding="utf-8")
+    assert cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway).returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(3)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_at_the_gateway(cli: Cli, gateway: str, signum: int) -> None:
+    write_jsonl(cli.folder / "p.jsonl", held())
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    running = cli.start(*command)
+    run = interrupt(cli, running, gateway, signum)
+    assert re.fullmatch(
+        rf"\d+ of {COUNT} requests are done; "
+        "the gateway goes on: repeat the same command to fetch the results",
+        running.lines[-2],
+    )
+    assert running.lines[-1] == "interrupted"
+    wait_until(run.ended)
+    (cli.folder / "r.jsonl").write_text("as if killed between this and the end", encoding="utf-8")
+    ended = cli(*command)
+    assert ended.returncode == 0
+    assert f"going on: {COUNT} of {COUNT} requests are done already" in ended.stderr
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+
+
+def test_a_changed_input_or_option_is_refused_until_fresh(cli: Cli, gateway: str) -> None:
+    source = write_jsonl(cli.folder / "p.jsonl", slow(4) + slow(COUNT, 60)[4:])
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    run = interrupt(cli, cli.start(*command), gateway)
+    ended = cli(*command, "--max-tokens", "9")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "error: r.jsonl.run was begun with other options (max_tokens was null); "
+        "repeat those, or use --fresh\n"
+    )
+    write_jsonl(source, slow(2, 0))
+    ended = cli(*command)
+    assert ended.returncode == 2
+    assert (
+        ended.stderr == "error: the input has changed since r.jsonl.run was begun; start over with --fresh\n"
+    )
+    (before,) = run.batches()
+    assert before["status"] == "in_progress"
+    assert cli(*command, "--fresh").returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(2)
+    after = httpx.get(f"{gateway}/v1/batches/{before['id']}").json()
+    assert after["status"] in ("cancelling", "cancelled"), "what is dropped does not run on"
+
+
+def test_finished_results_are_not_overwritten_unless_fresh(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(2, 0))
+    (cli.folder / "r.jsonl").write_text("precious", encoding="utf-8")
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert (ended.returncode, ended.stderr) == (1, "error: r.jsonl exists already; --fresh replaces it\n")
+    assert (cli.folder / "r.jsonl").read_text(encoding="utf-8") == "precious"
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--fresh", "--keep")
+    assert cli(*command).returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(2)
+    assert (cli.folder / "r.jsonl.run" / "order.jsonl").exists()
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert ended.stderr == "error: r.jsonl exists already; --fresh replaces it\n", "what is kept is no run"
+    assert cli(*command[:-1]).returncode == 0
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
+
+
+def test_failures_get_their_line_and_never_stop_the_rest(cli: Cli, gateway: str) -> None:
+    lines = [
+        '{"prompt": "good"}',
+        '{"prompt": "broken"',
+        '{"custom_id": "b", "prompt": "partial fail=worker_fell_over"}',
+        '{"custom_id": "c", "prompt": "x", "model": "other"}',
+        '{"custom_id": "d", "prompt": "x fail=context_length_exceeded param=prompt"}',
+        '{"custom_id": "b", "prompt": "again"}',
+        '{"custom_id": "e", "prompt": "x", "top_p": 2}',
+        json.dumps({"custom_id": "f", "prompt": "x" * MOST_BYTES}),
+        '{"custom_id": "g", "prompt": "last"}',
+    ]
+    (cli.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert ended.returncode == 1
+    assert "3 of 9 requests are invalid" in ended.stderr
+    rows = read_jsonl(cli.folder / "r.jsonl")
+    good, broken, failed, unknown, long, twice, wrong, large, last = rows
+    assert [row["id"] for row in rows] == [f"batch_req_{n + 1}" for n in range(9)]
+    assert good["response"]["body"]["choices"][0]["message"]["content"] == "good"
+    assert (broken["error"]["code"], broken["error"]["line"]) == ("invalid_json_line", 2)
+    assert (failed["error"]["code"], failed["error"]["line"]) == ("worker_fell_over", 3)
+    assert unknown["response"]["status_code"] == 404
+    assert unknown["response"]["body"]["error"]["code"] == "model_not_found"
+    assert long["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert long["response"]["body"]["error"]["param"] == "prompt"
+    assert (twice["error"]["code"], twice["error"]["line"]) == ("duplicate_custom_id", 6)
+    assert wrong["error"]["param"] == "top_p"
+    assert (large["custom_id"], large["error"]["code"], large["error"]["line"]) == ("f", "line_too_long", 8)
+    assert last["response"]["body"]["choices"][0]["message"]["content"] == "last"
+    assert "failures          7 (" in ended.stdout
+
+
+def test_a_cancelled_line_keeps_its_partial_text(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", [{"custom_id": "slow", "prompt": "so far delay=30 tokens=9"}])
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+
+    def jobs() -> list[str]:
+        page = httpx.get(f"{gateway}/v1/jobs", params={"status": "running"}).json()["data"]
+        return [job["id"] for job in page if "so far" in job["request"]["prompt"]]
+
+    wait_until(lambda: bool(jobs()))
+    assert cli("cancel", jobs()[0], "--url", gateway).stdout == "cancelling\n"
+    assert running.wait() == 1
+    (line,) = read_jsonl(cli.folder / "r.jsonl")
+    assert (line["error"]["code"], line["error"]["partial"]) == ("batch_cancelled", "so far")
+
+
+def test_a_batch_that_somebody_cancels_ends_the_run_with_what_there_is(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(4) + slow(COUNT, 60)[4:])
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    (batch,) = begun(cli, running, gateway).batches()
+    assert cli("batches", "cancel", batch["id"], "--url", gateway).stdout == "cancelling\n"
+    assert running.wait() == 1
+    rows = read_jsonl(cli.folder / "r.jsonl")
+    assert [row["custom_id"] for row in rows] == [f"id-{n}" for n in range(COUNT)]
+    assert {row["error"]["code"] for row in rows if row["error"]} == {"batch_cancelled"}
+    assert rows[0]["error"] is None
+    assert [row["error"]["line"] for row in rows if row["error"]][-1] == COUNT
+
+
+def test_every_format_and_standard_input(cli: Cli, gateway: str) -> None:
+    (cli.folder / "t.txt").write_text("one\n\ntwo\n", encoding="utf-8")
+    (cli.folder / "c.csv").write_text('q,custom_id\n"a, b",x\nc,y\n', encoding="utf-8")
+    url = ("--url", gateway, "-o")
+    assert cli("run", "t.txt", *url, "t.out").returncode == 0
+    assert texts(cli.folder / "t.out") == [("line-1", "one"), ("line-3", "two")]
+    assert cli("run", "c.csv", "--column", "q", *url, "c.out").returncode == 0
+    assert texts(cli.folder / "c.out") == [("x", "a, b"), ("y", "c")]
+    assert cli("run", "-", *url, "s.out", stdin=b'{"prompt": "piped"}\n').returncode == 0
+    assert texts(cli.folder / "s.out") == [("line-1", "piped")]
+    assert cli("run", "t.txt", "--raw", *url, "raw.out").returncode == 0
+    assert [line["response"]["body"]["object"] for line in read_jsonl(cli.folder / "raw.out")] == [
+        "text_completion"
+    ] * 2
+
+
+def test_a_run_from_a_pipe_goes_on_with_the_same_input_alone(cli: Cli, gateway: str) -> None:
+    whole = b"".join(json.dumps(line).encode() + b"\n" for line in held())
+    command = ("run", "-", "-o", "r.jsonl", "--url", gateway)
+    (cli.folder / "p.jsonl").write_bytes(whole)
+    running = cli.start(*command, stdin=cli.folder / "p.jsonl")
+    begun(cli, running, gateway)
+    running.send(signal.SIGKILL)
+    running.wait()
+    ended = cli(*command, stdin=whole[:-20])
+    assert (ended.returncode, ended.stderr.count("the input has changed")) == (2, 1)
+    assert cli(*command, stdin=whole).returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+
+
+def another_gateway(cli: Cli, served: Settings, port: int) -> Running:
+    """A second one on the same Redis and files, so that it can be killed."""
+    where = {
+        "MEDUSAQ_REDIS_URL": served.redis_url,
+        "MEDUSAQ_KEY_PREFIX": served.key_prefix,
+        "MEDUSAQ_FILES": served.files,
+    }
+    running = cli.start("gateway", MEDUSAQ_PORT=str(port), **where)
+    running.wait_for("Uvicorn running")
+    return running
+
+
+def test_a_gateway_that_comes_back_is_waited_for(cli: Cli, served: Settings, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", held())
+    port = free_port()
+    first = another_gateway(cli, served, port)
+    url = f"http://127.0.0.1:{port}"
+    running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", url)
+    begun(cli, running, gateway)
+    first.send(signal.SIGKILL)
+    first.wait()
+    another_gateway(cli, served, port)
+    assert running.wait() == 0, running.text()
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+
+
+def test_a_gateway_that_stays_away_is_given_up(cli: Cli, served: Settings, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0.5))
+    port = free_port()
+    first = another_gateway(cli, served, port)
+    url = f"http://127.0.0.1:{port}"
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url")
+    running = cli.start(*command, url, "--patience", "1")
+    begun(cli, running, gateway)
+    first.send(signal.SIGKILL)
+    assert running.wait() == 4
+    assert running.lines[-2].endswith("requests are done; repeat the same command to go on")
+    assert running.lines[-1].startswith(f"error: no answer from the gateway at {url} for 1 s")
+    again = cli(*command, url, "--patience", "0.5")
+    assert again.returncode == 4
+    assert again.stderr.splitlines()[-2] == "repeat the same command to go on", "it cannot know how far it is"
+    assert cli(*command, gateway).returncode == 0
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+
+
+def test_a_batch_that_the_gateway_has_lost_is_begun_anew(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", held())
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    run = interrupt(cli, cli.start(*command), gateway)
+    record = run.read()
+    record["parts"][0]["batch_id"] = "batch_of_yesterday"
+    run.record.write_text(json.dumps(record), encoding="utf-8")
+    ended = cli(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert "the gateway does not know part 1 of 1: sending it again" in ended.stderr
+    assert "going on" not in ended.stderr
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+    assert len(batches_of(gateway, record["run_id"])) == 2
+
+
+@pytest.mark.parametrize("kind", ["output_file_id", "error_file_id"])
+def test_answers_that_the_gateway_has_lost_are_made_anew(cli: Cli, gateway: str, kind: str) -> None:
+    lines = held()
+    lines[5]["prompt"] += " fail=boom"
+    write_jsonl(cli.folder / "p.jsonl", lines)
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    run = interrupt(cli, cli.start(*command), gateway)
+    wait_until(run.ended)
+    httpx.delete(f"{gateway}/v1/files/{run.batches()[0][kind]}").raise_for_status()
+    ended = cli(*command)
+    assert ended.returncode == 1, ended.stderr
+    assert "the gateway does not know part 1 of 1: sending it again" in ended.stderr
+    rows = read_jsonl(cli.folder / "r.jsonl")
+    assert [row["custom_id"] for row in rows] == [f"id-{n}" for n in range(COUNT)]
+    assert [row["custom_id"] for row in rows if row["error"]] == ["id-5"]
+
+
+def test_a_part_that_cannot_be_run_says_why_and_is_tried_again(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(MOST_LINES + 1, 0))
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    for _ in range(2):
+        ended = cli(*command)
+        assert ended.returncode == 1
+        assert ended.stderr.splitlines()[-2:] == [
+            f"0 of {MOST_LINES + 1} requests are done; repeat the same command to go on",
+            "error: the gateway could not run part 1: "
+            f"the file holds more than {MOST_LINES} lines, blank ones counted too",
+        ]
+
+
+def test_a_full_disk_at_the_end_costs_nothing_but_a_repetition(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0))
+    command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    ended = cli(*command, file_kb=6)
+    assert ended.returncode == 1
+    *_, said, error = ended.stderr.splitlines()
+    assert said == f"{COUNT} of {COUNT} requests are done; repeat the same command to go on"
+    assert error == "error: cannot write r.jsonl: File too large"
+    assert not (cli.folder / "r.jsonl").exists()
+    ended = cli(*command)
+    assert ended.returncode == 0
+    assert f"going on: {COUNT} of {COUNT} requests are done already" in ended.stderr
+    assert texts(cli.folder / "r.jsonl") == answers(COUNT)
+
+
+def test_a_full_disk_at_the_beginning_leaves_nothing(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(COUNT, 0))
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, file_kb=1)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: cannot write r.jsonl.run/order.jsonl: File too large\n"
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl"]
+
+
+def test_no_gateway_at_all(cli: Cli) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(1))
+    url = f"http://127.0.0.1:{free_port()}"
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", url, "--patience", "0.5")
+    assert ended.returncode == 4
+    assert ended.stderr.endswith(f"error: no answer from the gateway at {url} for 0 s: connection refused\n")
+
+
+def test_what_is_no_gateway_is_said_so(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(1))
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", f"{gateway}/elsewhere")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "error: Not Found")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope.jsonl", "-o", "r"), "cannot read nope.jsonl: No such file or directory"),
+        ((".", "-o", "r"), "cannot read .: Is a directory"),
+        (("empty", "-o", "r"), "the input holds no prompts"),
+        (("bad.jsonl", "-o", "r"), "none of the 1 requests is valid; `medusaq validate bad.jsonl` says why"),
+        (("p.txt", "-o", "no/folder/r"), "the folder no/folder does not exist"),
+        (("p.txt", "-o", "."), ". is a folder; -o names the file to write"),
+        (("p.txt", "-o", "-"), "-o must name a file: an unfinished run is kept beside it"),
+        (
+            ("p.txt", "-o", "r", "--max-tokens", "-1"),
+            "--max-tokens: input should be greater than or equal to 1",
+        ),
+        (
+            ("p.txt", "-o", "r", "--url", "localhost:1"),
+            "--url 'localhost:1': must look like http://127.0.0.1:7860",
+        ),
+        (
+            ("p.txt", "-o", "r", "--column", "x", "--format", "text"),
+            "--column is for csv, not for --format text",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    (cli.folder / "p.txt").write_text("x\n", encoding="utf-8")
+    (cli.folder / "bad.jsonl").write_text("x\n", encoding="utf-8")
+    (cli.folder / "empty").touch()
+    ended = cli("run", *arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {message}\n")
+    assert sorted(path.name for path in cli.folder.iterdir()) == ["bad.jsonl", "empty", "p.txt"]
+
+
+def test_validate_says_line_by_line_what_is_wrong(cli: Cli) -> None:
+    lines = ['{"prompt": "x"}', '{"prompt": "", "seed": -1}', "", "[]", '{"prompt": "y"}']
+    (cli.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    ended = cli("validate", "p.jsonl")
+    assert ended.returncode == 2
+    assert ended.stdout.splitlines() == [
+        "line 2: prompt: string should have at least 1 character",
+        "line 2: seed: input should be greater than or equal to 0",
+        "line 4: must be a JSON object, one on each line",
+        "2 good, 2 bad; format: jsonl",
+    ]
+    good = cli("validate", "-", stdin=b"one\ntwo\n")
+    assert (good.returncode, good.stdout) == (0, "2 good, 0 bad; format: text\n")

@@ -1,0 +1,415 @@
+"""The promise of the engine: what a request gets does not depend on how it was run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+import pytest
+
+from engine import Completion, FinishReason, Request
+from engine.core.draft_source import ROOT, DraftSource, Node, Tree, chain
+from engine.core.engine import Engine
+from engine.core.sequence import Sequence
+from engine.llama.context import DecodeError, Outputs, Rows
+from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
+
+WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
+SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
+QUESTIONS = (
+    "Why is the sky blue?",
+    "Name three rivers of Africa, from north to south.",
+    "Übersetze ins Englische: Der Zug fährt um acht Uhr ab.",
+    "def fibonacci(n):",
+    "1, 1, 2, 3, 5, 8,",
+    "The history of tea begins in",
+    SHARED + "My parcel never came.",
+    SHARED + "I was billed twice in May!",
+)
+SAMPLERS: dict[str, dict[str, object]] = {
+    "greedy": {},
+    "warm": {"temperature": 0.8, "top_p": 0.9, "seed": 11},
+    "hot": {"temperature": 1.5, "top_k": 40, "min_p": 0.02, "seed": 12},
+    "penalised": {
+        "temperature": 0.7,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+        "seed": 13,
+    },
+}
+
+# The format decides how logits are computed, and not what is made of them.
+AS_SHIPPED, IN_BF16 = ([(name, how) for name in ("greedy", "penalised")] for how in ("as_shipped", "bf16"))
+
+
+def prompts(count: int, seed: int = 0, most: int = 40) -> list[str]:
+    """most: words of one."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
+
+
+def questions(**sampling: object) -> list[Request]:
+    return [request(f"q{i}", q, max_tokens=16, logprobs=3, **sampling) for i, q in enumerate(QUESTIONS)]
+
+
+@pytest.mark.parametrize("slots", [4, 16])
+def test_batched_equals_single_on_f32(tiny_gguf: str, slots: int) -> None:
+    requests = [request(f"r{i}", p) for i, p in enumerate(prompts(32))]
+    batched = completions(run(fresh(tiny_gguf, slots=slots, kv_cells=4096), requests))
+    for name, reference in alone(tiny_gguf, requests).items():
+        assert batched[name].tokens == reference.tokens
+
+
+@pytest.mark.parametrize(("sampler", "weights"), [*((name, "as_shipped") for name in SAMPLERS), *IN_BF16])
+def test_batched_equals_single_to_the_bit_on_the_default_model(sampler: str, weights: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    config = {"batch_invariant": True, "weights": weights}
+    reference = alone(None, requests, **config)
+    shared = completions(run(fresh(None, slots=8, **config), requests))
+    unshared = completions(run(fresh(None, slots=8, prefix_sharing=False, **config), requests))
+    assert sum(c.cached_tokens for c in shared.values()) > 40
+    assert sum(c.cached_tokens for c in unshared.values()) == 0
+    for name in reference:
+        same(shared[name], reference[name])
+        same(unshared[name], reference[name])
+
+
+def test_same_seed_same_text_whatever_shares_the_batch() -> None:
+    subject = request("subject", QUESTIONS[1], temperature=1.0, seed=5, logprobs=2)
+    reference = alone(None, [subject], batch_invariant=True)["subject"]
+    other = alone(None, [request("subject", QUESTIONS[1], temperature=1.0, seed=6)], batch_invariant=True)
+    assert other["subject"].tokens != reference.tokens
+    for company in (QUESTIONS[2:5], QUESTIONS[4:8]):
+        crowd = [request(f"c{i}", q, temperature=1.3, seed=i) for i, q in enumerate(company)]
+        results = completions(run(fresh(None, slots=8, batch_invariant=True), [*crowd, subject]))
+        same(results["subject"], reference)
+
+
+@pytest.mark.parametrize("prefill_cells", [0, 256, 2048])
+@pytest.mark.parametrize("sharing", [False, True])
+def test_prefill_apart_keeps_every_token_on_f32(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, prefill_cells: int, sharing: bool
+) -> None:
+    """Long prompts in the prefill context, in calls of their own, or both by their length."""
+    monkeypatch.setattr("engine.core.engine.CPU_PREFILL_CELLS", prefill_cells)
+    texts = [" ".join(WORDS * (i + 2)) for i in range(6)] + [f"{i} " + " ".join(WORDS * 4) for i in range(3)]
+    requests = [request(f"r{i}", text, max_tokens=12) for i, text in enumerate(texts)]
+    small = alone(tiny_gguf, requests, prefill_chunk=1)
+    engine = fresh(tiny_gguf, slots=6, kv_cells=4096, prefill_chunk=64, prefix_sharing=sharing)
+    results = completions(run(engine, requests))
+    assert any(c.cached_tokens for c in results.values()) == sharing
+    for name in small:
+        assert results[name].tokens == small[name].tokens
+
+
+class Scripted(DraftSource):
+    """Drafts from known outputs: right for `right` tokens, then wrong for `wrong` more."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]], right: int, wrong: int, vocab: int) -> None:
+        self._outputs, self._right, self._wrong, self._vocab = outputs, right, wrong, vocab
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [self._one(s)[:limit] for s in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        right = min(self._right, len(tree))
+        assert accepted == list(range(right)), "all that is right, and nothing else"
+
+    def _one(self, sequence: Sequence) -> Tree:
+        done = len(sequence.output)
+        known = self._outputs[sequence.request.id][done : done + self._right + self._wrong]
+        return chain(
+            (t if i < self._right else (t + 1) % self._vocab for i, t in enumerate(known)), "scripted"
+        )
+
+
+class Bushy(DraftSource):
+    """Random trees that hold the known output along some path, or part of it, among wrong branches."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]], vocab: int, seed: int, nodes: int = 7) -> None:
+        self._outputs, self._vocab, self._nodes = outputs, vocab, nodes
+        self._rng = random.Random(seed)
+        self.accepted = self.branched = 0
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [self._one(s)[:limit] for s in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        self.accepted += len(accepted)
+        self.branched += len({node.parent for node in tree}) < len(tree)
+
+    def _one(self, sequence: Sequence) -> Tree:
+        rng, done = self._rng, len(sequence.output)
+        known = self._outputs[sequence.request.id][done:]
+        tree: Tree = []
+        right = {ROOT}  # nodes on the path of the known output
+        for _ in range(rng.randint(0, self._nodes)):
+            parent = rng.choice([ROOT, *range(len(tree))])
+            depth = 1 if parent == ROOT else tree[parent].depth + 1
+            goes_on = parent in right and depth <= len(known) and rng.random() < 0.6
+            token = known[depth - 1] if goes_on else rng.randrange(3, self._vocab)
+            if any(node.parent == parent and node.token == token for node in tree):
+                continue
+            if parent in right and depth <= len(known) and token == known[depth - 1]:
+                right.add(len(tree))
+            tree.append(Node(token, parent, rng.random(), "bushy", depth))
+        return tree
+
+
+DRAFTS = pytest.mark.parametrize(("right", "wrong"), [(4, 0), (0, 3), (2, 2), (1, 1)])
+
+
+@DRAFTS
+@pytest.mark.parametrize("slots", [1, 8, 32])
+def test_drafted_equals_undrafted_on_f32(tiny_gguf: str, right: int, wrong: int, slots: int) -> None:
+    requests = [request(f"r{i}", p, max_tokens=20) for i, p in enumerate(prompts(max(12, slots)))]
+    reference = alone(tiny_gguf, requests)
+    drafts = Scripted({n: c.tokens for n, c in reference.items()}, right, wrong, 300)
+    steps: list[int] = []
+    drafted = completions(run(fresh(tiny_gguf, drafts, slots=slots, kv_cells=4096), requests, steps.append))
+    plain_steps: list[int] = []
+    run(fresh(tiny_gguf, slots=slots, kv_cells=4096), requests, plain_steps.append)
+    for name in reference:
+        assert drafted[name].tokens == reference[name].tokens
+    if right >= 2 and slots < 32:  # where the call has room for all drafts
+        assert len(steps) < 0.7 * len(plain_steps)
+
+
+@DRAFTS
+@pytest.mark.parametrize("sampler", ["greedy", "penalised"])
+def test_drafted_equals_undrafted_to_the_bit(right: int, wrong: int, sampler: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    reference = alone(None, requests, batch_invariant=True)
+    drafts = Scripted({n: c.tokens for n, c in reference.items()}, right, wrong, 49000)
+    drafted = completions(run(fresh(None, drafts, slots=8, batch_invariant=True), requests))
+    for name in reference:
+        same(drafted[name], reference[name])
+
+
+@pytest.mark.parametrize("spare", range(4))
+def test_drafts_up_to_the_last_cell_of_the_context(tiny_gguf: str, spare: int) -> None:
+    """The prompt and max_tokens fill the context but for `spare`, and every draft is right."""
+    engine = fresh(tiny_gguf, slots=1, kv_cells=128)
+    context = engine.info.context_length
+    prompt = engine.encode(request("r", WORDS[0] * 20, max_tokens=1))
+    requests = [request("r", WORDS[0] * 20, max_tokens=context - len(prompt) - spare)]
+    reference = alone(tiny_gguf, requests, kv_cells=128)
+    drafts = Scripted({n: c.tokens for n, c in reference.items()}, 4, 0, 300)
+    steps: list[int] = []
+    drafted = completions(run(fresh(tiny_gguf, drafts, slots=1, kv_cells=128), requests, steps.append))
+    same(drafted["r"], reference["r"])
+    assert drafted["r"].finish_reason is FinishReason.LENGTH
+    assert len(drafted["r"].tokens) + len(prompt) == context - spare
+    assert len(steps) < len(drafted["r"].tokens) / 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
+    texts = prompts(32, seed=seed)
+    family = " ".join(WORDS)
+    requests = [
+        request(f"r{i}", family * (i % 3 == 0) + p, max_tokens=20, temperature=(i % 3) * 0.7, seed=i)
+        for i, p in enumerate(texts)
+    ]
+    reference = alone(tiny_gguf, requests)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, seed)
+    results = completions(run(fresh(tiny_gguf, drafts, slots=8, kv_cells=1500), requests))
+    for name in reference:
+        same(results[name], reference[name])
+    assert drafts.accepted > 100
+    assert drafts.branched > 50
+
+
+@pytest.mark.parametrize(("sampler", "weights"), [*AS_SHIPPED, *IN_BF16])
+def test_trees_equal_undrafted_to_the_bit(sampler: str, weights: str) -> None:
+    requests = questions(**SAMPLERS[sampler])
+    config = {"batch_invariant": True, "weights": weights}
+    reference = alone(None, requests, **config)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 49000, 5, nodes=5)
+    results = completions(run(fresh(None, drafts, slots=8, **config), requests))
+    for name in reference:
+        same(results[name], reference[name])
+    assert drafts.accepted > 40
+    assert drafts.branched > 20
+
+
+def test_trees_survive_failed_decodes_and_cancels(tiny_gguf: str) -> None:
+    requests = [request(f"r{i}", p, max_tokens=20) for i, p in enumerate(prompts(20, seed=9))]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(
+        tiny_gguf, Bushy({n: c.tokens for n, c in reference.items()}, 300, 1), slots=6, kv_cells=600
+    )
+    decode, calls = engine.context.decode, 0
+
+    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
+        nonlocal calls
+        calls += 1
+        outputs = decode(rows, hidden)
+        if calls in (3, 20, 41):
+            raise DecodeError(-3)
+        return outputs
+
+    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    results = completions(run(engine, requests, lambda step: engine.cancel("r7") if step == 25 else None))
+    for name, result in results.items():
+        assert result.tokens == reference[name].tokens[: len(result.tokens)]
+        assert result.finish_reason in (FinishReason.LENGTH, FinishReason.CANCELLED)
+    assert calls > 41
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_ends_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) -> None:
+    """max_tokens, a stop token and a stop string inside a run of accepted drafts cut at the same place."""
+    prompt = "cabbage jade fade"
+    whole = alone(tiny_gguf, [request("r", prompt, max_tokens=12)])["r"]
+    drafts = Scripted({"r": whole.tokens}, 8, 0, 300)
+    assert whole.text[length:], "there is something to stop at"
+    for ending in (
+        {"max_tokens": length},
+        {"max_tokens": 12, "stop_token_ids": (whole.tokens[length],)},
+        {"max_tokens": 12, "stop": (whole.text[length : length + 2],)},
+    ):
+        r = request("r", prompt, logprobs=2, **ending)
+        result = completions(run(fresh(tiny_gguf, drafts), [r]))["r"]
+        close(result, alone(tiny_gguf, [r])["r"])
+        assert result.steps < result.completion_tokens or result.completion_tokens == 1
+        stood = sum(drafted.accepted for drafted in result.drafted.values())
+        assert stood <= result.completion_tokens - result.steps + 1, "none beyond the end"
+
+
+def test_the_models_own_end_at_every_offset_of_an_accepted_run(tiny_gguf: str) -> None:
+    """Sampled with a bias towards the end, so that it comes after 0 to 7 tokens, by the seed."""
+    requests = [
+        request(
+            f"r{i}",
+            "badge",
+            max_tokens=12,
+            ignore_eos=False,
+            logit_bias={2: 8.0},
+            temperature=1.5,
+            seed=i,
+            logprobs=2,
+        )
+        for i in range(60)
+    ]
+    reference = alone(tiny_gguf, requests)
+    ended = [c for c in reference.values() if c.finish_reason is FinishReason.STOP]
+    assert {len(c.tokens) for c in ended} >= set(range(1, 8))
+    end_and_beyond = (2, 70, 71)
+    drafts = Oracle({n: c.tokens + end_and_beyond for n, c in reference.items()})
+    results = completions(run(fresh(tiny_gguf, drafts, slots=4), requests))
+    for name in reference:
+        close(results[name], reference[name])
+
+
+EURO = (3 + 0xE2, 3 + 0x82, 3 + 0xAC)  # byte tokens of one character
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_a_split_character_at_every_offset_of_an_accepted_run(tiny_gguf: str, length: int) -> None:
+    """Only bytes of one three-byte character are ever chosen: right and wrong orders of them."""
+    requests = [
+        request(
+            f"r{i}",
+            "ice",
+            max_tokens=length,
+            temperature=1.5,
+            logit_bias=dict.fromkeys(EURO, 100.0),
+            seed=i,
+            logprobs=2,
+        )
+        for i in range(12)
+    ]
+    reference = alone(tiny_gguf, requests)
+    drafts = Oracle({n: c.tokens for n, c in reference.items()})
+    results = completions(run(fresh(tiny_gguf, drafts, slots=4), requests))
+    for name in reference:
+        close(results[name], reference[name])
+        assert set(results[name].tokens) <= set(EURO)
+
+
+class Oracle(DraftSource):
+    """Drafts the known output to its end, up to eight tokens a step."""
+
+    def __init__(self, outputs: dict[str, tuple[int, ...]]) -> None:
+        self._outputs = outputs
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        return [chain(self._outputs[s.request.id][len(s.output) :][:8], "oracle")[:limit] for s in sequences]
+
+
+def close(result: Completion, reference: Completion) -> None:
+    """Equal, log-probabilities but for the rounding of another batch shape."""
+    same(replace(result, logprobs=None), replace(reference, logprobs=None))
+    assert result.logprobs is not None
+    assert reference.logprobs is not None
+    for one, other in zip(result.logprobs, reference.logprobs, strict=True):
+        assert one.token_id == other.token_id
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf: str, drafted: bool) -> None:
+    """With drafts also random trees, and decode calls that fail."""
+    rng = random.Random(3)
+    family = " ".join(WORDS * 2) + " "
+    texts = [(family if i % 3 else "") + p for i, p in enumerate(prompts(60, seed=4))]
+    requests = [
+        request(f"r{i}", t, max_tokens=rng.randint(1, 40), temperature=rng.choice([0, 0.9]), seed=i)
+        for i, t in enumerate(texts)
+    ]
+    reference = alone(tiny_gguf, requests)
+    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, 2) if drafted else None
+    engine = fresh(tiny_gguf, drafts, slots=6, kv_cells=700)
+    late = requests[5:]
+    cancelled: set[str] = set()
+    failures = break_decode(engine, rng, 0.01) if drafted else []
+    waited_for_cells = 0
+
+    def disturb(_step: int) -> None:
+        nonlocal waited_for_cells
+        waited_for_cells += engine.scheduler.waiting > 0 and len(engine.scheduler.running) < 6
+        while late and rng.random() < 0.5:
+            r = late.pop(0)
+            engine.add(engine.prepare(r, 0.0))
+        if rng.random() < 0.1:
+            victim = rng.choice(requests).id
+            if engine.cancel(victim):
+                cancelled.add(victim)
+
+    results = completions(run(engine, requests[:5], disturb))
+    while late:
+        results |= completions(run(engine, [late.pop(0)], disturb))
+    assert len(results) == len(requests)
+    assert cancelled
+    assert bool(failures) == drafted
+    assert waited_for_cells > 10, "the cache was full while slots were free"
+    assert sum(c.cached_tokens for c in results.values()) > 500
+    for name, result in results.items():
+        whole = reference[name]
+        if result.finish_reason is FinishReason.CANCELLED:
+            assert name in cancelled
+            assert result.tokens == whole.tokens[: len(result.tokens)]
+            assert whole.text.startswith(result.text)
+        else:
+            same(result, whole)
+
+
+def break_decode(engine: Engine, rng: random.Random, share: float) -> list[int]:
+    """Let this share of the calls fail after they were made; the numbers of those that did."""
+    decode, calls = engine.context.decode, 0
+    failures: list[int] = []
+
+    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
+        nonlocal calls
+        calls += 1
+        outputs = decode(rows, hidden)
+        if rng.random() < share and (not failures or calls > failures[-1] + 20):
+            failures.append(calls)
+            raise DecodeError(-3)
+        return outputs
+
+    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    return failures

@@ -1,0 +1,108 @@
+"""Running an engine step by step in a test, with the KV cache checked against llama.cpp's after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
+from engine.core.draft_source import DraftSource
+from engine.core.engine import KEPT_IDS, LEAF_IDS, Engine
+from engine.weights.format_selection import open_model
+
+Outcome = Completion | EngineError
+_references: dict[str, dict[str, Completion]] = {}  # by all that they depend on
+
+
+def request(name: str, prompt: str, **sampling: object) -> Request:
+    """A raw prompt, so that a test says exactly which text the model sees."""
+    params = SamplingParams(**{"max_tokens": 24, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
+    return Request(id=name, prompt=prompt, raw=True, sampling=params)
+
+
+def submit(engine: Engine, *requests: Request) -> None:
+    for r in requests:
+        engine.add(engine.prepare(r, time.monotonic()))
+
+
+def run(
+    engine: Engine, requests: Iterable[Request] = (), before_step: Callable[[int], None] | None = None
+) -> dict[str, Outcome]:
+    """Step until nothing is left; every invariant of the cache is checked after every step."""
+    submit(engine, *requests)
+    ended: dict[str, Outcome] = {}
+    step = 0
+    while not engine.idle:
+        if before_step:
+            before_step(step)
+        for e in engine.step().ended:
+            assert e.request_id not in ended, "a request ends once"
+            ended[e.request_id] = e.outcome
+        check_cache(engine)
+        step += 1
+        assert step < 5000, "the engine does not come to an end"
+    return ended
+
+
+def completions(outcomes: dict[str, Outcome]) -> dict[str, Completion]:
+    for outcome in outcomes.values():
+        assert isinstance(outcome, Completion), outcome
+    return outcomes  # type: ignore[return-value]
+
+
+def check_cache(engine: Engine) -> None:
+    """The engine's book, the sequences' own count and llama.cpp's positions agree; nothing is leaked."""
+    lengths = {s.seq_id: s.computed for s in engine.scheduler.running}
+    for kept in engine.scheduler._kept:
+        assert kept.seq_id not in lengths
+        lengths[kept.seq_id] = len(kept.tokens)
+    slots = engine.info.slots
+    for seq_id in range(slots + KEPT_IDS + LEAF_IDS + 1):
+        length = lengths.get(seq_id, 0)
+        assert engine.cache.length(seq_id) == length
+        assert engine.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
+    cells = {cell for held in engine.cache._cells.values() for cell in held}
+    assert engine.cache.used == len(cells) + engine.cache.buried <= engine.info.kv_cells
+    assert len(engine.scheduler._free_ids) + len(lengths) == slots + KEPT_IDS
+
+
+def fresh(model: str | None, draft_source: DraftSource | None = None, **config: object) -> Engine:
+    """An engine; a model given by path is the tiny F32 one, whose cache is F32 too."""
+    defaults: dict[str, object] = {
+        "model": model,
+        "slots": 4,
+        "kv_cells": 2048,
+        "kv_type": "f32" if model else "f16",
+    }
+    return opened(EngineConfig(**{**defaults, **config}), draft_source)  # type: ignore[arg-type]
+
+
+def opened(config: EngineConfig, draft_source: DraftSource | None = None) -> Engine:
+    """An engine with these settings over its model."""
+    return Engine(config, open_model(config), draft_source)
+
+
+def alone(model: str | None, requests: Iterable[Request], **config: object) -> dict[str, Completion]:
+    """The sequential reference: one request at a time, nothing shared, nothing drafted.
+
+    Computed once for the same requests, which many tests run in other ways.
+    """
+    requests = [*requests]
+    key = repr((model, requests, sorted(config.items())))
+    if key not in _references:
+        engine = fresh(model, **{"slots": 1, "prefix_sharing": False, **config})
+        results: dict[str, Completion] = {}
+        for r in requests:
+            results |= completions(run(engine, [r]))
+        _references[key] = results
+    return dict(_references[key])
+
+
+def same(result: Completion, reference: Completion) -> None:
+    """Equal in all that a user sees, log-probabilities to the bit."""
+    assert result.tokens == reference.tokens
+    assert result.text == reference.text
+    assert result.finish_reason == reference.finish_reason
+    assert result.completion_tokens == reference.completion_tokens
+    assert result.prompt_tokens == reference.prompt_tokens
+    assert result.logprobs == reference.logprobs

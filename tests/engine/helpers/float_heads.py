@@ -1,0 +1,40 @@
+"""Medusa heads by their definition, in 32-bit numbers: what those that are served are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.medusa.weights import Floats, HeadWeights, Ids, LmHead, naming
+
+
+class FloatHeads:
+    """Has what engine.medusa.medusa_source.Heads asks for."""
+
+    @classmethod
+    def load(cls, path: str, *, width: int, vocab_size: int, lm_head: LmHead) -> FloatHeads:
+        """Heads from a file, or from a folder with one. Raises HeadsLoadError."""
+        with naming(path):
+            return cls(HeadWeights(path, width, vocab_size, lm_head))
+
+    def __init__(self, weights: HeadWeights) -> None:
+        self.heads, self.layers, self.width = weights.heads, weights.layers, weights.width
+        self.metadata, self.draft_vocabulary = weights.metadata, weights.draft_vocabulary
+        self._scale = np.float32(weights.logit_scale)
+        self._layers = [[weights.layer(h, layer) for layer in range(self.layers)] for h in range(self.heads)]
+        self._lm_heads = [weights.lm_head(head) for head in range(weights.lm_heads)]
+
+    def propose(self, hidden: Floats, heads: int, top: int, first: int = 0) -> tuple[Ids, Floats]:
+        logits = np.stack([self._logits(hidden, head) for head in range(first, heads)], axis=1)
+        rows = np.argsort(-logits, axis=-1, kind="stable")[..., :top]
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+        tokens = rows if self.draft_vocabulary is None else self.draft_vocabulary[rows]
+        return tokens.astype(np.int32), np.take_along_axis(shares, rows, axis=-1)
+
+    def _logits(self, states: Floats, head: int) -> Floats:
+        for weight, bias in self._layers[head]:
+            inner = states @ weight.T + bias
+            states = states + inner / (1 + np.exp(-inner))
+        lm_head = self._lm_heads[head % len(self._lm_heads)]
+        logits: Floats = states @ lm_head.T * self._scale
+        return logits

@@ -1,0 +1,243 @@
+"""Trees from scripted heads: their shape, which heads run, and what is learned from the emitted tokens."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from engine import Request, SamplingParams
+from engine.core.draft_source import ROOT, Tree
+from engine.core.sequence import Sequence
+from engine.medusa.calibration import Calibration
+from engine.medusa.layouts import HeadsLoadError
+from engine.medusa.medusa_source import HeadSource
+
+WIDTH = 4
+Floats = NDArray[np.float32]
+
+
+class ScriptedHeads:
+    """Candidates by head, the same for every state: head h guesses 100 h, 100 h + 1, ... in this order."""
+
+    def __init__(self, *confidences: list[float], metadata: dict[str, str] | None = None) -> None:
+        self.heads = len(confidences)
+        self.metadata = metadata or {}
+        self.confidences = np.array(confidences, dtype=np.float32)
+        self.calls: list[tuple[list[float], int, int]] = []  # first value of each state, first head, heads
+
+    def propose(
+        self, hidden: Floats, heads: int, top: int, first: int = 0
+    ) -> tuple[NDArray[np.int32], Floats]:
+        self.calls.append((hidden[:, 0].tolist(), first, heads))
+        confidences = self.confidences[first:heads, :top]
+        ids = np.arange(first, heads, dtype=np.int32)[:, None] * 100 + np.arange(
+            confidences.shape[1], dtype=np.int32
+        )
+        return tuple(np.broadcast_to(a, (len(hidden), *a.shape)).copy() for a in (ids, confidences))  # type: ignore[return-value]
+
+
+def sequence(state: float | None = 0.0, prompt: int = 3, **sampling: object) -> Sequence:
+    """state: first value of its hidden state; None leaves it unknown."""
+    params = SamplingParams(**{"max_tokens": 5000, **sampling})  # type: ignore[arg-type]
+    s = Sequence(
+        Request(id="-", prompt="-", sampling=params), np.full(prompt, 7, dtype=np.int32), arrived=0.0
+    )
+    s.hidden = None if state is None else np.full(WIDTH, state, dtype=np.float32)
+    return s
+
+
+def emit(s: Sequence, *tokens: int) -> None:
+    s.tokens[s.length : s.length + len(tokens)] = tokens
+    s.length += len(tokens)
+
+
+def path(tree: Tree, index: int) -> tuple[int, ...]:
+    tokens: list[int] = []
+    while index != ROOT:
+        tokens.append(tree[index].token)
+        index = tree[index].parent
+    return tuple(reversed(tokens))
+
+
+def test_a_chain_with_side_branches() -> None:
+    source = HeadSource(ScriptedHeads([0.65, 0.25], [0.55, 0.17], [0.45, 0.05]))
+    [tree] = source.draft([sequence()], 5)
+    assert [(node.token, node.parent, node.depth) for node in tree] == [
+        (0, ROOT, 1),
+        (100, 0, 2),
+        (1, ROOT, 1),
+        (200, 1, 3),
+        (100, 2, 2),
+    ]
+    assert [node.survival for node in tree] == pytest.approx(
+        [0.65, 0.65 * 0.55, 0.25, 0.65 * 0.55 * 0.45, 0.1375]
+    )
+    assert {node.source for node in tree} == {source.name} == {"medusa"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0.001, 1.0), min_size=3, max_size=3), min_size=1, max_size=3),
+    st.integers(0, 45),
+    st.sampled_from([0.02, 0.1, 0.4]),
+)
+def test_trees_hold_the_likeliest_paths(confidences: list[list[float]], limit: int, worth: float) -> None:
+    """Against brute force: chances are the products of those of the path, taken from a calibration alike."""
+    confidences = [sorted((c / max(1.0, 1.2 * sum(h)) for c in h), reverse=True) for h in confidences]
+    source = HeadSource(ScriptedHeads(*confidences))
+    source.min_survival = worth
+    [tree] = source.draft([sequence()], limit)
+    for i, node in enumerate(tree):
+        assert node.parent < i
+        parent = tree[node.parent] if node.parent != ROOT else None
+        assert node.depth == (parent.depth + 1 if parent else 1)
+        assert worth <= node.survival <= (parent.survival if parent else 1.0)
+    assert len({path(tree, i) for i in range(len(tree))}) == len(tree), "siblings differ"
+
+    table = Calibration(len(confidences)).chances(0, np.array([confidences], dtype=np.float32))[0, :, 0]
+    survivals = [
+        float(np.prod([table[head, rank] for head, rank in enumerate(ranks)]))
+        for depth in range(1, min(limit, len(confidences)) + 1)
+        for ranks in itertools.product(range(3), repeat=depth)
+    ]
+    best = sorted((s for s in survivals if s >= worth), reverse=True)[:limit]
+    assert [node.survival for node in tree] == pytest.approx(best)
+
+
+def test_without_hidden_states_or_room_nothing_is_drafted_and_no_head_runs() -> None:
+    heads = ScriptedHeads([0.9])
+    source = HeadSource(heads)
+    assert source.draft([], 4) == []
+    assert source.draft([sequence(None), sequence(None)], 4) == [[], []]
+    assert source.draft([sequence()], 0) == [[]]
+    assert heads.calls == []
+
+
+def test_only_sequences_with_a_state_get_a_tree() -> None:
+    heads = ScriptedHeads([0.9], [0.9])
+    trees = HeadSource(heads).draft([sequence(1.0), sequence(None), sequence(2.0)], 4)
+    assert [len(tree) for tree in trees] == [2, 0, 2]
+    assert heads.calls == [([1.0, 2.0], 0, 1), ([1.0, 2.0], 1, 2)]
+
+
+def test_heads_deeper_than_the_limit_do_not_run() -> None:
+    heads = ScriptedHeads([0.9], [0.9], [0.9])
+    HeadSource(heads).draft([sequence()], 2)
+    assert [first for _, first, _ in heads.calls] == [0, 1]
+
+
+class MixedHeads(ScriptedHeads):
+    """Confident of states of 1, hopeless otherwise."""
+
+    def propose(
+        self, hidden: Floats, heads: int, top: int, first: int = 0
+    ) -> tuple[NDArray[np.int32], Floats]:
+        ids, confidences = super().propose(hidden, heads, top, first)
+        return ids, confidences * hidden[:, :1, None]
+
+
+def test_later_heads_run_only_where_earlier_ones_leave_a_chance_worth_a_row() -> None:
+    heads = MixedHeads([0.9, 0.05], [0.6, 0.2], [0.6, 0.1])
+    source = HeadSource(heads)
+    source.min_survival = 0.4
+    trees = source.draft([sequence(0.1), sequence(1.0), sequence(0.2)], 8)
+    assert [len(tree) for tree in trees] == [0, 2, 0]
+    called = [([round(state, 3) for state in states], *rest) for states, *rest in heads.calls]
+    assert called == [([0.1, 1.0, 0.2], 0, 1), ([1.0], 1, 2), ([1.0], 2, 3)]
+
+
+def converse(source: HeadSource, s: Sequence, steps: int, rate: float, seed: int = 0) -> Tree:
+    """A model that emits what head 0 thinks best at this rate, one token a step; the last tree."""
+    rng = np.random.default_rng(seed)
+    for right in rng.random(steps) < rate:
+        source.draft([s], 4)
+        emit(s, 0 if right else 50)
+    [tree] = source.draft([s], 4)
+    return tree
+
+
+def test_survival_becomes_what_is_observed_without_any_verification() -> None:
+    source = HeadSource(ScriptedHeads([0.35]))
+    tree = converse(source, sequence(), 2000, 0.8)
+    assert tree[0].survival == pytest.approx(0.8, abs=0.06)
+
+
+def test_useless_heads_soon_propose_nothing_worth_a_row() -> None:
+    source = HeadSource(ScriptedHeads([0.95], [0.95]))
+    source.min_survival = 0.3
+    assert len(source.draft([sequence()], 4)[0]) == 2
+    assert converse(source, sequence(), 40, 0.0) == []
+
+
+def test_later_heads_are_scored_when_their_tokens_have_come() -> None:
+    source = HeadSource(ScriptedHeads([0.9], [0.9]))
+    s = sequence()
+    for _ in range(300):
+        source.draft([s], 4)
+        emit(s, 0)  # head 1 expects 100 after it, and never sees it
+    [tree] = source.draft([s], 4)
+    assert tree[0].survival > 0.9
+    assert tree[1].survival < 0.1
+
+
+def test_sampled_requests_are_counted_apart() -> None:
+    source = HeadSource(ScriptedHeads([0.55]))
+    source.min_survival = 0.1
+    assert converse(source, sequence(temperature=1.0), 300, 0.0) == []
+    [tree] = source.draft([sequence()], 4)
+    assert tree[0].survival == pytest.approx(0.55)
+
+
+def test_a_step_that_is_run_again_counts_once() -> None:
+    once, again = (HeadSource(ScriptedHeads([0.55])) for _ in range(2))
+    for source, drafts in ((once, 1), (again, 5)):
+        s = sequence()
+        for _ in range(drafts):
+            source.draft([s], 4)
+        emit(s, 0)
+    assert once.draft([sequence()], 1) == again.draft([sequence()], 1)
+
+
+def test_ended_sequences_leave_nothing_behind() -> None:
+    source = HeadSource(ScriptedHeads([0.55], [0.5]))
+    sequences = [sequence() for _ in range(5)]
+    source.draft(sequences, 4)
+    kept = [weakref.ref(s) for s in sequences]
+    sequences.clear()
+    gc.collect()
+    assert not any(ref() for ref in kept)
+
+
+def test_a_long_sequence_keeps_only_the_last_proposals() -> None:
+    source, s = HeadSource(ScriptedHeads([0.9], [0.9], [0.9])), sequence()
+    converse(source, s, 100, 1.0)
+    assert 1 <= len(s.memory[source]) <= 3
+
+
+def test_counts_from_training_are_the_start() -> None:
+    trained = Calibration(1, window=np.inf)
+    for i in range(1000):
+        trained.score([[0]], [[0.35]], [0 if i % 10 else 1])
+    heads = ScriptedHeads([0.35], metadata={"calibration": trained.to_json()})
+    [tree] = HeadSource(heads).draft([sequence()], 1)
+    assert tree[0].survival == pytest.approx(0.9, abs=0.04)
+
+
+def test_counts_for_other_heads_are_refused() -> None:
+    heads = ScriptedHeads([0.35], metadata={"calibration": Calibration(2).to_json()})
+    with pytest.raises(HeadsLoadError, match="calibration is of shape"):
+        HeadSource(heads)
+
+
+def test_hearing_of_a_verified_tree_changes_nothing_yet() -> None:
+    source, s = HeadSource(ScriptedHeads([0.9])), sequence()
+    [tree] = source.draft([s], 1)
+    source.observe(s, tree, [0])
+    assert source.draft([sequence()], 1) == [tree]

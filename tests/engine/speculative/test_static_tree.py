@@ -1,0 +1,76 @@
+"""The tree of decoding "medusa": the best of all trees by brute force, and no wider than a call."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from engine.core.draft_source import ROOT
+from engine.medusa.calibration import RANKS
+from engine.medusa.medusa_source import HeadSource
+from engine.speculative.static_tree import StaticTrees, best_places, best_size
+from tests.engine.medusa.test_medusa_source import ScriptedHeads, sequence
+from tests.support.profiles import FixedProfile, flat
+
+CHANCES = [[0.6, 0.2, 0.1], [0.5, 0.3, 0.05], [0.4, 0.25, 0.2]]
+PATHS = [
+    ranks for depth in (1, 2, 3) for ranks in itertools.product(range(3), repeat=depth)
+]  # every node that a tree of these heads can have
+
+
+def survival(ranks: tuple[int, ...]) -> float:
+    chance = 1.0
+    for head, rank in enumerate(ranks):
+        chance *= CHANCES[head][rank]
+    return chance
+
+
+def test_the_likeliest_places_come_first_each_below_its_parent() -> None:
+    ranked = best_places(CHANCES, len(PATHS))
+    likeliest = sorted((survival(ranks) for ranks in PATHS), reverse=True)
+    assert [chance for _, chance in ranked] == pytest.approx(likeliest)
+    paths: list[tuple[int, ...]] = []
+    for (parent, head, rank), chance in ranked:
+        path = (*(paths[parent] if parent != ROOT else ()), rank)
+        assert len(path) == head + 1
+        assert chance == pytest.approx(survival(path))
+        paths.append(path)
+    assert sorted(paths) == sorted(PATHS)
+
+
+@pytest.mark.parametrize("requests", [1, 3, 16])
+@pytest.mark.parametrize("row_s", [1e-6, 0.0005, 0.002, 0.01, 0.1])
+def test_the_size_is_the_one_with_the_most_tokens_a_second(requests: int, row_s: float) -> None:
+    profile = FixedProfile({n: 0.01 + row_s * n for n in (1, 1000)})
+    survivals = [chance for _, chance in best_places(CHANCES, len(PATHS))]
+
+    def speed(nodes: int) -> float:
+        return (1 + sum(survivals[:nodes])) / profile.seconds(requests * (1 + nodes))
+
+    assert best_size(survivals, requests, profile) == max(range(1, len(PATHS) + 1), key=speed)
+
+
+@pytest.fixture
+def source() -> HeadSource:
+    return HeadSource(ScriptedHeads(*([0.3] * RANKS for _ in range(3))))
+
+
+def test_trees_shrink_to_what_a_call_holds(source: HeadSource) -> None:
+    trees = StaticTrees(source)
+    sizes = []
+    for limit in (1000, 30, 5, 2):
+        drawn = trees.force([sequence(), sequence(), sequence(None), sequence()], flat(), limit)
+        assert drawn[2] == []
+        assert len({len(drawn[i]) for i in (0, 1, 3)}) == 1, "each gets the same"
+        sizes.append(len(drawn[0]))
+    assert sizes[0] > 10
+    assert sizes[1:] == [10, 1, 0]
+
+
+def test_a_tree_holds_what_the_heads_guess(source: HeadSource) -> None:
+    ranked = best_places(source.mean_chances, 20)
+    [tree] = StaticTrees(source).force([sequence()], flat(), 20)
+    assert [(node.token, node.parent, node.depth) for node in tree] == [
+        (100 * head + rank, parent, head + 1) for (parent, head, rank), _ in ranked
+    ]

@@ -1,0 +1,131 @@
+"""What a model needs in memory, told from its file: what changes it, and that a real worker keeps to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.base.errors import ModelLoadError
+from engine.host.measurement_cache import keep
+from engine.llama.model import default_model_path, read_shape
+from engine.tools.memory_estimate import BUFFERS, CACHE, HEADS, PROCESS, TORCH_BYTES, WEIGHTS, needed
+from engine.weights.format_selection import Timing, _key
+from tasks.base.settings import Settings
+from tasks.broker.publisher import Publisher
+from tasks.store.jobs import JobStore
+from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba
+from tests.support.workers import Workers, wait_until
+from tests.tasks.helpers.records import ended, submitted
+
+UNDER, OVER = 1.05, 1.25  # how far a worker's peak may be above the estimate, and the estimate above the peak
+ONE = EngineConfig(weights="as_shipped", speculation=False)
+JOBS = 40  # more than the slots
+
+
+def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
+    settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
+) -> None:
+    config = EngineConfig(weights="as_shipped", threads=settings.threads)
+    estimate = needed(config).total  # before: what is timed once needs more
+    changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
+    settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
+    worker = workers.model(settings, ready=False, engine="engine:load")
+    prompts = ["Name a colour.", "Say why the sea is salty. " * 60]
+    jobs = [submitted(store, publisher, prompts[n % 2]) for n in range(JOBS)]
+    wait_until(lambda: store.get(jobs[0]).terminal, 120, alive=lambda: worker.process.poll() is None)
+    for job in jobs:
+        assert ended(store, job, 120).result is not None
+    status = Path(f"/proc/{worker.process.pid}/status").read_text(encoding="utf-8")
+    [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    peak = int(peak_kb) * 1024
+    assert peak / UNDER <= estimate <= peak * OVER
+
+
+def test_the_parts_of_the_default_model() -> None:
+    shape = read_shape(default_model_path())
+    parts = needed(ONE).parts
+    assert parts[WEIGHTS] == shape.weight_bytes
+    least = (ONE.kv_cells + CPU_PREFILL_CELLS) * shape.cell_bytes
+    assert least < parts[CACHE] < 1.1 * least, "llama.cpp rounds up to 256 cells, in both contexts"
+    assert parts[BUFFERS] > 64 * shape.vocab_size * 4, "the logits of a step"
+    assert parts[HEADS] == 0
+    assert needed(ONE).total == sum(parts.values())
+    assert [name for name, _ in needed(ONE).largest][:2] == [CACHE, PROCESS]
+
+
+def test_what_changes_it() -> None:
+    base = needed(ONE).parts
+    shape = read_shape(default_model_path())
+
+    def changed(**fields: object) -> dict[str, int]:
+        parts = needed(replace(ONE, **fields)).parts  # type: ignore[arg-type]  # of any setting
+        return {name: parts[name] for name in parts if parts[name] != base[name]}
+
+    half = changed(kv_cells=4096)
+    assert base[CACHE] - half[CACHE] == 4096 * shape.cell_bytes
+    assert changed(kv_type="f32")[CACHE] == 2 * base[CACHE]
+    assert changed(weights="bf16") == {WEIGHTS: 2 * shape.parameters}
+    assert set(changed(batch_invariant=True)) == {CACHE, BUFFERS}, "there is no prefill context then"
+    assert changed(speculation=True)[HEADS] > 0, "the package has heads for this model"
+    assert changed(slots=64)[BUFFERS] > base[BUFFERS]
+
+
+def test_weights_are_counted_in_the_format_that_was_measured_to_be_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    auto, shape = replace(ONE, weights="auto"), read_shape(default_model_path())
+    assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters, "unmeasured: the larger one"
+    slow, fast = Timing(1.0, 4.0, 0.1, 16), Timing(1.0, 1.0, 0.02, 16)
+    key = _key(default_model_path(), auto)
+    keep("formats", key, {"as_shipped": asdict(fast), "bf16": asdict(slow)})
+    assert needed(auto).parts[WEIGHTS] == shape.weight_bytes
+    keep("formats", key, {"as_shipped": asdict(slow), "bf16": asdict(fast)})
+    assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters
+
+
+def test_a_small_model_and_a_recurrent_one(tmp_path: Path) -> None:
+    tiny = replace(ONE, model=write_tiny_gguf(tmp_path / "tiny.gguf"), speculation=True)
+    assert needed(tiny).parts[HEADS] == 0, "none come with the package"
+    mamba = replace(ONE, model=write_tiny_mamba(tmp_path / "mamba.gguf"))
+    cache = needed(mamba).parts[CACHE]
+    assert cache > 0, "it keeps a state for each sequence"
+    assert needed(replace(mamba, kv_cells=65_536)).parts[CACHE] == cache, "whatever its length"
+
+
+def test_heads_of_ones_own(tmp_path: Path) -> None:
+    heads = tmp_path / "heads.safetensors"
+    heads.write_bytes(b"\0" * 5_000_000)
+    own = replace(ONE, speculation=True, heads=str(heads))
+    other = replace(own, heads=str(tmp_path))
+    assert needed(own).parts[HEADS] == needed(other).parts[HEADS] > 5_000_000
+    with pytest.raises(ModelLoadError, match=r"none\.safetensors"):
+        needed(replace(own, heads=str(tmp_path / "none.safetensors")))
+
+
+def test_heads_take_what_runs_and_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {name: tmp_path / name for name in ("heads.safetensors", "heads.onnx", "heads.pt")}
+    for path in files.values():
+        path.write_bytes(b"\0" * 1_000_000)
+    speculating = replace(ONE, speculation=True)
+    parts = {name: needed(replace(speculating, heads=str(p))).parts[HEADS] for name, p in files.items()}
+    assert 0 < parts["heads.safetensors"] == parts["heads.onnx"] == parts["heads.pt"] - TORCH_BYTES
+    installed = find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else installed(name)
+    )
+    assert needed(speculating).parts[HEADS] == 0, "the packaged ones are not loaded then"
+    with pytest.raises(ModelLoadError, match=r"heads\.pt: Medusa heads need onnxruntime: pip install"):
+        needed(replace(speculating, heads=str(files["heads.pt"])))
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF and no more")
+    with pytest.raises(ModelLoadError, match=re.escape(str(path))):
+        needed(replace(ONE, model=str(path)))

@@ -1,0 +1,60 @@
+"""Batches of keys, run by real workers: shares by weight, and budgets that run out and come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.base.settings import Settings
+from tasks.batches.store import BatchStore
+from tasks.records.api_key import Limits
+from tasks.records.batch import Ending
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
+from tests.support.workers import Workers, wait_until
+from tests.tasks.helpers.client import Client, line
+
+pytestmark = pytest.mark.stack
+
+
+def test_weights_are_shares_of_the_workers(
+    client: Client, store: JobStore, settings: Settings, workers: Workers
+) -> None:
+    keys = KeyStore(store.db)
+    heavy, light = (keys.create("k", Limits(weight=weight))[0] for weight in (3.0, 1.0))
+    lines = [line(n, "x delay=0.02") for n in range(2000)]
+    small, large = (client.create(lines, owner=key.id) for key in (light, heavy))
+    workers.io(settings)
+    wait_until(lambda: client.get(small).validated and client.get(large).validated, 30)
+    workers.model(settings)
+    wait_until(lambda: client.get(large).completed >= 150, 60)  # by then what was sent first has ended
+    before = client.get(large).completed, client.get(small).completed
+    wait_until(lambda: client.get(large).completed >= 550, 60)
+    ratio = (client.get(large).completed - before[0]) / (client.get(small).completed - before[1])
+    for batch in (small, large):
+        client.batches.end(batch.id, Ending.CANCELLED)
+    assert 2 < ratio < 4.5
+    for batch in (small, large):
+        client.end(batch)
+
+
+def test_a_spent_budget_stops_a_batch_until_there_are_tokens_again(
+    client: Client, store: JobStore, settings: Settings, workers: Workers
+) -> None:
+    keys, batches = KeyStore(store.db), BatchStore(store.db)
+    key, _ = keys.create("k", Limits(tokens_per_day=100))
+    other, _ = keys.create("other", Limits())
+    batch = client.create([line(n, max_tokens=10) for n in range(300)], owner=key.id)
+    free = client.create([line(n) for n in range(300)], owner=other.id)
+    workers.io(settings)
+    workers.model(settings)
+    assert client.end(free).completed == 300, "nobody else waits"
+    wait_until(lambda: not batches.live_jobs(batch.id) and client.get(batch).completed > 0)
+    rested = client.get(batch)
+    (found, _) = keys.list()
+    assert found.tokens_today >= 100
+    assert 0 < rested.completed < 300
+    store.db.redis.hset(f"{store.db.prefix}key:{key.id}", "tokens_per_day", 100_000)
+    done = client.end(batch)
+    assert done.completed == 300
+    (found, _) = keys.list()
+    assert found.tokens_today == done.input_tokens + done.output_tokens, "what was used, and nothing else"

@@ -1,0 +1,451 @@
+"""Batches in Redis: what one who leads may do, and counters that hold whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tasks.base.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, JobNotFound, LeadLost
+from tasks.base.settings import Settings
+from tasks.batches.store import Active, BatchStore, Line, Work
+from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
+from tasks.records.claim import Claim, Unsent
+from tasks.records.job import NewJob, Priority, Status
+from tasks.schema.openai_requests import CHAT
+from tasks.store.jobs import Beat, JobStore, new_token
+from tasks.store.workers import Registry
+from tests.support.workers import wait_until
+from tests.tasks.helpers.records import batch_store
+
+ROOM = 64
+
+
+@pytest.fixture
+def batches(store: JobStore) -> BatchStore:
+    return batch_store(store)
+
+
+def lines(first: int, count: int) -> list[Line]:
+    request = '{"prompt":"p","max_tokens":1,"seed":0}'
+    return [Line(n, f"id-{n}", "", request, "p") for n in range(first, first + count)]
+
+
+def made(batches: BatchStore, **fields: object) -> Batch:
+    return batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", **fields))  # type: ignore[arg-type]
+
+
+def lead(batches: BatchStore, token: str = "me") -> Work:
+    work = batches.lead(token, ROOM)
+    assert work is not None
+    return work
+
+
+def one(batches: BatchStore, batch_id: str) -> Active:
+    return next(active for active in lead(batches).active if active.batch.id == batch_id)
+
+
+def send(batches: BatchStore, batch: Batch, count: int, first: int = 1) -> list[str]:
+    """So many lines of its only chunk, from the first on."""
+    batches.chunks_ready("me", batch.id, 1, count)
+    now = one(batches, batch.id).batch
+    jobs = [(line_job_id(batch.id, line.number), line) for line in lines(first, count)]
+    assert batches.fill("me", now, (0, now.place + count), jobs)
+    return [job_id for job_id, _ in jobs]
+
+
+def claimed(store: JobStore, job_id: str) -> Claim:
+    claim = store.claim(job_id, "w", new_token())
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def test_a_batch_is_kept_as_it_was_made(batches: BatchStore) -> None:
+    batch = made(batches, owner="o", metadata={"a": "ü"}, priority=3, output_expires_s=3600, dry_run=True)
+    again = batches.get(batch.id)
+    assert again == batch
+    assert (again.status, again.owner, again.metadata) == (BatchStatus.VALIDATING, "o", {"a": "ü"})
+    assert (again.priority, again.output_expires_s, again.dry_run) == (3, 3600, True)
+    assert again.expires_at - again.created_at == pytest.approx(24 * 3600)
+    with pytest.raises(BatchNotFound):
+        batches.get("batch_none")
+
+
+def test_the_same_key_makes_one_batch(batches: BatchStore) -> None:
+    first = batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h"))
+    assert batches.create(NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h")) == first
+    with pytest.raises(IdempotencyConflict, match=first.id):
+        batches.create(NewBatch(CHAT, "file_y", idempotency_key="k", body_hash="other"))
+
+
+def test_pages_are_newest_first(batches: BatchStore) -> None:
+    ids = [made(batches).id for _ in range(5)]
+    page, more = batches.page(2)
+    assert ([b.id for b in page], more) == (ids[:2:-1], True)
+    rest, more = batches.page(10, after=page[-1].id)
+    assert ([b.id for b in rest], more) == (ids[2::-1], False)
+    with pytest.raises(BatchNotFound):
+        batches.page(2, after="batch_none")
+
+
+def test_a_second_reading_does_not_count_again(batches: BatchStore) -> None:
+    batch = made(batches)
+    lead(batches)
+    batches.validated("me", batch.id, chunks=3, lines=700, invalid={"a": 2}, errors=[], model=None)
+    batches.chunks_ready("me", batch.id, 1, 1)
+    batches.validated("me", batch.id, chunks=1, lines=1, invalid={"a": 1}, errors=[], model=None)
+    now = batches.get(batch.id)
+    assert (now.total, now.failed, now.chunks, now.codes) == (700, 2, 3, {"a": 2})
+
+
+def test_one_leads(batches: BatchStore) -> None:
+    batch = made(batches)
+    lead(batches, "me")
+    assert batches.lead("other", ROOM) is None
+    for refused in (
+        lambda: batches.chunks_ready("other", batch.id, 1, 1),
+        lambda: batches.fill("other", batch, (0, 1), []),
+        lambda: batches.ended_jobs("other", batch.id, 5),
+        lambda: batches.collected("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
+        lambda: batches.validated("other", batch.id, chunks=0, lines=0, invalid={}, errors=[], model=None),
+        lambda: batches.finalizing("other", batch.id, 0, ""),
+        lambda: batches.finish("other", batch.id, "completed"),
+        lambda: batches.release("other", {"a": 1}),
+    ):
+        with pytest.raises(LeadLost):
+            refused()
+    batches.resign("other")
+    assert batches.lead("other", ROOM) is None, "it had nothing to give up"
+    batches.resign("me")
+    assert batches.lead("other", ROOM) is not None
+
+
+def test_lines_are_sent_once(batches: BatchStore, store: JobStore) -> None:
+    batch = made(batches, owner="o")
+    lead(batches)
+    [first, second] = send(batches, batch, 2)
+    assert store.get(first).metadata == {"batch_id": batch.id}
+    assert [job.id for job in store.page(10, metadata={"batch_id": batch.id}).jobs] == [second, first]
+    before = one(batches, batch.id)
+    assert (before.live, before.batch.place) == (2, 2)
+    stale = batch  # as it was before: chunk 0, place 0
+    assert not batches.fill("me", stale, (0, 2), [(first, lines(1, 1)[0])])
+    assert one(batches, batch.id).live == 2
+    assert lead(batches).outstanding == {"": {"o": 2}}
+
+
+def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobStore) -> None:
+    batch = made(batches, owner="o")
+    lead(batches)
+    [first, second] = send(batches, batch, 2)
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    for job_id, status in ((second, Status.SUCCEEDED), (first, Status.FAILED)):
+        error = {"code": "c", "message": "m", "param": None} if status is Status.FAILED else None
+        assert store.finish(job_id, claimed(store, job_id).fence, status, {"usage": usage}, error)
+    now, counts = one(batches, batch.id), batches.get(batch.id)
+    assert (now.live, now.ended, counts.completed, counts.failed) == (0, 2, 1, 1)
+    assert lead(batches).outstanding == {}
+    with pytest.raises(JobNotFinished):
+        store.delete(first)
+    ended = batches.ended_jobs("me", batch.id, 1)
+    assert (ended.number, [(j.job_id, j.line, j.custom_id) for j in ended.jobs]) == (0, [(second, 2, "id-2")])
+    assert ended.jobs[0].result == {"usage": usage}
+    batches.collected("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1})
+    batches.collected(
+        "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}
+    )  # the reply was lost, or a crash before it
+    with pytest.raises(JobNotFound):
+        store.get(second)
+    ended = batches.ended_jobs("me", batch.id, 5)
+    assert (ended.number, [j.job_id for j in ended.jobs]) == (1, [first])
+    kept = batches.get(batch.id)
+    assert kept.parts == ("p",)
+    assert (kept.input_tokens, kept.cached_tokens, kept.output_tokens) == (3, 1, 2)
+    assert kept.codes == {"c": 1}
+
+
+def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobStore) -> None:
+    batch = made(batches)
+    lead(batches)
+    [job_id] = send(batches, batch, 1)
+    assert batches.end(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
+    now = one(batches, batch.id).batch
+    assert not batches.fill("me", now, (0, 2), [(line_job_id(batch.id, 2), lines(2, 1)[0])])
+    assert batches.live_jobs(batch.id) == [job_id]
+    assert store.cancel(job_id).status is Status.CANCELLED
+    assert batches.live_jobs(batch.id) == []
+    batches.finalizing("me", batch.id, 7, "batch_cancelled")
+    batches.finalizing("me", batch.id, 7, "batch_cancelled")
+    batches.finish("me", batch.id, "cancelled", output_file_id="file_o")
+    batches.finish("me", batch.id, "completed")
+    ended = batches.get(batch.id)
+    assert (ended.status, ended.failed, ended.output_file_id) == (BatchStatus.CANCELLED, 8, "file_o")
+    assert set(ended.times) >= {"cancelling", "cancelled"}
+    assert batches.end(batch.id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
+    with pytest.raises(BatchNotFound):
+        batches.end("batch_none", Ending.CANCELLED)
+
+
+def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStore, store: JobStore) -> None:
+    def bulk(owner: str) -> tuple[str, bool]:
+        job, to_send = store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner=owner))
+        return job.id, to_send
+
+    assert bulk("a")[1], "nobody leads: nobody would send it later"
+    assert batches.lead("me", 2) is not None
+    assert bulk("a")[1]
+    held = [bulk("a"), bulk("b"), bulk("a")]
+    assert [to_send for _, to_send in held] == [False, False, False]
+    work = batches.lead("me", 2)
+    assert work is not None
+    assert (work.outstanding, work.held) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
+    assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
+    assert batches.release("me", {"a": 1, "b": 5}) == [Unsent(held[n][0], Priority.BULK, "p") for n in (0, 1)]
+    store.cancel(held[2][0])
+    work = batches.lead("me", 2)
+    assert work is not None
+    assert (work.outstanding, work.held) == ({"": {"a": 3, "b": 1}}, {})
+    assert store.get(held[0][0]).status is Status.QUEUED
+    claimed(store, held[0][0])
+
+
+class Counters(RuleBasedStateMachine):
+    """One batch of lines that are sent, claimed, ended, lost and collected in any order, with restarts."""
+
+    def __init__(self, store: JobStore, settings: Settings) -> None:
+        super().__init__()
+        self.store, self.settings = store, settings
+        self.batches = batch_store(store)
+
+    @initialize()
+    def begin(self) -> None:
+        self.token = uuid.uuid4().hex
+        self.batches.resign(self.__dict__.get("previous", ""))
+        self.store.db.redis.delete(f"{self.store.db.prefix}leader")  # it fell silent
+        self.batches.lead(self.token, ROOM)
+        self.batch = made(self.batches, owner=uuid.uuid4().hex)
+        self.owner = self.batch.owner
+        self.batches.chunks_ready(self.token, self.batch.id, 1, 0)
+        self.sent = 0
+        self.live: dict[str, Claim | None] = {}
+        self.ends: list[str] = []  # job ids that ended, in their order
+        self.good = self.bad = self.parts = self.collected_jobs = 0
+        self.codes: Counter[str] = Counter()
+        self.cancelled = False
+
+    @rule(count=st.integers(1, 4), twice=st.booleans())
+    def send(self, count: int, twice: bool) -> None:
+        now = self.batches.get(self.batch.id)
+        jobs = [(line_job_id(now.id, line.number), line) for line in lines(self.sent + 1, count)]
+        done = self.batches.fill(self.token, now, (0, self.sent + count), jobs)
+        assert done is not self.cancelled
+        if twice:
+            assert not self.batches.fill(self.token, now, (0, self.sent + count), jobs)
+        if done:
+            self.sent += count
+            self.live |= dict.fromkeys([job_id for job_id, _ in jobs])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def claim(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.live)))
+        if self.live[job_id] is None:
+            self.live[job_id] = claimed(self.store, job_id)
+
+    @precondition(lambda self: any(self.live.values()))
+    @rule(data=st.data(), good=st.booleans(), twice=st.booleans())
+    def finish(self, data: st.DataObject, good: bool, twice: bool) -> None:
+        job_id = data.draw(st.sampled_from(sorted(j for j, claim in self.live.items() if claim)))
+        claim = self.live.pop(job_id)
+        assert claim is not None
+        error = None if good else {"code": "c", "message": "m", "param": None}
+        status = Status.SUCCEEDED if good else Status.FAILED
+        for _ in range(1 + twice):
+            assert self.store.finish(job_id, claim.fence, status, {"usage": {}}, error)
+        self.good, self.bad = self.good + good, self.bad + (not good)
+        self.ends.append(job_id)
+
+    @precondition(lambda self: any(self.live.values()))
+    @rule(data=st.data())
+    def hand_back(self, data: st.DataObject) -> None:
+        """A worker that stops: the job is queued again, and a late end of it is refused."""
+        job_id = data.draw(st.sampled_from(sorted(j for j, claim in self.live.items() if claim)))
+        claim = self.live[job_id]
+        assert claim is not None
+        self.store.hand_back(job_id, claim.fence)
+        assert not self.store.finish(job_id, claim.fence, Status.SUCCEEDED, {"usage": {}})
+        self.live[job_id] = None
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel_job(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.live)))
+        if self.live[job_id] is None:
+            self.store.cancel(job_id)
+            del self.live[job_id]
+            self.bad += 1
+            self.ends.append(job_id)
+
+    @rule(most=st.integers(1, 5), crash=st.booleans(), twice=st.booleans())
+    def collect(self, most: int, crash: bool, twice: bool) -> None:
+        ended = self.batches.ended_jobs(self.token, self.batch.id, most)
+        number, jobs = ended.number, ended.jobs
+        assert number == self.parts
+        assert [j.job_id for j in jobs] == self.ends[self.collected_jobs :][:most]
+        if crash or not jobs:
+            return
+        codes = Counter("c" for j in jobs if j.error)
+        for _ in range(1 + twice):
+            self.batches.collected(
+                self.token, self.batch.id, number, f"p{number}", len(jobs), (len(jobs), 0, 1), codes
+            )
+        self.parts += 1
+        self.collected_jobs += len(jobs)
+        self.codes += codes
+
+    @rule()
+    def other_leader(self) -> None:
+        old = self.token
+        self.batches.resign(old)
+        self.token = uuid.uuid4().hex
+        assert self.batches.lead(self.token, ROOM) is not None
+        with pytest.raises(LeadLost):
+            self.batches.ended_jobs(old, self.batch.id, 1)
+
+    @precondition(lambda self: not self.cancelled and self.sent > 3)
+    @rule()
+    def cancel_batch(self) -> None:
+        self.batches.end(self.batch.id, Ending.CANCELLED)
+        self.cancelled = True
+
+    @invariant()
+    def counters_hold(self) -> None:
+        if not hasattr(self, "batch"):
+            return
+        work = self.batches.lead(self.token, ROOM)
+        assert work is not None
+        active = next(a for a in work.active if a.batch.id == self.batch.id)
+        counts = self.batches.get(self.batch.id)
+        assert (counts.completed, counts.failed, counts.codes) == (self.good, self.bad, self.codes)
+        assert counts.input_tokens == self.collected_jobs
+        assert active.live == len(self.live)
+        assert active.ended == len(self.ends) - self.collected_jobs
+        assert active.batch.place == self.sent
+        assert work.outstanding.get("", {}).get(self.owner, 0) == len(self.live)
+
+
+def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> None:
+    run_state_machine_as_test(
+        lambda: Counters(store, settings),
+        settings=hypothesis_settings(
+            max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+def test_time_to_expire_is_the_batchs_own(batches: BatchStore) -> None:
+    soon = time.time() + 5
+    assert made(batches, deadline=soon).expires_at == pytest.approx(soon, abs=0.01)
+
+
+def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
+    store = JobStore(settings.model_copy(update={"result_ttl_s": 1}))
+    batches = batch_store(store)
+    short, long = made(batches), made(batches, output_expires_s=3600)
+    lead(batches)
+    for batch in (short, long):
+        batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
+        batches.collected("me", batch.id, 0, "p", 0, (0, 0, 0), {})
+        batches.finish("me", batch.id, "completed")
+        batches.cleaned(batch.id)
+
+    def dropped() -> bool:
+        store.reconcile()
+        return not store.db.redis.keys(f"{store.db.prefix}*{short.id}*")
+
+    wait_until(dropped)
+    assert batches.get(long.id).ended
+    assert [batch.id for batch in batches.page(5)[0]] == [long.id]
+    assert lead(batches).cleanup == [short.id], "what a slow writer left meanwhile goes too"
+    store.close()
+
+
+def test_only_what_has_ended_is_deleted(batches: BatchStore) -> None:
+    batch = made(batches)
+    assert not batches.delete(batch.id)
+    lead(batches)
+    batches.finish("me", batch.id, "completed")
+    assert batches.delete(batch.id)
+    with pytest.raises(BatchNotFound):
+        batches.delete(batch.id)
+
+
+def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: JobStore) -> None:
+    batch = made(batches, owner="o")
+    lead(batches)
+    ended, running, queued = send(batches, batch, 3)
+    assert store.finish(ended, claimed(store, ended).fence, Status.SUCCEEDED, {})
+    claim = claimed(store, running)
+    before = one(batches, batch.id).batch
+    batches.fail("me", batch.id, "c", "m")
+    [line] = lines(4, 1)
+    assert not batches.fill("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
+    assert store.get(queued).status is Status.CANCELLED
+    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fence, Status.CANCELLED)
+    for job_id in (ended, running, queued):
+        store.delete(job_id)
+    assert not store.db.redis.keys(f"{store.db.prefix}batch:{batch.id}:*")
+    work = lead(batches)
+    assert (work.outstanding, work.active, work.cleanup) == ({}, [], [batch.id])
+
+
+def test_every_answer_says_why_lines_failed(batches: BatchStore) -> None:
+    new = NewBatch(CHAT, "file_x", idempotency_key="k", body_hash="h")
+    batch = batches.create(new)
+    lead(batches)
+    batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
+    assert batches.create(new).codes == {"a": 1}
+    assert batches.end(batch.id, Ending.CANCELLED).codes == {"a": 1}
+
+
+def test_a_round_reads_no_lists_of_errors(batches: BatchStore) -> None:
+    batch = made(batches, metadata={"a": "b"})
+    lead(batches)
+    batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[{"code": "a"}], model=None)
+    seen = one(batches, batch.id).batch
+    assert (seen.errors, seen.metadata) == ([], {})
+    assert batches.get(batch.id).errors == [{"code": "a"}]
+
+
+def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStore) -> None:
+    names = ["m", "m@n", "@m", "m:n", ":", "interactive", "ü *[a]\n"]
+    Registry(store.db, 60).announce_models(names, 60)
+    batches = BatchStore(store.db)
+    assert batches.lead("me", 1) is not None
+    store.create(NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="first"))
+    ids = {}
+    for name in names:
+        for _ in range(2):  # one takes the room of its lane, the next is held
+            new = NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="o", model=name)
+            ids[name] = store.create(new)[0].id
+    work = lead(batches)
+    assert work.held == {name: {"o": 1} for name in names}
+    assert work.outstanding == {"": {"first": 1}} | {name: {"o": 1} for name in names}
+    for name in names:
+        [unsent] = batches.release("me", {"o": 1}, name)
+        assert (unsent.job_id, unsent.lane) == (ids[name], name)
+    assert lead(batches).held == {}

@@ -1,0 +1,234 @@
+"""Walks through every state that the Lua scripts can reach, on a real server, with time as a step.
+
+A state is all that is in a database of its own, and what the actors remember. A transition puts a state into
+the server, runs one script and reads everything back, all within one script: thousands go in one trip.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import redis
+
+from tasks.store.scripts import Argument, assemble, encode, read_sources
+
+PREFIX = "x:"
+CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
+TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
+WRAPPED = """
+local function script(KEYS, ARGV)
+%s
+end
+local WRITE = { hash = 'HSET', zset = 'ZADD', list = 'RPUSH', set = 'SADD', string = 'SET' }
+local READ = {
+  hash = function(key) return redis.call('HGETALL', key) end,
+  zset = function(key)
+    local pairs = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #pairs, 2 do pairs[i], pairs[i + 1] = pairs[i + 1], pairs[i] end
+    return pairs
+  end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  set = function(key) return redis.call('SMEMBERS', key) end,
+  string = function(key) return { redis.call('GET', key) } end,
+}
+redis.call('FLUSHDB')
+for _, entry in ipairs(cjson.decode(ARGV[1])) do
+  redis.call(WRITE[entry[2]], entry[1], unpack(entry[3]))
+end
+local answer = script(KEYS, { unpack(ARGV, 2) })
+local now = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  table.insert(now, { key, kind, READ[kind](key) })
+end
+return cjson.encode({ answer == nil and cjson.null or answer, now })
+"""
+
+Keys = dict[str, Any]  # without the prefix: a hash as dict, a sorted set as dict of scores, and so on
+S = TypeVar("S")
+
+
+class Broken(AssertionError):
+    """An invariant does not hold, or a state has no way out."""
+
+
+class Server:
+    """Runs single scripts on given keys.
+
+    mutations: script or library -> text in it and what stands there instead.
+    """
+
+    def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self._client = client
+        sources = read_sources()
+        for name, change in ({**(mutations or {}), "lib/base": TIME}).items():
+            sources[name] = _replaced(sources[name], *change)
+        self._shas = {
+            name: str(client.script_load(WRAPPED % text)) for name, text in assemble(sources).items()
+        }
+
+    def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
+        """The answer of each script, and all keys after it; equal calls are made once.
+
+        Many are equal: states often differ in what the actors remember alone.
+        """
+        texts: dict[int, str] = {}  # by identity, since all steps of a state begin with the same keys
+        wanted = []
+        for keys, name, arguments in calls:
+            if id(keys) not in texts:
+                texts[id(keys)] = json.dumps(_flat(keys))
+            wanted.append((name, texts[id(keys)], tuple(map(encode, arguments))))
+        distinct = list(dict.fromkeys(wanted))
+        with self._client.pipeline(transaction=False) as pipe:
+            for name, text, given in distinct:
+                pipe.evalsha(self._shas[name], 1, PREFIX, text, *given)
+            answers = dict(zip(distinct, map(_answer, pipe.execute()), strict=True))
+        return [answers[call] for call in wanted]
+
+
+@dataclass(frozen=True)
+class Step(Generic[S]):
+    """What may happen in a state: a script, and the state that its answer and the keys after it make.
+
+    script None: nothing but the actors' memory, or the keys as given, changes. own: the system does it by
+    itself, when nothing fails: such steps must lead out of every state.
+    """
+
+    name: str
+    then: Callable[[Any, Keys], S]
+    script: str | None = None
+    arguments: Sequence[Argument] = ()
+    own: bool = True
+
+
+@dataclass
+class Explored:
+    """Numbers of states and transitions, and which states have ended."""
+
+    states: int = 0
+    transitions: int = 0
+    ended: int = 0
+    names: set[str] = field(default_factory=set)
+
+
+class Model(Generic[S]):
+    """What is explored. Override all of it."""
+
+    def start(self) -> S:
+        raise NotImplementedError
+
+    def keys(self, state: S) -> Keys:
+        raise NotImplementedError
+
+    def steps(self, state: S) -> list[Step[S]]:
+        raise NotImplementedError
+
+    def essence(self, state: S) -> Hashable:
+        """Equal for states that behave alike."""
+        raise NotImplementedError
+
+    def check(self, before: S, step: Step[S], answer: Any, after: S) -> None:
+        """Raises Broken."""
+        raise NotImplementedError
+
+    def ended(self, state: S) -> bool:
+        raise NotImplementedError
+
+
+def explore(server: Server, model: Model[S], most: int) -> Explored:
+    """Every state there is; raises Broken, also where there are more than `most` states."""
+    first = model.start()
+    seen: dict[Hashable, int] = {model.essence(first): 0}
+    ended, ways = [model.ended(first)], [()]  # type: tuple[list[bool], list[tuple[str, ...]]]
+    own: list[list[int]] = [[]]
+    found = Explored()
+    frontier = {0: first}
+    while frontier:
+        todo = [(index, before, step) for index, before in frontier.items() for step in model.steps(before)]
+        calls = [(model.keys(before), step.script, step.arguments) for _, before, step in todo if step.script]
+        answers = iter(server.run(calls))
+        frontier = {}
+        for index, before, step in todo:
+            answer, keys = next(answers) if step.script else (None, model.keys(before))
+            found.transitions += 1
+            found.names.add(step.name)
+            try:
+                after = step.then(answer, keys)
+                model.check(before, step, answer, after)
+            except AssertionError as error:
+                raise Broken(f"{error}, after {' > '.join((*ways[index], step.name))}") from None
+            essence = model.essence(after)
+            if essence not in seen:
+                seen[essence] = len(ended)
+                frontier[len(ended)] = after
+                ended.append(model.ended(after))
+                ways.append((*ways[index], step.name))
+                own.append([])
+            if step.own:
+                own[index].append(seen[essence])
+        if len(ended) > most:
+            raise Broken(f"more than {most} states")
+    found.states, found.ended = len(ended), sum(ended)
+    _check_ways_out(ended, ways, own)
+    return found
+
+
+def _check_ways_out(
+    ended: Sequence[bool], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
+) -> None:
+    into: dict[int, list[int]] = {}
+    for index, targets in enumerate(own):
+        for target in targets:
+            into.setdefault(target, []).append(index)
+    escapes = {index for index, over in enumerate(ended) if over}
+    todo = list(escapes)
+    while todo:
+        for index in into.get(todo.pop(), ()):
+            if index not in escapes:
+                escapes.add(index)
+                todo.append(index)
+    for index in range(len(ended)):
+        if index not in escapes:
+            raise Broken(f"stuck for ever, after {' > '.join(ways[index])}")
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+    return text.replace(old, new)
+
+
+def _flat(keys: Keys) -> list[tuple[str, str, list[Any]]]:
+    flat: list[tuple[str, str, list[Any]]] = []
+    for key, value in sorted(keys.items()):
+        kind, name = key.split(" ", 1)
+        if kind == "hash":
+            flat.append((PREFIX + name, kind, [text for pair in value.items() for text in pair]))
+        elif kind == "zset":
+            flat.append(
+                (PREFIX + name, kind, [text for member, score in value.items() for text in (score, member)])
+            )
+        elif kind in ("list", "set"):
+            flat.append((PREFIX + name, kind, list(value)))
+        else:
+            flat.append((PREFIX + name, kind, [value]))
+    return flat
+
+
+def _answer(text: str) -> tuple[Any, Keys]:
+    """Keys are named "kind name", as "hash job:a"."""
+    answer, entries = json.loads(text)
+    keys: Keys = {}
+    for name, kind, values in entries:
+        key = f"{kind} {name.removeprefix(PREFIX)}"
+        if kind == "hash":
+            keys[key] = dict(zip(values[::2], values[1::2], strict=True))
+        elif kind == "zset":
+            keys[key] = dict(zip(values[1::2], values[::2], strict=True))
+        elif kind == "string":
+            keys[key] = values[0]
+        else:
+            keys[key] = sorted(values) if kind == "set" else values
+    return answer, keys

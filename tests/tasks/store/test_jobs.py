@@ -1,0 +1,523 @@
+"""Every transition of a record, the refused ones included, on a real server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tasks.base.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
+from tasks.base.settings import Settings
+from tasks.records.claim import Claim
+from tasks.records.job import TERMINAL, Priority, Status
+from tasks.store import jobs as store_module
+from tasks.store.jobs import Beat, JobStore, Refusal
+from tests.support.servers import RedisServer, fast_settings, free_port
+from tests.tasks.helpers.records import WORKER, claimed, new, queued
+
+RESULT = {"text": "done"}
+
+
+def terminal(store: JobStore, status: Status) -> str:
+    """A job that has ended this way."""
+    if status is Status.CANCELLED:
+        job_id = queued(store)
+        store.cancel(job_id)
+    elif status is Status.EXPIRED:
+        job_id = queued(store, deadline=time.time() + 0.01)
+        time.sleep(0.02)
+        assert store.claim(job_id, WORKER, "t") is Refusal.DONE
+    else:
+        job_id = queued(store)
+        claim = claimed(store, job_id)
+        assert store.finish(job_id, claim.fence, status, result=RESULT)
+    assert store.get(job_id).status is status
+    return job_id
+
+
+def test_create_stores_a_queued_record(store: JobStore) -> None:
+    before = time.time()
+    job, created = store.create(
+        new("héllo\n wörld", priority=Priority.BULK, model="m", deadline=before + 60, metadata={"run": "1"})
+    )
+    assert created
+    assert job == store.get(job.id)
+    assert (job.status, job.priority, job.model, job.attempts) == (Status.QUEUED, Priority.BULK, "m", 0)
+    assert job.request["prompt"] == "héllo\n wörld"
+    assert job.metadata == {"run": "1"}
+    assert job.created_at == pytest.approx(before, abs=1)
+    assert job.deadline == pytest.approx(before + 60, abs=0.001)
+    assert (job.started_at, job.finished_at, job.worker, job.result, job.error) == (None,) * 5
+
+
+def test_creating_again_with_the_same_id_changes_nothing(store: JobStore) -> None:
+    same = new()
+    first, created = store.create(same)
+    again, created_again = store.create(same)
+    assert (created, created_again, first) == (True, False, again)
+
+
+def test_idempotency_key(store: JobStore) -> None:
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    again, created = store.create(new(idempotency_key="k", body_hash="a"))
+    assert (again.id, created) == (first.id, False)
+    with pytest.raises(IdempotencyConflict, match=first.id):
+        store.create(new(idempotency_key="k", body_hash="b"))
+    other, created = store.create(new(idempotency_key="other", body_hash="b"))
+    assert created
+    assert other.id != first.id
+    assert 0 < store.db.redis.pttl(f"{store.db.prefix}idem:job:k") <= 24 * 3600 * 1000
+
+
+def test_an_earlier_job_is_found_by_its_key(store: JobStore) -> None:
+    assert store.earlier("k", "a") is None
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    assert store.earlier("k", "a") == first
+    assert store.earlier(None, "a") is None
+    with pytest.raises(IdempotencyConflict, match=first.id):
+        store.earlier("k", "b")
+
+
+def test_the_end_names_the_model_that_ran_it(store: JobStore) -> None:
+    for asked, kept in ((None, "served"), ("asked", "asked")):
+        job_id = queued(store, model=asked)
+        assert store.finish(
+            job_id, claimed(store, job_id).fence, Status.SUCCEEDED, result=RESULT, model="served"
+        )
+        assert store.get(job_id).model == kept
+
+
+def test_idempotency_key_of_a_deleted_job_is_free(store: JobStore) -> None:
+    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    store.cancel(first.id)
+    store.delete(first.id)
+    again, created = store.create(new(idempotency_key="k", body_hash="b"))
+    assert created
+    assert again.id != first.id
+
+
+def test_claim_makes_it_running(store: JobStore) -> None:
+    job_id = queued(store, "a prompt", metadata={"a": "b"})
+    claim = claimed(store, job_id)
+    job = store.get(job_id)
+    assert (claim.fence, claim.attempts, claim.request["prompt"]) == (1, 1, "a prompt")
+    assert (job.status, job.worker, job.attempts) == (Status.RUNNING, WORKER, 1)
+    assert job.started_at == claim.claimed_at
+    assert claim.preview == "a prompt"
+
+
+def test_claim_repeated_with_its_token_is_the_same_claim(store: JobStore) -> None:
+    job_id = queued(store)
+    first = claimed(store, job_id, "mine")
+    again = claimed(store, job_id, "mine")
+    assert (again.fence, again.attempts) == (first.fence, first.attempts) == (1, 1)
+
+
+def test_claim_of_a_running_job_is_busy(store: JobStore) -> None:
+    job_id = queued(store)
+    claimed(store, job_id, "one")
+    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+
+
+def test_claim_of_an_unknown_job(store: JobStore) -> None:
+    assert store.claim("job_none", WORKER, "t") is Refusal.UNKNOWN
+
+
+def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=600))
+    job_id = queued(store)
+    stale = claimed(store, job_id, "one")
+    time.sleep(0.65)
+    fresh = claimed(store, job_id, "two")
+    assert (fresh.fence, fresh.attempts) == (2, 2)
+    assert not store.finish(job_id, stale.fence, Status.SUCCEEDED, result={"text": "stale"})
+    assert store.heartbeat([(job_id, stale.fence), (job_id, fresh.fence)]) == [Beat.LOST, Beat.OK]
+    assert store.finish(job_id, fresh.fence, Status.SUCCEEDED, result={"text": "fresh"})
+    job = store.get(job_id)
+    assert job.result == {"text": "fresh"}
+    assert job.attempts == 2
+    store.close()
+
+
+def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
+    job_id = queued(store)
+    for token in ("one", "two"):
+        claimed(store, job_id, token)
+        time.sleep(0.65)
+    assert store.claim(job_id, WORKER, "three") is Refusal.DONE
+    job = store.get(job_id)
+    assert (job.status, job.attempts) == (Status.FAILED, 2)
+    assert job.error is not None
+    assert (job.error["code"], job.error["param"]) == ("worker_lost", None)
+    store.close()
+
+
+def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
+    job_id = queued(store)
+
+    def claim(token: str) -> Claim:
+        claim = store.claim(job_id, WORKER, token, last_alone=True)
+        assert isinstance(claim, Claim)
+        return claim
+
+    first = claim("one")
+    assert (first.attempts, first.alone) == (1, False), "the first of two"
+    time.sleep(0.65)
+    waiting = claim("two")
+    assert claim("two").fence == waiting.fence
+    assert (waiting.attempts, waiting.alone, store.get(job_id).attempts) == (2, True, 1)
+    assert store.hand_back(job_id, waiting.fence)
+    assert store.get(job_id).attempts == 1, "nothing was counted, so nothing is taken back"
+    lost = claim("three")
+    time.sleep(0.65)
+    last = claim("four")
+    assert not store.begin(job_id, lost.fence)
+    for _ in range(2):
+        assert store.begin(job_id, last.fence)
+        assert store.get(job_id).attempts == 2
+    time.sleep(0.65)
+    assert store.claim(job_id, WORKER, "five", last_alone=True) is Refusal.DONE
+    store.close()
+
+
+def test_heartbeat_renews_the_lease(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=900))
+    job_id = queued(store)
+    claim = claimed(store, job_id, "one")
+    for _ in range(4):
+        time.sleep(0.45)
+        assert store.heartbeat([(job_id, claim.fence)]) == [Beat.OK]
+    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+    store.close()
+
+
+def test_heartbeat_answers_in_order(store: JobStore) -> None:
+    ids = [queued(store) for _ in range(3)]
+    fences = [claimed(store, job_id).fence for job_id in ids]
+    store.cancel(ids[1])
+    store.finish(ids[2], fences[2], Status.SUCCEEDED, result=RESULT)
+    pairs = [*zip(ids, fences, strict=True), ("job_none", 1)]
+    assert store.heartbeat(pairs) == [Beat.OK, Beat.CANCEL, Beat.LOST, Beat.LOST]
+    assert store.heartbeat([]) == []
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    with store.db.redis.pubsub() as events:
+        events.subscribe(f"{store.db.prefix}events")
+        assert events.get_message(timeout=2)["type"] == "subscribe"
+        assert store.finish(job_id, claim.fence, status, result=RESULT, error={"code": "c"})
+        assert events.get_message(timeout=2)["data"] == f"{job_id} {status}"
+    job = store.get(job_id)
+    assert (job.status, job.result, job.error) == (status, RESULT, {"code": "c"})
+    assert job.finished_at is not None
+
+
+def test_finish_repeated_by_its_writer_is_true_and_changes_nothing(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    before = store.get(job_id)
+    assert store.finish(job_id, claim.fence, Status.FAILED, error={"code": "late"})
+    assert store.get(job_id) == before
+
+
+def test_finish_of_a_job_that_is_not_running_is_refused(store: JobStore) -> None:
+    job_id = queued(store)
+    assert not store.finish(job_id, 0, Status.SUCCEEDED)
+    assert not store.finish("job_none", 1, Status.SUCCEEDED)
+    assert store.get(job_id).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_a_terminal_record_never_changes(store: JobStore, status: Status) -> None:
+    job_id = terminal(store, status)
+    before = store.get(job_id)
+    for fence in (0, 1, 2):
+        store.finish(job_id, fence, Status.FAILED, error={"code": "x"})
+        assert not store.hand_back(job_id, fence)
+        assert store.heartbeat([(job_id, fence)]) == [Beat.LOST]
+    assert store.claim(job_id, WORKER, "other") is Refusal.DONE
+    assert store.claim(job_id, WORKER, "token") is Refusal.DONE
+    assert store.cancel(job_id) == before
+    store.reconcile()
+    assert store.get(job_id) == before
+
+
+def test_hand_back_queues_it_uncounted(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    assert not store.hand_back(job_id, claim.fence + 1)
+    assert store.hand_back(job_id, claim.fence)
+    job = store.get(job_id)
+    assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 0, None)
+    assert not store.hand_back(job_id, claim.fence)
+    assert not store.finish(job_id, claim.fence, Status.SUCCEEDED)
+    assert claimed(store, job_id, "two").fence == 2
+
+
+def test_hand_back_of_a_cancelled_job_ends_it(store: JobStore) -> None:
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    store.cancel(job_id)
+    assert not store.hand_back(job_id, claim.fence)
+    assert store.get(job_id).status is Status.CANCELLED
+
+
+def test_cancel_queued_and_running(store: JobStore) -> None:
+    waiting, running = queued(store), queued(store)
+    claim = claimed(store, running)
+    assert store.cancel(waiting).status is Status.CANCELLED
+    assert store.cancel(running).status is Status.RUNNING
+    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fence, Status.CANCELLED, result=RESULT)
+    assert store.get(running).result == RESULT
+    with pytest.raises(JobNotFound):
+        store.cancel("job_none")
+
+
+def test_claim_of_a_lost_job_that_was_cancelled_ends_it(redis_server: RedisServer) -> None:
+    store = JobStore(fast_settings(redis_server, lease_ms=600))
+    job_id = queued(store)
+    claimed(store, job_id, "one")
+    store.cancel(job_id)
+    time.sleep(0.65)
+    assert store.claim(job_id, WORKER, "two") is Refusal.DONE
+    assert store.get(job_id).status is Status.CANCELLED
+    store.close()
+
+
+def test_delete(store: JobStore) -> None:
+    job_id = queued(store, metadata={"run": "x"})
+    with pytest.raises(JobNotFinished):
+        store.delete(job_id)
+    claim = claimed(store, job_id)
+    with pytest.raises(JobNotFinished):
+        store.delete(job_id)
+    store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    store.delete(job_id)
+    with pytest.raises(JobNotFound):
+        store.get(job_id)
+    with pytest.raises(JobNotFound):
+        store.delete(job_id)
+    left = sorted(store.db.redis.keys(f"{store.db.prefix}*"))
+    assert left == [f"{store.db.prefix}{name}" for name in ("claimed:interactive", "ended", "seq")]
+
+
+def test_pages_newest_first(store: JobStore) -> None:
+    ids = [queued(store) for _ in range(5)]
+    newest = ids[::-1]
+    first = store.page(2)
+    assert ([job.id for job in first.jobs], first.has_more) == (newest[:2], True)
+    second = store.page(2, after=newest[1])
+    assert ([job.id for job in second.jobs], second.has_more) == (newest[2:4], True)
+    third = store.page(2, after=newest[3])
+    assert ([job.id for job in third.jobs], third.has_more) == (newest[4:], False)
+    assert store.page(5).has_more is False
+    with pytest.raises(JobNotFound):
+        store.page(2, after="job_none")
+
+
+def test_a_page_of_large_records_ends_early(store: JobStore) -> None:
+    large = "x" * 1_900_000
+    ids = [queued(store, prompt) for prompt in ("small", large, large, large, 3 * large, "small")][::-1]
+    pages, more = [], True
+    while more:
+        page = store.page(100, after=pages[-1][-1] if pages else None)
+        pages.append([job.id for job in page.jobs])
+        more = page.has_more
+    assert pages == [ids[:1], ids[1:2], ids[2:4], ids[4:]]
+
+
+def test_page_filters(store: JobStore) -> None:
+    tagged = [queued(store, metadata={"run": "a", "n": str(n % 2)}) for n in range(6)]
+    other = queued(store, metadata={"run": "a=b", "run=a": "b"})
+    store.cancel(tagged[0])
+    store.cancel(other)
+
+    def found(**filters: object) -> list[str]:
+        return [job.id for job in store.page(100, **filters).jobs]  # type: ignore[arg-type]
+
+    assert found(metadata={"run": "a"}) == tagged[::-1]
+    assert found(metadata={"run": "a", "n": "1"}) == [tagged[5], tagged[3], tagged[1]]
+    assert found(status=Status.CANCELLED) == [other, tagged[0]]
+    assert found(status=Status.CANCELLED, metadata={"run": "a"}) == [tagged[0]]
+    assert found(metadata={"run": "a=b"}) == [other]
+    assert found(metadata={"none": "x"}) == []
+    assert found(metadata={"run": "a"}, after=tagged[2]) == [tagged[1], tagged[0]]
+
+
+def test_page_over_many_that_do_not_fit(store: JobStore) -> None:
+    """More than one chunk of the walk lies between two hits."""
+    first = queued(store, metadata={"a": "1", "b": "1", "c": "1"})
+    for _ in range(450):
+        queued(store, metadata={"b": "1"})
+        queued(store, metadata={"c": "1"})
+    last = queued(store, metadata={"a": "1", "b": "1", "c": "1"})
+    store.cancel(first)
+    assert [job.id for job in store.page(10, metadata={"a": "1"}).jobs] == [last, first]
+    assert [job.id for job in store.page(10, metadata={"b": "1", "c": "1"}).jobs] == [last, first]
+    page = store.page(100, metadata={"b": "1"}, status=Status.QUEUED)
+    assert (len(page.jobs), page.has_more) == (100, True)
+
+
+@pytest.mark.parametrize(
+    ("filters", "own"),
+    [
+        ({"metadata": {"a": "1"}}, 1),
+        ({"status": Status.CANCELLED}, 1),
+        ({"metadata": {"mine": "1", "a": "1"}}, 0),
+        ({"metadata": {"mine": "1"}, "status": Status.CANCELLED}, 0),
+        ({"metadata": {"theirs": "1"}}, 0),
+    ],
+)
+def test_what_others_have_changes_nothing_in_the_work_of_a_page(
+    store: JobStore, filters: dict[str, Any], own: int
+) -> None:
+    """In what Redis does, which is what takes time. own: jobs that are found."""
+    for _ in range(20):
+        queued(store, owner="key_me", metadata={"mine": "1"})
+    store.cancel(queued(store, owner="key_me"))
+    queued(store, owner="key_me", metadata={"a": "1"})
+
+    def calls() -> dict[str, int]:
+        store.db.redis.config_resetstat()
+        assert len(store.page(10, owner="key_me", **filters).jobs) == own
+        found = store.db.redis.info("commandstats")
+        return {name: stats["calls"] for name, stats in found.items() if "config" not in name}
+
+    calls()  # the script is loaded by now
+    before = calls()
+    for n in range(150):
+        job = queued(store, owner="key_other", metadata={"a": "1", "mine": "1", "theirs": "1"})
+        if n % 2:
+            store.cancel(job)
+    assert calls() == before
+
+
+def test_one_call_looks_at_a_bounded_number_of_records(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that finds nothing in so many is empty, and the next goes on behind it."""
+    monkeypatch.setattr(store_module, "LOOK_ENTRIES", 20)
+    monkeypatch.setattr(store_module, "MOST_LOOKS", 3)
+    both = {"a": "1", "b": "1"}
+    first = queued(store, owner="key_me", metadata=both)
+    others = [queued(store, owner="key_me", metadata={"a": "1"}) for _ in range(70)]
+    for _ in range(71):
+        queued(store, owner="key_me", metadata={"b": "1"})
+    last = queued(store, owner="key_me", metadata=both)
+    found: list[tuple[list[str], str | None]] = []
+    more, after = True, None
+    while more:
+        page = store.page(10, after=after, metadata=both, owner="key_me")
+        found.append(([job.id for job in page.jobs], page.last_id))
+        more, after = page.has_more, page.last_id
+    assert found == [
+        ([last], others[61]),
+        ([], others[31]),
+        ([], others[1]),
+        ([first], first),
+    ]
+
+
+def test_one_call_does_a_bounded_number_of_commands(store: JobStore) -> None:
+    """However many jobs a key has, of however much metadata, and reads nothing of their metadata."""
+    pairs = {f"{'k' * 60}{n:02}": "v" * 500 for n in range(16)}
+    for n in range(10):
+        one_of = {f"{'k' * 60}14": str(n % 2), f"{'k' * 60}15": str((n + 1) % 2)}
+        made = new(owner="key_me", metadata={**pairs, **one_of})
+        store.create_all(made, [{"seed": seed} for seed in range(100)])
+    store.page(1, owner="key_me")  # the script is loaded by now
+    indexes = len(pairs) + 1  # with that of the status
+    ids = store_module.LOOK_ENTRIES // indexes
+    for values, hits, calls in (("10", 1, 1), ("11", 0, 500 // ids + 1), ("1x", 0, 1)):
+        asked = {**pairs, f"{'k' * 60}14": values[0], f"{'k' * 60}15": values[1]}
+        store.db.redis.config_resetstat()
+        assert len(store.page(1, Status.QUEUED, metadata=asked, owner="key_me").jobs) == hits
+        stats = store.db.redis.info("commandstats")
+        done = {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
+        assert done["evalsha"] == calls
+        assert "hmget" not in done
+        assert done["zmscore"] <= (indexes - 1) * calls if values != "1x" else "zmscore" not in done
+        assert sum(done.values()) <= calls * 4 * indexes
+
+
+@pytest.mark.parametrize("owner", ["key_me", ""])
+def test_no_index_keeps_a_job_that_is_gone(store: JobStore, owner: str) -> None:
+    job_id = queued(store, owner=owner, metadata={"short": "1", "long": "x" * 500})
+    indexes = set(store.db.redis.scan_iter(f"{store.db.prefix}*", _type="zset"))
+    assert len([key for key in indexes if "meta:" in key]) == (4 if owner else 2)
+    assert all(len(key) < 200 for key in indexes)
+    claim = claimed(store, job_id)
+    assert [job.id for job in store.page(1, Status.RUNNING, owner=owner or None).jobs] == [job_id]
+    assert store.page(1, Status.QUEUED, owner=owner or None).jobs == ()
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert [job.id for job in store.page(1, Status.SUCCEEDED, owner=owner or None).jobs] == [job_id]
+    store.delete(job_id)
+    assert not list(store.db.redis.scan_iter(f"{store.db.prefix}*", _type="zset"))
+
+
+def test_the_next_page_misses_none(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a look ends."""
+    made = ({"a": str(n % 3), "b": str(n % 2)} for n in range(30))
+    ids = [queued(store, owner="key_me", metadata=pairs) for pairs in made][::-1]
+    for looked in range(1, 32):
+        monkeypatch.setattr(store_module, "LOOK_ENTRIES", looked)
+        for limit in (1, 4, 100):
+            for owner in ("key_me", None):
+                got: list[str] = []
+                more, after = True, None
+                while more:
+                    page = store.page(limit, after=after, metadata={"a": "0", "b": "0"}, owner=owner)
+                    assert len(page.jobs) <= limit
+                    got += [job.id for job in page.jobs]
+                    more, after = page.has_more, page.last_id
+                assert got == ids[5::6]
+
+
+def test_no_server_is_store_unavailable(settings: Settings) -> None:
+    nowhere = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    store = JobStore(nowhere)
+    for call in (lambda: store.get("x"), lambda: store.create(new()), store.reconcile):
+        with pytest.raises(StoreUnavailable):
+            call()
+
+
+def test_frozen_server_is_store_unavailable_in_time(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(1)))
+    job_id = queued(store)
+    own_redis.freeze()
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        store.get(job_id)
+    assert time.monotonic() - started < 8
+    own_redis.thaw()
+    assert store.get(job_id).id == job_id
+    store.close()
+
+
+def test_restarted_server_forgets_neither_records_nor_the_store_its_scripts(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis))
+    job_id = queued(store)
+    claim = claimed(store, job_id)
+    own_redis.kill()
+    own_redis.start()
+    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert store.get(job_id).status is Status.SUCCEEDED
+    store.close()
+
+
+def test_full_server_is_store_unavailable(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis))
+    job_id = queued(store)
+    store.db.redis.config_set("maxmemory", "1mb")
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        store.create(new("x" * 2_000_000))
+    assert store.get(job_id).status is Status.QUEUED
+    store.close()

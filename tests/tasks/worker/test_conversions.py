@@ -1,0 +1,191 @@
+"""What a job's fields become for the engine, and the engine's result in the record."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from engine import (
+    Acceptance,
+    Completion,
+    Decoding,
+    FinishReason,
+    Request,
+    RequestRefused,
+    SamplingParams,
+    TokenLogprob,
+    response_grammar,
+)
+from engine.base.request import Drafted, Timing
+from tasks.base.settings import Settings
+from tasks.records.claim import Claim
+from tasks.schema.job_request import JobRequest
+from tasks.worker.conversions import to_request, to_result
+
+NOW = time.time()  # of the import, which may lie minutes before a test
+FIELDS: dict[str, Any] = {  # of a job, none at its default
+    "prompt": "Once",
+    "raw": True,
+    "model": "some-model",
+    "max_tokens": 7,
+    "temperature": 0.5,
+    "top_p": 0.25,
+    "top_k": 3,
+    "min_p": 0.125,
+    "seed": 2**60,
+    "stop": ["\n\n", "END"],
+    "stop_token_ids": [5, 6],
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.75,
+    "frequency_penalty": -0.5,
+    "logit_bias": {"11": -100.0, "12": 2.5},
+    "logprobs": 4,
+    "ignore_eos": True,
+    "decoding": "medusa",
+    "acceptance": "typical",
+    "priority": "bulk",
+    "deadline": NOW + 86_400,
+    "metadata": {"team": "x"},
+}
+
+
+def claim(body: dict[str, Any]) -> Claim:
+    """As the gateway stores a body and a worker claims it."""
+    job = JobRequest.model_validate_json(json.dumps(body))
+    return Claim(
+        job_id="job_1",
+        fence=1,
+        attempts=1,
+        request=job.sent(),
+        model=job.model,
+        priority=job.priority,
+        deadline=job.deadline,
+        created_at=NOW - 3,
+        claimed_at=NOW - 1,
+        preview="",
+    )
+
+
+def test_every_field_of_a_job_reaches_the_engine() -> None:
+    elsewhere = {"messages", "tools", "tool_choice", "response_format", "webhook"}
+    assert {*FIELDS, *elsewhere} == set(JobRequest.model_fields), "a new field belongs in here"
+    assert to_request(claim(FIELDS), "r", Settings()) == Request(
+        id="r",
+        prompt="Once",
+        raw=True,
+        priority=1,
+        deadline=NOW + 86_400,
+        decoding=Decoding.MEDUSA,
+        sampling=SamplingParams(
+            max_tokens=7,
+            temperature=0.5,
+            top_p=0.25,
+            top_k=3,
+            min_p=0.125,
+            repetition_penalty=1.5,
+            presence_penalty=0.75,
+            frequency_penalty=-0.5,
+            logit_bias={11: -100.0, 12: 2.5},
+            seed=2**60,
+            stop=("\n\n", "END"),
+            stop_token_ids=(5, 6),
+            ignore_eos=True,
+            logprobs=4,
+            acceptance=Acceptance.TYPICAL,
+        ),
+    )
+
+
+def test_messages_reach_it_whole_and_what_is_not_said_has_its_default() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Why?"},
+    ]
+    request = to_request(claim({"messages": messages}), "r", Settings(default_max_tokens=99))
+    sampling = SamplingParams(max_tokens=99)
+    assert request == Request(id="r", messages=tuple(messages), sampling=sampling, priority=0)
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
+def test_tools_and_their_calls_reach_it() -> None:
+    messages = [
+        {"role": "user", "content": "Rain?", "name": "ann"},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "no"},
+    ]
+    body = {"messages": messages, "tools": [WEATHER], "max_tokens": 5}
+    request = to_request(claim(body), "r", Settings())
+    assert request.tools == (WEATHER,)
+    assert request.messages == (messages[0], {**messages[1], "content": ""}, messages[2]), "templates join it"
+    assert to_request(claim({**body, "tool_choice": "auto"}), "r", Settings()) == request
+    assert to_request(claim({**body, "tool_choice": "none"}), "r", Settings()).tools == ()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": None}, "strict": True}},
+    ],
+)
+def test_the_form_of_the_answer_becomes_a_grammar(form: dict[str, Any]) -> None:
+    request = to_request(claim({"prompt": "x", "response_format": form}), "r", Settings())
+    assert request.sampling.grammar == response_grammar(form)
+    assert (request.sampling.grammar is None) == (form["type"] == "text")
+
+
+def test_a_schema_without_a_grammar_is_refused() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": "a" * 10**6}}}
+    with pytest.raises(RequestRefused) as refused:
+        to_request(claim({"prompt": "x", "response_format": form}), "r", Settings())
+    assert (refused.value.code, refused.value.param) == ("invalid_schema", "response_format")
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (b"a", {"token": "a"}),
+        ("é".encode(), {"token": "é"}),
+        (b"\xf0\x9f", {"token": "�", "bytes": [0xF0, 0x9F]}),
+    ],
+)
+def test_a_result_says_what_the_engine_said(piece: bytes, shown: dict[str, Any]) -> None:
+    completion = Completion(
+        request_id="r",
+        text="a",
+        tokens=(1, 2),
+        finish_reason=FinishReason.LENGTH,
+        prompt_tokens=10,
+        cached_tokens=8,
+        completion_tokens=3,
+        timing=Timing(queue_s=0.5, first_token_s=1.0, total_s=2.0),
+        logprobs=(TokenLogprob(1, piece, -0.5, ((2, piece, -1.5),)),),
+        steps=2,
+        drafted={"lookup": Drafted(verified=4, accepted=1)},
+    )
+    result = to_result(claim(FIELDS), completion)
+    assert result["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 3,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+    assert result["timing"] == pytest.approx(
+        {"queue_s": 2.5, "first_token_s": 3.0, "total_s": 4.0, "tokens_per_s": 2.0}
+    )
+    assert result["speculation"] == {
+        "steps": 2,
+        "tokens_per_step": 1.5,
+        "sources": {"lookup": {"verified": 4, "accepted": 1, "acceptance": 0.25}},
+    }
+    best = {"token_id": 2, "logprob": -1.5, **shown}
+    assert result["logprobs"] == [{"token_id": 1, "logprob": -0.5, **shown, "top": [best]}]

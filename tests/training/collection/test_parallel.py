@@ -1,0 +1,66 @@
+"""Collecting in several processes: what becomes of one that is killed, and of more than there are prompts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from engine import ModelLoadError
+from engine.llama.context import usable_cores
+from tests.training.conftest import options
+from training.base.errors import CollectionError
+from training.collection.parallel import collect_parts
+from training.collection.shards import Collection
+
+pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+
+
+def test_a_killed_process_is_named_and_the_same_command_goes_on(
+    tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console
+) -> None:
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while not list(out.glob("part-1/shard-?????")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        max(multiprocessing.active_children(), key=lambda child: child.pid or 0).kill()  # the last started
+
+    out = tmp_path / "s"
+    endless = options(tiny_gguf, prompts, out, tokens=10**8)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(CollectionError, match="was killed; the same command goes on"):
+        collect_parts(endless, 2, quiet)
+    killer.join()
+    more = max(Collection(out / f"part-{k}").done()[1] for k in range(2)) + 100
+    assert more > 16384
+    collect_parts(options(tiny_gguf, prompts, out, tokens=2 * more), 2, quiet)
+    assert all(Collection(out / f"part-{k}").done()[1] >= more for k in range(2))
+
+
+def test_a_model_that_cannot_be_loaded_is_told_from_other_failures(
+    prompts: Path, tmp_path: Path, quiet: Console
+) -> None:
+    with pytest.raises(ModelLoadError, match=r"none\.gguf: no such file"):
+        collect_parts(options(str(tmp_path / "none.gguf"), prompts, tmp_path / "s"), 2, quiet)
+
+
+@pytest.mark.parametrize(("count", "folders"), [(1, ["s"]), (2, ["part-0", "part-1"])])
+def test_there_are_no_more_parts_than_prompts(
+    tiny_gguf: str,
+    tmp_path: Path,
+    quiet: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    folders: list[str],
+) -> None:
+    monkeypatch.setattr("training.collection.parallel.usable_cores", lambda: 3)
+    (tmp_path / "p.txt").write_text("Name a tree.\nName a river.\n"[: 13 * count])
+    for tokens in (60, 90):
+        made = collect_parts(options(tiny_gguf, tmp_path / "p.txt", tmp_path / "s", tokens=tokens), 3, quiet)
+        assert [folder.name for folder in made] == folders
+        assert all(Collection(folder).done()[1] >= tokens // len(made) for folder in made)

@@ -1,0 +1,314 @@
+"""Training: heads learn what can be learnt, whatever breaks it off, and the file holds what was learnt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+torch = pytest.importorskip("torch", reason="the extra medusa is not installed")
+
+from safetensors import safe_open  # noqa: E402
+
+from engine import ModelLoadError  # noqa: E402
+from engine.medusa.calibration import Calibration  # noqa: E402
+from engine.medusa.layouts import HeadsLoadError  # noqa: E402
+from engine.medusa.lm_head import lm_head_rows  # noqa: E402
+from engine.medusa.loader import load_heads  # noqa: E402
+from engine.medusa.weights import HeadWeights  # noqa: E402
+from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_mamba  # noqa: E402
+from tests.training.conftest import said  # noqa: E402
+from training.base.errors import TrainingError  # noqa: E402
+from training.collection.dataset import Answer, Dataset, batch  # noqa: E402
+from training.heads.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
+from training.heads.recipe import Recipe, TrainOptions  # noqa: E402
+from training.heads.scores import Scores, evaluate  # noqa: E402
+from training.heads.train import check, train  # noqa: E402
+from training.heads.training_loop import Run  # noqa: E402
+
+SMALL = Recipe(heads=2, vocabulary=200, epochs=2, rows=256)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def options(tiny_gguf: str, states: Path, folder: Path, **changes: Any) -> TrainOptions:
+    output = folder / "heads.safetensors"
+    return replace(TrainOptions(tiny_gguf, (states,), output, folder / "work", SMALL, "cpu"), **changes)
+
+
+def metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        found: dict[str, str] = file.metadata()
+        return found
+
+
+class Listed(list[Answer]):
+    """Answers in memory, with what training asks of those in shards."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(answer.output) for answer in self])
+
+    def greedy(self) -> Listed:
+        return self
+
+    def spread(self, tokens: int) -> Listed:
+        return self
+
+    def shuffled(self, order: Random) -> list[int]:
+        return order.sample(range(len(self)), len(self))
+
+
+class Cycle:
+    """A world of 32 tokens that follow each other in a circle; a state is the row of the token it gave."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.rows = (rng.standard_normal((32, 16)) * 2).astype(np.float32)
+        self.vocabulary = np.arange(32, dtype=np.int32)
+        self.width, self.vocab_size = 16, 40
+        order = rng.permutation(32)
+        self.train = Listed(self._answer(order, start) for start in range(24))
+        self.held_out = Listed(self._answer(order, start) for start in range(24, 32))
+
+    def _answer(self, order: NDArray[np.int64], start: int) -> Answer:
+        output = np.tile(order, 3)[start : start + 40].astype(np.int32)
+        return Answer(output, self.rows[output].astype(np.float16), False)
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+
+@pytest.mark.parametrize(("soft", "layers"), [(0.0, 1), (0.5, 2), (1.0, 1)])
+def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layers: int) -> None:
+    world: Any = Cycle()
+    recipe = Recipe(heads=3, layers=layers, epochs=150, rows=320, learning_rate=0.05, soft=soft, patience=99)
+    run = Run(TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu"), world, world.vocabulary, world.rows)
+    run.run(quiet)
+    lm_head = torch.from_numpy(world.rows).bfloat16()
+    scores = evaluate(Proposals(run.network, lm_head, world.vocabulary), world.held_out)
+    assert scores.tokens_per_step > 3.3
+    assert min(scores.top1) > 0.7
+
+
+@pytest.mark.parametrize(("length", "patience"), [(3, 99), (1, 1), (0, 1)])
+def test_held_out_answers_too_short_for_a_step_still_choose_weights(
+    tmp_path: Path, quiet: Console, length: int, patience: int
+) -> None:
+    world: Any = Cycle()
+    whole = world.held_out
+    world.held_out = Listed(Answer(a.output[:length], a.hidden[:length], False) for a in whole if length)
+    recipe = Recipe(heads=3, epochs=40, rows=320, patience=patience)
+    run = Run(TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu"), world, world.vocabulary, world.rows)
+    run.run(quiet)
+    scores = evaluate(Proposals(run.network, torch.from_numpy(world.rows), world.vocabulary), whole)
+    assert min(scores.top1) > 0.5
+    if length < 2:
+        assert run.step == run.steps, "nothing can be known to get no better"
+        assert "held out: no greedy answer to score" in said(quiet)
+
+
+def test_untrained_heads_say_what_the_state_says() -> None:
+    network, hidden = DraftHeads(2, 3, 8), torch.randn(5, 8)
+    for head in range(2):
+        assert torch.equal(network[head](hidden), hidden)
+
+
+@pytest.mark.parametrize("soft", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("with_wanted", [False, True])
+@pytest.mark.parametrize("chunk", [1, 20, 1000])
+def test_loss_and_gradient_are_those_of_cross_entropy(
+    monkeypatch: pytest.MonkeyPatch, soft: float, with_wanted: bool, chunk: int
+) -> None:
+    monkeypatch.setattr("training.heads.network.CHUNK_LOGITS", chunk)
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(7, 6, generator=generator, requires_grad=True)
+    lm_head = torch.randn(10, 6, generator=generator)
+    tokens = torch.tensor([3, 0, -1, 9, 9, -1, 2])
+    wanted = torch.randn(7, 10, generator=generator).softmax(-1) if with_wanted else None
+    own = DraftLoss.apply(states, lm_head, tokens, wanted, soft)
+    (2 * own).backward()
+    ours, states.grad = states.grad, None
+    logits = states @ lm_head.T
+    hard = torch.nn.functional.cross_entropy(logits, tokens, ignore_index=-1, reduction="sum")
+    expected = hard / 7 if wanted is None else (1 - soft) * hard / 7
+    if wanted is not None:
+        expected = expected + soft * torch.nn.functional.cross_entropy(logits, wanted)
+    (2 * expected).backward()
+    assert torch.allclose(own, expected, atol=1e-5)
+    assert ours is not None
+    assert torch.allclose(ours, states.grad, atol=1e-5)
+
+
+def test_tokens_outside_the_vocabulary_teach_nothing(tmp_path: Path) -> None:
+    world: Any = Cycle()
+    recipe = Recipe(heads=2, soft=0.0, warm_up=0.0, rows=64)
+    vocabulary = np.arange(32, 40, dtype=np.int32)
+    run = Run(TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu"), world, vocabulary, world.rows[:8])
+    assert run._learn(batch(world.train[:2], 2)) == 0
+    assert not any(p.any() for p in run.network.parameters())
+
+
+def test_the_file_holds_heads_the_engine_runs(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
+) -> None:
+    scores = train(options(tiny_gguf, states, tmp_path), quiet)
+    path = tmp_path / "heads.safetensors"
+
+    def lm_head(ids: NDArray[np.int32] | None) -> NDArray[np.float32]:
+        return lm_head_rows(tiny_gguf, ids)
+
+    heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
+    assert (heads.heads, heads.layers, heads.width) == (2, 1, WIDTH)
+    data = Dataset([states])
+    vocabulary = HeadWeights(str(path), WIDTH, VOCAB, lm_head).draft_vocabulary
+    assert vocabulary is not None
+    assert vocabulary[0] == data.frequencies().argmax()
+    assert evaluate(heads, data.held_out) == scores
+    found = metadata(path)
+    assert found["base_model_sha256"] == data.identities[0].model_sha256
+    assert json.loads(found["recipe"])["learning_rate"] == SMALL.learning_rate
+    assert json.loads(found["scores"])["tokens_per_step"] == round(scores.tokens_per_step, 4)
+    assert json.loads(found["data"])["train_tokens"] > 1000
+    Calibration(2).start_from(found["calibration"])
+    assert "held out: " in said(quiet)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["heads.safetensors", "work"]
+
+
+def test_broken_off_it_ends_like_a_run_without_a_break(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    whole = train(options(tiny_gguf, states, tmp_path / "a"), quiet)
+    look, count = Run._look, 0
+
+    def interrupted(run: Run) -> Scores:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+        return look(run)
+
+    monkeypatch.setattr(Run, "_look", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(options(tiny_gguf, states, tmp_path / "b"), quiet)
+    assert not (tmp_path / "b" / "heads.safetensors").exists()
+    assert train(options(tiny_gguf, states, tmp_path / "b"), quiet) == whole
+    assert "going on at step " in said(quiet)
+    first, second = (tmp_path / name / "heads.safetensors" for name in "ab")
+    assert metadata(first) == metadata(second)
+    with safe_open(first, framework="pt") as a, safe_open(second, framework="pt") as b:
+        assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
+
+
+def test_it_stops_when_nothing_gets_better(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.heads.training_loop.evaluate", lambda *_: Scores([0, 0], [0, 0], 1.0, 1))
+    train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
+    assert "no better for 2 looks: stopped early" in said(quiet)
+    ended = json.loads(metadata(tmp_path / "heads.safetensors")["recipe"])["steps"]
+    assert ended < 50
+    train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
+    again = json.loads(metadata(tmp_path / "heads.safetensors")["recipe"])["steps"]
+    assert again == ended, "broken off behind the end of training, it trains no further"
+
+
+def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
+) -> None:
+    first = train(options(tiny_gguf, states, tmp_path), quiet)
+    train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, learning_rate=0.5)), quiet)
+    assert said(quiet).count("checkpoint.pt is of another recipe or other data") == 1
+    (tmp_path / "work" / "checkpoint.pt").write_bytes(b"x")
+    assert train(options(tiny_gguf, states, tmp_path), quiet) == first
+    assert said(quiet).count("checkpoint.pt cannot be read: ") == 1
+    assert said(quiet).count("training starts over: ") == 2
+    assert "going on at step" not in said(quiet)
+
+
+def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet: Console) -> None:
+    other = write_tiny_gguf(tmp_path / "other.gguf", seed=8)
+    with pytest.raises(TrainingError, match=r"another model than .*other\.gguf"):
+        train(options(other, states, tmp_path), quiet)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_named(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, device: str
+) -> None:
+    with pytest.raises(TrainingError, match=f"no device {device}: "):
+        train(options(tiny_gguf, states, tmp_path, device=device), quiet)
+    with pytest.raises(TrainingError, match=f"no device {device}: "):
+        check(tiny_gguf, tmp_path / "heads.safetensors", device)
+
+
+def test_what_would_fail_at_the_end_is_found_at_the_start(
+    tiny_gguf: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "heads.safetensors"
+    check(tiny_gguf, output, "cpu")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(TrainingError, match=r"cannot write .*: File name too long"):
+        check(tiny_gguf, tmp_path / ("h" * 252), "cpu")
+    with pytest.raises(ModelLoadError, match="no such file"):
+        check(str(tmp_path / "none.gguf"), output, "cpu")
+    mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
+    with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
+        check(mamba, output, "cpu")
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
+            check(tiny_gguf, output, "cpu")
+    monkeypatch.setattr("engine.medusa.lm_head.FINAL_NORM", "none.weight")
+    with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
+        check(tiny_gguf, output, "cpu")
+
+
+def test_too_few_different_tokens_are_refused_before_training(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.heads.train.draft_vocabulary", lambda *_: np.arange(7, dtype=np.int32))
+    with pytest.raises(TrainingError, match="hold 7 different tokens, and heads need 8: collect more"):
+        train(options(tiny_gguf, states, tmp_path), quiet)
+
+
+def test_what_cannot_be_written_is_named(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match=r"cannot write .*checkpoint\.pt"):
+        train(options(tiny_gguf, states, tmp_path, work=tmp_path / "file" / "work"), quiet)
+    with pytest.raises(TrainingError, match=r"cannot write .*heads\.safetensors"):
+        train(options(tiny_gguf, states, tmp_path, output=tmp_path / "none" / "heads.safetensors"), quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 0}, "heads must be"),
+        ({"layers": 9}, "layers must be"),
+        ({"vocabulary": 7}, "vocabulary must be"),
+        ({"epochs": 0}, "epochs must be"),
+        ({"rows": 0}, "rows must be"),
+        ({"learning_rate": 0.0}, "learning_rate must be"),
+        ({"warm_up": 1.0}, "warm_up must be"),
+        ({"soft": 2.0}, "soft must be"),
+        ({"patience": 0}, "patience must be"),
+    ],
+)
+def test_an_impossible_recipe_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        Recipe(**change)

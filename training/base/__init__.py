@@ -1,0 +1,5 @@
+"""What training shares: errors and progress.
+
+In: numbers.
+Out: text for people.
+"""

@@ -1,0 +1,303 @@
+"""Generate with the served model itself, and keep the hidden state behind every token it emits.
+
+    python -m training.collection.collect --model MODEL.gguf --prompts FILE --out FOLDER --tokens 1000000
+
+Broken off at any point, even by kill -9, the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from rich.console import Console
+
+from engine import EngineConfig, EngineError, Request, RequestRefused, SamplingParams
+from engine.base.request import SEED_LIMIT
+from engine.core.draft_source import DraftSource, Tree
+from engine.core.engine import Engine
+from engine.core.sequence import Ended, Sequence
+from engine.llama.model import default_model_path
+from engine.weights.format_selection import open_model
+from engine.weights.quantise import FORMATS, requantise
+from training.base.errors import CollectionError, TrainingError
+from training.base.progress import Display, say
+from training.collection.shards import (
+    SHARD_TOKENS,
+    Collection,
+    Identity,
+    Recorded,
+    States,
+    make_folder,
+    sha256,
+)
+from training.prompts.prompts import read_prompts
+
+DEFAULT_TOKENS = 1_000_000
+DEFAULT_MAX_TOKENS = 176  # most answers of a small model end by then; longer ones repeat themselves
+DEFAULT_SLOTS = 16
+DEFAULT_KV_CELLS = 12288  # 16 requests of 768 tokens
+GREEDY_SHARE = 0.7  # of first answers: what people run in bulk. The others are sampled, as further ones are
+SAMPLED_TEMPERATURE = (0.7, 1.0)
+SAMPLED_TOP_P = 0.95
+WAITING = 4  # requests queued beyond the running ones, so that a free slot never waits
+FLOAT16_LIMIT = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """model: None is the default one. tokens: output tokens wanted in all. threads: 0 is every core.
+
+    part: (k, n) takes every n-th prompt from the k-th on. slots: requests at once.
+    form: generate with the weights in one of engine.weights.quantise.FORMATS, for speed; None is as it is.
+    """
+
+    prompts: tuple[Path, ...]
+    out: Path
+    model: str | None = None
+    tokens: int = DEFAULT_TOKENS
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    seed: int = 0
+    slots: int = DEFAULT_SLOTS
+    kv_cells: int = DEFAULT_KV_CELLS
+    threads: int = 0
+    gpu_layers: int = -1
+    form: str | None = None
+    greedy_share: float = GREEDY_SHARE
+    part: tuple[int, int] = (0, 1)
+
+
+class Recorder(DraftSource):
+    """A draft source that drafts nothing and keeps each emitted token's hidden state."""
+
+    name = "recorder"
+    needs_hidden = True
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Sequence, list[States]]] = {}
+        self._ends: Callable[[int], bool] = lambda _: False
+
+    def watch(self, ends_generation: Callable[[int], bool]) -> None:
+        """End requests after their first such token, which stays in the record: heads must learn it too."""
+        self._ends = ends_generation
+
+    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:  # noqa: ARG002
+        for sequence in sequences:
+            self._note(sequence)
+            if len(sequence.output) and self._ends(int(sequence.output[-1])):
+                sequence.cancelled = True
+        return [[] for _ in sequences]
+
+    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+        pass
+
+    def _note(self, sequence: Sequence) -> None:
+        """Keep the state of the last emitted token, if it is not kept yet."""
+        states = self._open.setdefault(sequence.request.id, (sequence, []))[1]
+        if len(sequence.output) == len(states) + 1:
+            assert sequence.hidden is not None, "the engine gives hidden states to a source that needs them"
+            states.append(np.clip(sequence.hidden, -FLOAT16_LIMIT, FLOAT16_LIMIT).astype(np.float16))
+        assert len(sequence.output) == len(states), "every emitted token passes by here"
+
+    def take(self, request_id: str) -> Recorded | None:
+        """What was recorded of an ended request, its ending token included; None when it emitted nothing."""
+        if request_id not in self._open:
+            return None
+        sequence, states = self._open[request_id]
+        self._note(sequence)
+        del self._open[request_id]
+        ends = [i for i, token in enumerate(sequence.output.tolist()) if self._ends(token)]
+        length = ends[0] + 1 if ends else len(states)
+        if not length:
+            return None
+        output = sequence.output[:length].copy()
+        sampled = sequence.params.temperature > 0
+        return Recorded(int(request_id), sampled, sequence.prompt.copy(), output, np.stack(states[:length]))
+
+
+def collect(options: CollectOptions, console: Console, note: Callable[[int], None] = lambda _: None) -> int:
+    """Collect until the folder holds the wanted tokens; how many it then holds. note hears each count.
+
+    Raises TrainingError or EngineError; what is written until then stays, and repeating goes on from there.
+    """
+    first, step = options.part
+    prompts = [prompt.text for prompt in read_prompts(options.prompts)][first::step]
+    model = options.model or default_model_path()
+    recorder = Recorder()
+    config = _engine_config(options, _generator(options, model))
+    engine = Engine(config, open_model(config), recorder)
+    recorder.watch(engine.model.ends_generation)
+    collection = Collection(options.out)
+    collection.begin(
+        Identity(
+            model_sha256=sha256(Path(model)),
+            form=options.form or "as it is",
+            prompts_sha256=hashlib.sha256("\0".join(prompts).encode()).hexdigest(),
+            seed=options.seed,
+            max_tokens=options.max_tokens,
+            width=engine.model.width,
+            vocab_size=engine.model.vocab_size,
+        )
+    )
+    try:
+        return _Run(options, prompts, engine, recorder, collection, console).run(note)
+    finally:
+        collection.close()
+
+
+def _generator(options: CollectOptions, model: str) -> str:
+    """Path of the GGUF to generate with, which is made if need be."""
+    if options.form is None:
+        return model
+    made = options.out / f"{Path(model).stem}.{options.form}.gguf"
+    make_folder(options.out)
+    if not made.exists():
+        requantise(model, str(made), options.form)
+    return str(made)
+
+
+def _engine_config(options: CollectOptions, model: str) -> EngineConfig:
+    try:
+        return EngineConfig(
+            model=model,
+            slots=options.slots,
+            kv_cells=options.kv_cells,
+            threads=options.threads,
+            gpu_layers=options.gpu_layers,
+            prefix_cache_cells=0,
+            busy_cells=options.kv_cells,
+        )
+    except ValueError as error:
+        raise CollectionError(str(error)) from error
+
+
+class _Run:
+    """The loop: keep the engine full, take what ends, write a shard whenever there is enough for one."""
+
+    def __init__(
+        self,
+        options: CollectOptions,
+        prompts: list[str],
+        engine: Engine,
+        recorder: Recorder,
+        collection: Collection,
+        console: Console,
+    ) -> None:
+        self._options = options
+        self._prompts = prompts
+        self._engine = engine
+        self._recorder = recorder
+        self._collection = collection
+        self._console = console
+        self._done, self._written = collection.done()
+        self._buffer: list[Recorded] = []
+        self._buffered = 0
+        self._refused: set[int] = set()
+
+    def run(self, note: Callable[[int], None]) -> int:
+        wanted = self._options.tokens
+        if self._done:
+            say(self._console, f"going on: {self._written} of {wanted} tokens are there already")
+        feed = self._requests()
+        with Display(self._console, "tokens", wanted, self._written) as display:
+            try:
+                while self._written + self._buffered < wanted:
+                    self._fill(feed)
+                    for ended in self._engine.step().ended:
+                        self._take(ended)
+                    if self._buffered >= SHARD_TOKENS:
+                        self._flush()
+                    display.update(self._written + self._buffered, f"{len(self._done)} answers")
+                    note(self._written + self._buffered)
+            finally:
+                self._flush()
+        return self._written
+
+    def _requests(self) -> Iterator[Request]:
+        """Requests for all answers not there yet; each further round over the prompts samples new answers."""
+        number = 0
+        while len(self._refused) < len(self._prompts):
+            if number not in self._done and number % len(self._prompts) not in self._refused:
+                yield self._request(number)
+            number += 1
+        raise CollectionError("no prompt can be run")
+
+    def _request(self, number: int) -> Request:
+        rng = Random(f"{self._options.seed}/{number}")
+        greedy = number < len(self._prompts) and rng.random() < self._options.greedy_share
+        sampling = SamplingParams(
+            max_tokens=self._options.max_tokens,
+            temperature=0.0 if greedy else rng.uniform(*SAMPLED_TEMPERATURE),
+            top_p=1.0 if greedy else SAMPLED_TOP_P,
+            seed=rng.randrange(SEED_LIMIT),
+            ignore_eos=True,
+        )
+        return Request(id=str(number), prompt=self._prompts[number % len(self._prompts)], sampling=sampling)
+
+    def _fill(self, feed: Iterator[Request]) -> None:
+        scheduler = self._engine.scheduler
+        while len(scheduler.running) + scheduler.waiting < self._options.slots + WAITING:
+            request = next(feed)
+            try:
+                self._engine.add(self._engine.prepare(request, time.monotonic()))
+            except RequestRefused as error:
+                number = int(request.id) % len(self._prompts)
+                self._refused.add(number)
+                say(self._console, f"prompt {number} left out: {error.message}")
+
+    def _take(self, ended: Ended) -> None:
+        recorded = self._recorder.take(ended.request_id)
+        self._done.add(int(ended.request_id))
+        if isinstance(ended.outcome, EngineError):
+            raise ended.outcome
+        if recorded is not None:
+            self._buffer.append(recorded)
+            self._buffered += len(recorded.output)
+
+    def _flush(self) -> None:
+        if self._buffer:
+            self._collection.write(self._buffer)
+            self._written += self._buffered
+            self._buffer, self._buffered = [], 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.collection.collect", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--model", help="GGUF path (default: the packaged model)")
+    parser.add_argument("--prompts", type=Path, required=True, nargs="+", help="files with prompts")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the collected states")
+    parser.add_argument("--tokens", type=int, default=DEFAULT_TOKENS)
+    parser.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS)
+    parser.add_argument("--kv-cells", type=int, default=DEFAULT_KV_CELLS)
+    parser.add_argument("--threads", type=int, default=0, help="0 is every core")
+    parser.add_argument(
+        "--format", dest="form", choices=FORMATS, help="generate in this number format, for speed"
+    )
+    parser.add_argument("--greedy-share", type=float, default=GREEDY_SHARE)
+    options = vars(parser.parse_args())
+    options["prompts"] = tuple(options["prompts"])
+    console = Console(stderr=True)
+    try:
+        written = collect(CollectOptions(**options), console)
+    except (TrainingError, EngineError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    print(f"{options['out']}: {written} tokens")
+
+
+if __name__ == "__main__":
+    main()

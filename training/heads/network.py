@@ -1,0 +1,100 @@
+"""The heads as a torch module: layers x + SiLU(W x + b), then the model's own lm_head, frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CHUNK_LOGITS = 1 << 21  # formed at once on a CPU: they stay in its caches, and 8 MiB are all they take
+
+
+class Layer(nn.Module):
+    """x + SiLU(W x + b), at first the identity."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + F.silu(self.linear(hidden))
+
+
+class DraftHeads(nn.ModuleList):
+    """Heads over a shared lm_head; the keys of the state_dict are those of a heads file.
+
+    Each maps states [n, width] to what the lm_head takes. They begin as the identity, so that each first
+    guesses what the state itself says. Nothing joins them: each could as well be trained alone.
+    """
+
+    def __init__(self, heads: int, layers: int, width: int) -> None:
+        super().__init__(nn.Sequential(*(Layer(width) for _ in range(layers))) for _ in range(heads))
+
+
+class DraftLoss(torch.autograd.Function):
+    """Cross-entropy of states through a frozen lm_head, against tokens and against probabilities.
+
+    mean over rows of (1 - soft) CE(logits, token) + soft CE(logits, wanted). Its gradient by the logits,
+    softmax(logits) - target, is formed in the forward pass, some rows at a time: autograd would keep all
+    logits, and take twice as long.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, lm_head: Tensor, tokens: Tensor, wanted: Tensor | None, soft: float
+    ) -> Tensor:
+        """states [n, width]; lm_head [V, width]; tokens [n], rows of lm_head or -1 for none of them, which
+        then have no part in the first term; wanted [n, V]. Raises nothing.
+        """
+        soft = 0.0 if wanted is None else soft
+        rows = max(1, CHUNK_LOGITS // len(lm_head)) if states.device.type == "cpu" else len(states)
+        gradient = torch.empty_like(states)
+        loss = states.new_zeros(())
+        for at in range(0, len(states), rows):
+            part = slice(at, at + rows)
+            logits = (states[part].to(lm_head.dtype) @ lm_head.T).float()
+            known = (tokens[part] >= 0).nonzero()[:, 0]
+            token = tokens[part][known]
+            share = torch.full((len(logits), 1), soft, device=states.device)
+            share[known] += 1 - soft
+            log_sum = logits.logsumexp(-1, keepdim=True)
+            loss += (share * log_sum).sum() - (1 - soft) * logits[known, token].sum()
+            if wanted is not None:
+                loss -= soft * torch.linalg.vecdot(logits, wanted[part].float()).sum()
+            by_logits = logits.sub_(log_sum).exp_().mul_(share)
+            by_logits[known, token] -= 1 - soft
+            if wanted is not None:
+                by_logits.sub_(wanted[part], alpha=soft)
+            gradient[part] = by_logits.to(lm_head.dtype) @ lm_head
+        ctx.save_for_backward(gradient / len(states))
+        return loss / len(states)
+
+    @staticmethod
+    def backward(ctx: Any, *by_loss: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return by_loss[0] * gradient, None, None, None, None
+
+
+class Proposals:
+    """A network in training as the scores want it: engine.medusa.medusa_source.Heads."""
+
+    def __init__(self, network: DraftHeads, lm_head: Tensor, vocabulary: NDArray[np.int32]) -> None:
+        self.heads = len(network)
+        self.metadata: dict[str, str] = {}
+        self._network, self._lm_head, self._vocabulary = network, lm_head, vocabulary
+
+    @torch.inference_mode()
+    def propose(
+        self, hidden: NDArray[np.float32], heads: int, top: int, first: int = 0
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        states = torch.from_numpy(hidden).to(self._lm_head.device)
+        given = [self._network[head](states).to(self._lm_head.dtype) for head in range(first, heads)]
+        logits = torch.stack([state @ self._lm_head.T for state in given], dim=1).float()
+        best, rows = logits.softmax(dim=-1).topk(min(top, len(self._vocabulary)))
+        return self._vocabulary[rows.cpu().numpy()], best.cpu().numpy()

@@ -1,0 +1,62 @@
+"""How heads are trained: frozen values and their checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.medusa.calibration import RANKS
+from training.base.errors import TrainingError
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How heads are made. soft: share of the loss that is against the model's own later probabilities.
+
+    learning_rate: of Muon (K. Jordan 2024), at its highest. patience: looks without a better score before
+    the end. warm_up: share of all steps.
+    """
+
+    heads: int = 4
+    layers: int = 1
+    vocabulary: int = 6144
+    epochs: int = 4
+    rows: int = 2048
+    learning_rate: float = 0.05
+    warm_up: float = 0.1
+    weight_decay: float = 0.0
+    soft: float = 0.0
+    patience: int = 6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("heads", 1 <= self.heads <= 16, "must be between 1 and 16"),
+            ("layers", 1 <= self.layers <= 8, "must be between 1 and 8"),
+            ("vocabulary", self.vocabulary >= RANKS, f"must be at least {RANKS}"),
+            ("epochs", self.epochs >= 1, "must be at least 1"),
+            ("rows", self.rows >= 1, "must be at least 1"),
+            ("learning_rate", 0 < self.learning_rate < 1, "must be above 0 and below 1"),
+            ("warm_up", 0 <= self.warm_up < 1, "must be at least 0 and below 1"),
+            ("soft", 0 <= self.soft <= 1, "must be between 0 and 1"),
+            ("patience", self.patience >= 1, "must be at least 1"),
+        )
+        for name, holds, rule in checks:
+            if not holds:
+                raise TrainingError(f"{name} {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """model: the GGUF that the heads are for. folders: collections. work: for checkpoints; kept.
+
+    device: of torch, or "auto". threads: of torch; 0 is every core.
+    """
+
+    model: str
+    folders: tuple[Path, ...]
+    output: Path
+    work: Path
+    recipe: Recipe = Recipe()
+    device: str = "auto"
+    threads: int = 0

@@ -1,0 +1,102 @@
+"""Training heads on what the model itself wrote and thought: collected tokens and hidden states.
+
+After Tianle Cai et al. 2024 (https://arxiv.org/abs/2401.10774), Medusa-1: the model stays as it is. The
+answers are the model's own, so their tokens are those that it will want again, and its later states
+tell, beyond the one token, how likely it thought all others (soft targets).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from engine.llama.context import usable_cores
+from engine.llama.model import Model
+from engine.medusa.calibration import RANKS
+from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.medusa.loader import check_runtime, load_heads
+from training.base.errors import TrainingError
+from training.base.progress import say
+from training.collection.dataset import Dataset, draft_vocabulary
+from training.collection.shards import sha256
+from training.heads import heads_file
+from training.heads.recipe import TrainOptions
+from training.heads.scores import Scores, calibrate, evaluate
+from training.heads.training_loop import Run, find_device
+
+SCORED_TOKENS = 250_000  # at most, of the held-out ones: a minute, and scores to a fifth of a percent
+
+
+def check(model: str, output: Path, device: str) -> None:
+    """What would else fail after hours of collecting.
+
+    Raises ModelLoadError, HeadsLoadError or TrainingError.
+    """
+    heads_file.check_writable(output)
+    check_runtime()
+    find_device(device)
+    if not Model(model, gpu_layers=0).can_share_prefixes:
+        raise TrainingError(
+            f"{model}: a recurrent model cannot take back a refused draft, so heads are no use"
+        )
+    fingerprint(model)
+    lm_head_rows(model, np.zeros(1, np.int32))
+
+
+def train(options: TrainOptions, console: Console) -> Scores:
+    """Train, calibrate and write the heads; gives their scores. Goes on where it was broken off.
+
+    Raises TrainingError or HeadsLoadError.
+    """
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    data = Dataset(options.folders)
+    digest = sha256(Path(options.model))
+    for identity in data.identities:
+        if identity.model_sha256 != digest:
+            raise TrainingError(f"the collected states are of another model than {options.model}")
+    vocabulary = draft_vocabulary(data.frequencies(), options.recipe.vocabulary)
+    if len(vocabulary) < RANKS:
+        raise TrainingError(
+            f"the answers hold {len(vocabulary)} different tokens, and heads need {RANKS}: collect more"
+        )
+    rows = lm_head_rows(options.model, vocabulary)
+    say(console, f"{data.train.tokens} tokens to train on, {data.held_out.tokens} held out")
+    run = Run(options, data, vocabulary, rows)
+    run.run(console)
+    return _write(options, data, run, console)
+
+
+def _write(options: TrainOptions, data: Dataset, run: Run, console: Console) -> Scores:
+    """The file is scored and calibrated as the engine will run it, then written again with the results."""
+    metadata: dict[str, object] = {
+        "format": "medusaq heads",
+        "version": "2",
+        "base_model": Path(options.model).name,
+        "base_model_sha256": data.identities[0].model_sha256,
+        FINGERPRINT: fingerprint(options.model),
+        "width": str(data.width),
+        "vocab_size": str(data.vocab_size),
+        "recipe": asdict(run.recipe) | {"steps": run.step},
+        "data": data.describe(),
+    }
+    draft = options.work / "uncalibrated.safetensors"
+    heads_file.write(draft, run.network, run.vocabulary, metadata)
+    heads = load_heads(
+        str(draft),
+        width=data.width,
+        vocab_size=data.vocab_size,
+        lm_head=lambda ids: lm_head_rows(options.model, ids),
+        threads=options.threads or usable_cores(),
+    )
+    say(console, "scoring and calibrating on held-out answers")
+    held_out = data.held_out.spread(SCORED_TOKENS)
+    scores = evaluate(heads, held_out)
+    metadata |= {"scores": scores.to_dict(), "calibration": calibrate(heads, held_out)}
+    heads_file.write(options.output, run.network, run.vocabulary, metadata)
+    draft.unlink()
+    return scores

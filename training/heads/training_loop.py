@@ -1,0 +1,221 @@
+"""One training run: steps, looks at held-out answers, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from common.atomic_write import atomic_path
+from engine.medusa.layouts import first_line
+from training.base.errors import TrainingError
+from training.base.progress import Display, say
+from training.collection.dataset import Answer, Batch, Dataset, batch, groups
+from training.heads.network import DraftHeads, DraftLoss, Proposals
+from training.heads.recipe import TrainOptions
+from training.heads.scores import Scores, evaluate
+
+LOOKS_PER_EPOCH = 4  # at held-out answers
+LOOK_TOKENS = 16384  # greedy held-out tokens of each look
+SAVE_STEPS = 100  # at most between checkpoints: a minute or two on two cores
+MOMENTUM = 0.95
+BIAS_LEARNING_RATE = 1e-3
+
+
+class Run:
+    """One training, from the start or from its checkpoint."""
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        data: Dataset,
+        vocabulary: NDArray[np.int32],
+        rows: NDArray[np.float32],
+    ) -> None:
+        """vocabulary: token ids of `rows`, the lm_head's [vocabulary, width]."""
+        recipe = options.recipe
+        self.recipe, self.vocabulary = recipe, vocabulary
+        self._data = data
+        self._device = find_device(options.device)
+        self._lm_head = torch.from_numpy(rows).to(self._device, _fast_type(self._device))
+        places = np.full(data.vocab_size, -1, dtype=np.int64)
+        places[vocabulary] = np.arange(len(vocabulary))
+        self._places = torch.from_numpy(places).to(self._device)
+        self.network = DraftHeads(recipe.heads, recipe.layers, data.width).to(self._device)
+        matrices = [p for p in self.network.parameters() if p.dim() == 2]
+        biases = [p for p in self.network.parameters() if p.dim() == 1]
+        self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
+            (_muon(matrices, recipe.weight_decay), recipe.learning_rate),
+            (torch.optim.AdamW(biases, weight_decay=0.0), BIAS_LEARNING_RATE),
+        ]
+        self.steps = sum(1 for _ in self._groups())
+        self._every = max(1, self.steps // recipe.epochs // LOOKS_PER_EPOCH)
+        self._sample = [_in_memory(answer) for answer in data.held_out.greedy().spread(LOOK_TOKENS)]
+        self._checkpoint = options.work / "checkpoint.pt"
+        self.step = 0
+        self.best = (0.0, 0.0)  # tokens a step, and where those are equal the mean top-1
+        self._best_weights = _copy(self.network)
+        self._since_best = 0
+        self._identity = json.dumps(
+            {"recipe": asdict(recipe), "data": data.describe(), "model_rows": rows.shape}, sort_keys=True
+        )
+
+    def run(self, console: Console) -> None:
+        """All steps, or until `patience` looks at held-out answers have shown nothing better."""
+        self._resume(console)
+        losses: deque[float] = deque(maxlen=self._every)
+        with Display(console, "steps", self.steps, self.step) as display:
+            for places in islice(self._groups(), self.step, None):
+                if self._since_best >= self.recipe.patience:
+                    display.say(f"no better for {self.recipe.patience} looks: stopped early")
+                    break
+                losses.append(self._learn(batch([self._data.train[i] for i in places], self.recipe.heads)))
+                self.step += 1
+                display.update(self.step, f"loss {np.mean(losses):.3f}")
+                look = self.step % self._every == 0 or self.step == self.steps
+                if look:
+                    scores = self._look()
+                    display.say(
+                        f"step {self.step}/{self.steps}, loss {np.mean(losses):.3f}, "
+                        f"held out: {scores.text()}"
+                    )
+                if look or self.step % SAVE_STEPS == 0:
+                    self._save()
+        self.network.load_state_dict(self._best_weights)
+
+    def _groups(self) -> Iterator[list[int]]:
+        """The places of each step's answers, always in the same order."""
+        for epoch in range(self.recipe.epochs):
+            yield from groups(self._data.train, self.recipe.rows, Random(f"{self.recipe.seed}/{epoch}"))
+
+    def _learn(self, given: Batch) -> float:
+        """One step; the loss before it, as a mean of the heads, which have no weight in common."""
+        rate = _schedule(self.step / self.steps, self.recipe.warm_up)
+        for optimizer, highest in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = highest * rate
+        hidden = torch.from_numpy(given.hidden).to(self._device).float()
+        tokens = self._places[torch.from_numpy(given.tokens).to(self._device).long()]
+        later = torch.from_numpy(given.later).to(self._device)
+        soft = self.recipe.soft
+        wanted = self._wanted(hidden) if soft else None
+        total = 0.0
+        for number, head in enumerate(self.network):
+            places = (later[:, number] >= 0).nonzero()[:, 0]
+            if not len(places):
+                continue
+            answers = later[places, number]
+            aim = None if wanted is None else wanted[answers]
+            loss = DraftLoss.apply(head(hidden[places]), self._lm_head, tokens[answers], aim, soft)
+            loss.backward()
+            total += float(loss.detach())
+        for optimizer, _ in self._optimizers:
+            optimizer.step()
+        return total / self.recipe.heads
+
+    @torch.no_grad()
+    def _wanted(self, hidden: Tensor) -> Tensor:
+        """What the model itself wanted next at each state: probabilities over the draft vocabulary."""
+        return (hidden.to(self._lm_head.dtype) @ self._lm_head.T).softmax(dim=-1)
+
+    def _look(self) -> Scores:
+        """Scores of a part of the held-out answers; keeps the weights when they are the best so far.
+
+        Where there is nothing to score, the last weights are kept, and training never stops early.
+        """
+        scores = evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
+        self._since_best += 1
+        found = (scores.tokens_per_step, scores.mean_top1)
+        if found > self.best or not scores.tokens:
+            self.best, self._since_best = found, 0
+            self._best_weights = _copy(self.network)
+        return scores
+
+    # The checkpoint
+
+    def _save(self) -> None:
+        state = {
+            "identity": self._identity,
+            "network": self.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
+            "best_weights": self._best_weights,
+            "numbers": {"step": self.step, "best": self.best, "since_best": self._since_best},
+        }
+        try:
+            self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(self._checkpoint, durable=False) as part:
+                torch.save(state, part)
+        except (OSError, RuntimeError) as error:  # torch raises both for a full disk
+            raise TrainingError(f"cannot write {self._checkpoint}: {error}") from error
+
+    def _resume(self, console: Console) -> None:
+        if not self._checkpoint.exists():
+            return
+        try:
+            state: dict[str, Any] = torch.load(self._checkpoint, map_location=self._device, weights_only=True)
+            identity = state["identity"]
+        except Exception as error:  # damage shows as any error
+            say(console, f"training starts over: {self._checkpoint} cannot be read: {first_line(error)}")
+            return
+        if identity != self._identity:
+            say(console, f"training starts over: {self._checkpoint} is of another recipe or other data")
+            return
+        self.network.load_state_dict(state["network"])
+        for (optimizer, _), kept in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        self._best_weights = state["best_weights"]
+        numbers = state["numbers"]
+        self.step, self.best, self._since_best = numbers["step"], numbers["best"], numbers["since_best"]
+        say(console, f"going on at step {self.step} of {self.steps}")
+
+
+def _schedule(done: float, warm_up: float) -> float:
+    """Part of the learning rate when this part of all steps is done: a rise, then half a cosine down to 0."""
+    if done < warm_up:
+        return done / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (done - warm_up) / (1 - warm_up)))
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        raise TrainingError(f"no device {name}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _fast_type(device: torch.device) -> torch.dtype:
+    """For products with the lm_head: twice as fast in bf16 where a CPU has it, 40 times slower elsewhere."""
+    able = torch.cpu.get_capabilities()
+    native = any(able.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return torch.bfloat16 if device.type != "cpu" or native else torch.float32
+
+
+def _muon(matrices: Iterable[Tensor], weight_decay: float) -> torch.optim.Optimizer:
+    """K. Jordan 2024, https://kellerjordan.github.io/posts/muon: here it learns from half as many tokens
+    what AdamW does, whichever learning rate that has.
+    """
+    return torch.optim.Muon(matrices, weight_decay=weight_decay, momentum=MOMENTUM)
+
+
+def _in_memory(answer: Answer) -> Answer:
+    return Answer(answer.output.copy(), answer.hidden.copy(), answer.sampled)
+
+
+def _copy(network: DraftHeads) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
