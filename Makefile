@@ -48,7 +48,7 @@ define environment
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install python3-venv"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "error: a C++ compiler is missing: install g++ or clang"; exit 1; }
 	@command -v cmake >/dev/null || { echo "error: cmake is missing: install it with the system's packages, or pip install cmake"; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 endef
 
 $(SERVING): requirements.lock pyproject.toml tools/install.py
