@@ -215,6 +215,28 @@ def test_a_killed_pip_is_a_failure(tmp_path: Path) -> None:
     assert (exit_code, lines) == (-9, ["half a li"])
 
 
+def test_interrupted_it_leaves_no_pip_behind(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    class Interrupted(Display):
+        def update(self, text: str) -> None:
+            if pid.exists():
+                raise KeyboardInterrupt
+
+    code = f"""
+with open("{pid}.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("{pid}.new", "{pid}")
+time.sleep(60)
+"""
+    display = Interrupted(io.StringIO())
+    command, log = stand_in(tmp_path, code), tmp_path / "install.log"
+    with pytest.raises(KeyboardInterrupt):
+        install.install(command, os.environ, log, Progress(NAMES), display)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
 def small_wheel(folder: Path) -> Path:
     """A wheel of one module, for an installation without network."""
     path = folder / "tiny_thing-1.0-py3-none-any.whl"
