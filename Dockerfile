@@ -67,7 +67,7 @@ FROM python AS toolchain-cuda0
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential cmake \
     && rm -rf /var/lib/apt/lists/*
-ENV BASE_CMAKE_ARGS=
+ENV BASE_CMAKE_ARGS=-DLLAVA_BUILD=OFF
 
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS toolchain-cuda1
 RUN apt-get update \
@@ -75,7 +75,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/opt/venv/bin:$PATH
 # A building machine has no GPU to ask for its kind, nor the driver's library to link with.
-ENV BASE_CMAKE_ARGS="-DGGML_CUDA=on -DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
+ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_CUDA=on -DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
 
 FROM toolchain-cuda${CUDA} AS worker-build
 ARG CMAKE_ARGS=""

@@ -1,14 +1,21 @@
-# The commands of people and CI alike. Everything is installed into .venv, from requirements.lock.
+# The commands of people and CI alike. What they need is installed into .venv, in the versions of requirements.lock.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+SERVING := $(VENV)/.installed-serving
+ALL := $(VENV)/.installed-all
 
 .PHONY: demo test check bench pictures chaos clean install
 
-demo: install ## the whole stack, 72 prompts through it, results.jsonl
-	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh
+demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
+	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
+	@cat $(VENV)/install-times
+	@echo
+	@echo "To try next:"
+	@echo "  $(BIN)/medusaq run examples/questions.csv --column question -o answers.jsonl"
+	@echo "  $(BIN)/medusaq up     # keeps running: an HTTP API, which OpenAI's client can use"
+	@echo "  docs/tutorials/first-results.md"
 
 test: install ## the test suite, in three processes: on two cores, one usually waits
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
@@ -33,17 +40,24 @@ clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-install: $(STAMP)
+install: $(ALL) ## all that developers need, tests and training included
 
 # The compilers are needed once: llama-cpp-python has no wheel for every machine and is built from source.
-$(STAMP): requirements.lock pyproject.toml
+define environment
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1); set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install python3-venv"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "error: a C++ compiler is missing: install g++ or clang"; exit 1; }
 	@command -v cmake >/dev/null || { echo "error: cmake is missing: install it with the system's packages, or pip install cmake"; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'from importlib.metadata import version; version("llama-cpp-python")' 2>/dev/null || echo "installing; llama.cpp is built from source this first time, which takes about 5 minutes on two cores"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+endef
+
+$(SERVING): requirements.lock pyproject.toml tools/install.py
+	$(environment)
+	@$(BIN)/python tools/install.py serving
 	@touch $@
+
+$(ALL): requirements.lock pyproject.toml tools/install.py
+	$(environment)
+	@$(BIN)/python tools/install.py all
+	@touch $(SERVING) $@

@@ -77,12 +77,16 @@ def run_command(
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep RESULTS.run, with logs, after the end.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
+    show: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Print the beginnings of the first N answers.")
+    ] = 0,
 ) -> None:
     """Send every prompt of a file and write the results in input order."""
     from rich.console import Console
 
     from cli.gateway.client import check_url
     from cli.prompts.prompt_reader import ReadOptions
+    from cli.run.result_lines import beginnings
     from cli.run.run import run
     from cli.run.session import RunOptions
 
@@ -110,6 +114,8 @@ def run_command(
         keep=keep,
     )
     outcome = run(options, Console(stderr=True))
+    if show:
+        typer.echo("\n".join(beginnings(output, show)) + "\n")
     typer.echo(outcome.text())
     if outcome.whole.failed:
         raise typer.Exit(EXIT_FAILURE)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from cli.prompts.prompt_reader import PromptLine
 from tasks.schema.job_request import Problem
 
 OK = 200
+SHOWN_CHARS = 160  # of an answer: two lines of a terminal
 
 
 def dump(value: object) -> bytes:
@@ -45,6 +48,21 @@ def error_code(result: Mapping[str, Any]) -> str | None:
     if response["status_code"] == OK:
         return None
     return str(response["body"]["error"].get("code") or f"http_{response['status_code']}")
+
+
+def beginnings(results: Path, count: int) -> Iterator[str]:
+    """A line for each of the first so many answers, with its custom_id; failures are passed over."""
+    with results.open(encoding="utf-8") as file:
+        good = (line for line in map(json.loads, file) if error_code(line) is None)
+        for line in islice(good, count):
+            text = " ".join(_answer(line["response"]["body"]["choices"][0]).split())
+            short = text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ..."
+            yield f"{line['custom_id']}: {short}"
+
+
+def _answer(choice: Mapping[str, Any]) -> str:
+    """A completion is bare text, and the message of a tool call may have none."""
+    return (choice["message"]["content"] or "") if "message" in choice else str(choice["text"])
 
 
 def _id(index: int) -> str:

@@ -64,6 +64,7 @@ class Session:
         self._known = not record.begun  # whether these are the true ones
         self._handed_over = False
         self._seconds = 0.0
+        self._starting_s: float | None = None
         self._occupancy: float | None = None
         self._interrupts = Interrupts()
         self._abort: Callable[[], object] | None = None
@@ -86,7 +87,8 @@ class Session:
     def summary(self) -> SessionSummary:
         requests = self._now.done - (self._before.done if self._resumed else 0)
         tokens = self._now.tokens - self._before.tokens
-        return SessionSummary(max(0, requests), max(0, tokens), self._seconds, self._occupancy)
+        counts = max(0, requests), max(0, tokens)
+        return SessionSummary(*counts, self._seconds, self._occupancy, self._starting_s)
 
     def _how_to_go_on(self) -> str:
         done = f"{self._now.done} of {self._record.total} requests are done; " if self._known else ""
@@ -109,6 +111,7 @@ class Session:
         if self._options.url is not None:
             yield self._options.url
             return
+        began = time.monotonic()
         model = self._options.model_path
         where = StackOptions(self._folder.stack, 0, 0, model, RUN_DRAIN_S, private=True)
         self._stack = Stack(where, self._say, on_failure=lambda _: self._break_off())
@@ -117,6 +120,7 @@ class Session:
             self._say(f"local stack for this run: gateway {stack.url}, Flower {stack.flower_url}")
             if not stack.wait_ready(self._interrupts.requested):
                 raise CliError("not started")
+            self._starting_s = time.monotonic() - began
             yield stack.url
 
     def _break_off(self) -> None:

@@ -13,12 +13,16 @@ TOP_CODES = 3
 
 @dataclass(frozen=True)
 class SessionSummary:
-    """What one command saw end, in so many seconds; occupancy None if unknown."""
+    """What one command saw end, in so many seconds; occupancy None if unknown.
+
+    starting_s: what starting a stack for it took before; None where a gateway ran already.
+    """
 
     requests: int
     tokens: int
     seconds: float
     occupancy: float | None
+    starting_s: float | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,15 @@ class Outcome:
             rows.append(("batch occupancy", f"{session.occupancy:.0%}"))
         if whole.prompt_tokens:
             rows.append(("prefix hit rate", f"{whole.cached_tokens / whole.prompt_tokens:.0%}"))
-        rows += [("wall time", duration(session.seconds)), ("results", str(self.results))]
+        rows += [("wall time", _wall_time(session)), ("results", str(self.results))]
         return "\n".join(f"{name:<18}{value}" for name, value in rows)
+
+
+def _wall_time(session: SessionSummary) -> str:
+    if session.starting_s is None:
+        return duration(session.seconds)
+    parts = f"starting {duration(session.starting_s)}, answering {duration(session.seconds)}"
+    return f"{duration(session.starting_s + session.seconds)} ({parts})"
 
 
 def _failures(tally: Tally) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
     assert float(summary["tokens/s"]) > 0
     assert 0 < int(summary["batch occupancy"].removesuffix("%")) <= 100
     assert int(summary["prefix hit rate"].removesuffix("%")) > 50
+    assert re.fullmatch(r".+ \(starting .+, answering .+\)", summary["wall time"])
 
     rows = [json.loads(line) for line in (cli.folder / "r.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows[:20]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cli.prompts.prompt_reader import PromptLine
 from cli.run import result_lines
 from cli.run.occupancy import Fleet
+from cli.run.summary import Outcome, SessionSummary
 from cli.run.totals import Tally
 from cli.views.progress import Speed, duration
 from tasks.schema.job_request import Problem
@@ -78,6 +80,31 @@ def test_the_tally_counts_each_line_once() -> None:
     assert (tally.requests, tally.failed, dict(tally.failures)) == (3, 1, {"c": 1})
     assert (tally.prompt_tokens, tally.cached_tokens, tally.generated_tokens) == (10, 6, 4)
     assert tally.tokens_per_step == 2.0
+
+
+def test_the_beginnings_of_answers_pass_over_failures(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    choices = [
+        {"message": {"content": "One,\n\n two."}},
+        {"text": "x" * 200},
+        {"message": {"content": None}},
+        {"text": "the fourth"},
+    ]
+    lines = [refused(), failed(), *(answered(choices=[choice]) for choice in choices)]
+    path.write_bytes(b"".join(map(result_lines.dump, lines)))
+    assert list(result_lines.beginnings(path, 3)) == ["mine: One, two.", f"mine: {'x' * 160} ...", "mine: "]
+    assert len(list(result_lines.beginnings(path, 9))) == 4
+
+
+@pytest.mark.parametrize(
+    ("starting_s", "wall_time"),
+    [(None, "3.7 s"), (89.0, "1 min 33 s (starting 1 min 29 s, answering 3.7 s)")],
+)
+def test_the_wall_time_names_what_starting_took(starting_s: float | None, wall_time: str) -> None:
+    session = SessionSummary(2, 10, 3.7, None, starting_s)
+    lines = Outcome(Path("r.jsonl"), Tally(requests=2), session).text().splitlines()
+    assert f"wall time         {wall_time}" in lines
+    assert "tokens/s          2.7" in lines, "of the time of answering"
 
 
 def model(*workers: tuple[str, float, float]) -> list[dict[str, Any]]:

@@ -100,6 +100,13 @@ def test_results_in_input_order_with_a_summary(cli: Cli, gateway: str) -> None:
     assert httpx.get(f"{gateway}/v1/files").json()["data"] == files, "the run's own are gone"
 
 
+def test_the_first_answers_are_shown_on_request(cli: Cli, gateway: str) -> None:
+    write_jsonl(cli.folder / "p.jsonl", slow(3, 0))
+    ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--show", "2")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("id-0: answer 0\nid-1: answer 1\n\nrequests          3\n")
+
+
 def test_a_run_killed_at_any_point_goes_on(cli: Cli, gateway: str) -> None:
     write_jsonl(cli.folder / "p.jsonl", held())
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)

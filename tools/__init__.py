@@ -1,0 +1,1 @@
+"""Scripts that the Makefile runs before medusaq is installed."""
