@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tasks.batches.segments import Result, new_part, write_part
-from tasks.batches.store import Active, BatchStore, EndedJob
+from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
+from tasks.records.batch_work import Active, EndedJob
 from tasks.schema.openai_responses import answer, refused
 
 PART_RESULTS = 512  # most in one part

@@ -14,10 +14,11 @@ from tasks.batches.cooldown import Patience
 from tasks.batches.fair_share import HELD, Source, in_turns, shares
 from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import read_chunk
-from tasks.batches.store import Active, BatchStore, Lanes, Line, Work
+from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch, line_job_id
+from tasks.records.batch_work import Active, Lanes, Line, Work
 from tasks.records.claim import Unsent
 from tasks.records.job import Priority
 from tasks.store.workers import WorkerInfo

@@ -20,11 +20,12 @@ from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
 from tasks.batches.line_decoder import LineDecoder, Refused, digest, kind_of, prefix
 from tasks.batches.segments import INVALID, Result, dump_line, dump_result, part_name, write_chunk
-from tasks.batches.store import BatchStore, Line
+from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.base import FileStore, translated
 from tasks.files.records import object_name
 from tasks.records.batch import Batch, Ending
+from tasks.records.batch_work import Line
 from tasks.schema.json_lines import physical_lines
 
 CHUNK_LINES = 256

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.base.settings import lookahead
-from tasks.batches.store import Work
+from tasks.records.batch_work import Work
 from tasks.store.workers import WorkerInfo
 
 LEAST_ROOM = 8  # jobs that may be sent while no worker is there

@@ -28,11 +28,12 @@ from tasks.batches.finalizer import Finaliser
 from tasks.batches.ingest import Ingest
 from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import remove_all
-from tasks.batches.store import Active, BatchStore
+from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps, Turns
 from tasks.broker.publisher import Publisher
 from tasks.files.manager import FileKeeper
 from tasks.records.batch import Ending
+from tasks.records.batch_work import Active
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
 

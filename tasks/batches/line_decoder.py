@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.unicode import is_unicode
-from tasks.batches.store import Line
+from tasks.records.batch_work import Line
 from tasks.records.endpoints import JOBS
 from tasks.records.job import preview
 from tasks.schema.job_request import (

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.batches.store import Line
 from tasks.files.base import FileStore, translated
+from tasks.records.batch_work import Line
 
 INVALID, UNSENT = "invalid", "unsent"
 FAN_IN = 64  # parts read at once: each is an open file or connection

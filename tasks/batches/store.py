@@ -10,19 +10,17 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.records.api_key import DEFAULT_MAX_FILES
 from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
+from tasks.records.batch_work import Active, Ended, EndedJob, Lanes, Line, Work
 from tasks.records.claim import Unsent
 from tasks.records.job import Priority
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.store.scripts import answering, pairs
-
-Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
 MOST_CLEANUPS = 4  # looked at in one round
 # The fields of a batch that a round needs: many rounds a second read those of all active batches.
@@ -43,72 +41,6 @@ WORKED_ON = (
     "ending",
     "model",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A valid line, ready to be sent: what its job is made of."""
-
-    number: int  # in the file, from 1
-    custom_id: str
-    model: str
-    request: str  # JSON
-    preview: str
-
-
-@dataclass(frozen=True, slots=True)
-class Active:
-    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected.
-
-    batch: with what WORKED_ON names, and nothing else.
-    """
-
-    batch: Batch
-    live: int
-    ended: int
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
-
-    cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
-    spent: those whose tokens of today are. known: models that have a lane. sent and waiting: outstanding and
-    held interactive jobs; the rest is of bulk ones.
-    """
-
-    now: float
-    outstanding: Lanes
-    held: Lanes
-    active: list[Active]
-    cleanup: list[str]
-    weights: Mapping[str, float] = field(default_factory=dict)
-    spent: frozenset[str] = frozenset()
-    known: frozenset[str] = frozenset()
-    sent: Lanes = field(default_factory=dict)
-    waiting: Lanes = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """The end of one line's job."""
-
-    job_id: str
-    line: int
-    custom_id: str
-    status: str
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    record: dict[str, Any]  # what an answer is made of, by the names of a job's record
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Ends for the part of this number; taken: how many, with those whose record is gone."""
-
-    number: int
-    taken: int
-    jobs: list[EndedJob]
 
 
 class BatchStore:

@@ -9,7 +9,7 @@ import pytest
 from api.http.error_responses import error_object, respond
 from api.service.job_errors import failure
 from tasks.batches.collector import to_result
-from tasks.batches.store import EndedJob
+from tasks.records.batch_work import EndedJob
 from tasks.records.job import Job, Priority, Status
 
 MESSAGES = [{"role": "user", "content": "x"}]

@@ -17,7 +17,7 @@ from cli.prompts.prompt_reader import PromptReader, ReadOptions
 from cli.run.folder import RunFolder
 from cli.run.shards import PartFiles, Sent, order
 from tasks.batches.line_decoder import LineDecoder
-from tasks.batches.store import Line
+from tasks.records.batch_work import Line
 from tasks.schema.openai_requests import JOBS
 from tests.cli.helpers.running import read_jsonl
 from tests.support.workers import ROOT

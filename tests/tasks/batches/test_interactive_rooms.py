@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.batches.interactive_rooms import LEAST_ROOM, InteractiveRooms
-from tasks.batches.store import Work
+from tasks.records.batch_work import Work
 from tasks.store.workers import WorkerInfo
 
 

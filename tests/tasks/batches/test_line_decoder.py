@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tasks.batches.line_decoder import LineDecoder, Refused, kind_of, prefix
 from tasks.batches.segments import dump
-from tasks.batches.store import Line
+from tasks.records.batch_work import Line
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
 from tasks.schema.json_lines import physical_lines
 from tasks.schema.openai_requests import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID

@@ -21,8 +21,9 @@ from hypothesis.stateful import (
 
 from tasks.base.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, JobNotFound, LeadLost
 from tasks.base.settings import Settings
-from tasks.batches.store import Active, BatchStore, Line, Work
+from tasks.batches.store import BatchStore
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
+from tasks.records.batch_work import Active, Line, Work
 from tasks.records.claim import Claim, Unsent
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import CHAT

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.base.errors import BudgetSpent, KeyNotFound, LimitReached
-from tasks.batches.store import BatchStore, Line, Work
+from tasks.batches.store import BatchStore
 from tasks.records.api_key import ApiKey, KeyStanding, Limits
 from tasks.records.batch import Batch, NewBatch
+from tasks.records.batch_work import Line, Work
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import CHAT
 from tasks.store.api_keys import KeyStore, digest

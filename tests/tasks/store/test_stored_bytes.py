@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tasks.base.errors import StorageLimit
-from tasks.batches.store import BatchStore, Line
+from tasks.batches.store import BatchStore
 from tasks.records.api_key import NOBODY, Limits
 from tasks.records.batch import NewBatch
+from tasks.records.batch_work import Line
 from tasks.records.job import NewJob, Status
 from tasks.records.webhook import DeliveryStatus
 from tasks.schema.openai_requests import CHAT

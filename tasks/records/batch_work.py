@@ -1,0 +1,77 @@
+"""What the store of batches gives to the io worker that leads, and takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.records.batch import Batch
+
+Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A valid line, ready to be sent: what its job is made of."""
+
+    number: int  # in the file, from 1
+    custom_id: str
+    model: str
+    request: str  # JSON
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected.
+
+    batch: with what WORKED_ON names, and nothing else.
+    """
+
+    batch: Batch
+    live: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
+
+    cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
+    spent: those whose tokens of today are. known: models that have a lane. sent and waiting: outstanding and
+    held interactive jobs; the rest is of bulk ones.
+    """
+
+    now: float
+    outstanding: Lanes
+    held: Lanes
+    active: list[Active]
+    cleanup: list[str]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    spent: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    sent: Lanes = field(default_factory=dict)
+    waiting: Lanes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """The end of one line's job."""
+
+    job_id: str
+    line: int
+    custom_id: str
+    status: str
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    record: dict[str, Any]  # what an answer is made of, by the names of a job's record
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Ends for the part of this number; taken: how many, with those whose record is gone."""
+
+    number: int
+    taken: int
+    jobs: list[EndedJob]
