@@ -16,7 +16,7 @@ from typing import Any
 
 from compiling.base.errors import SourceError
 
-PICKLES_READER = Path(__file__).with_name("pickled_tensors.py")  # in a process of its own: it loads torch
+PICKLES_READER = Path(__file__).with_name("pickle_child.py")  # in a process of its own: it loads torch
 SAFETENSORS, PICKLES = ("model", ".safetensors"), ("pytorch_model", ".bin")
 TOKENIZERS = ("tokenizer.model", "tokenizer.json", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
