@@ -226,7 +226,7 @@ class _Run:
     def _weigh(self) -> None:
         assert self._options.imatrix is not None
         arguments = ("--text", str(self._options.imatrix), "--target", str(self._matrix))
-        self._ask("weighing", Path(self._source.path), *arguments)
+        self._ask("importance", Path(self._source.path), *arguments)
 
     def _make(self, type: str) -> None:
         path = self._files.begin(type)
