@@ -1,4 +1,4 @@
-"""Run a command that dies with its parent: `python -I -S deathsig.py PARENT_PID COMMAND...`
+"""Run a command that dies with its parent: `python -I -S die_with_parent.py PARENT_PID COMMAND...`
 
 Linux only (PR_SET_PDEATHSIG outlives exec); elsewhere the command runs without that bond. A process
 of its own, and not a preexec_fn, because forking Python code out of a threaded program may deadlock.

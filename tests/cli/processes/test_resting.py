@@ -112,4 +112,4 @@ def test_services_that_were_up_may_end_as_often_as_they_like(quick: Cli) -> None
 def _runs(cli: Cli, service: str) -> bool:
     """Not while it is still the program that binds it to its parent, or has none yet."""
     sign = "/valkey-server " if service == "redis" else f"-m cli {service} "
-    return any(sign in command and "deathsig" not in command for command in cli.processes().values())
+    return any(sign in command and "die_with_parent" not in command for command in cli.processes().values())
