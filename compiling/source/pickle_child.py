@@ -1,4 +1,4 @@
-"""The process that looks into PyTorch's pickles: `python -P pickled_tensors.py FILE...`
+"""The process that looks into PyTorch's pickles: `python -P pickle_child.py FILE...`
 
 Prints [dtype, numbers] of every tensor as JSON. torch reads them with weights_only, which builds tensors and
 nothing else, and on the meta device, so that no weights are read.
