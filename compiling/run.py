@@ -210,7 +210,9 @@ class _Run:
 
     def _ask(self, module: str, path: Path, *arguments: str) -> Any:
         threads = ["--threads", str(self._options.threads)]
-        return child.ask(f"compiling.measure.{module}", [str(path), *arguments, *threads], self._progress.note)
+        return child.ask(
+            f"compiling.measure.{module}", [str(path), *arguments, *threads], self._progress.note
+        )
 
     def _unpack(self) -> None:
         self._write(self._exact, self._unpacked)

@@ -114,7 +114,7 @@ def test_what_is_no_request(http: httpx.Client, route: str) -> None:
     assert error(http.post(route, content="x"), 415)["code"] == "unsupported_media_type"
     json = {"Content-Type": "application/json"}
     assert error(http.post(route, content="{", headers=json), 400)["code"] == "malformed_json"
-    prefer = {"Prefer": "wait=21"}
+    prefer = {"Prefer": "wait=61"}
     assert error(http.post(route, json={"prompt": "x"}, headers=prefer), 400)["param"] == "Prefer"
     assert error(http.get(route), 405)["code"] == "method_not_allowed"
 

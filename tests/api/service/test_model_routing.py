@@ -160,7 +160,7 @@ def test_a_gateway_is_ready_for_a_model_that_is_started_when_asked_for(
     try:
         assert gateway.http.get("/readyz").status_code == 503
         Registry(store.db, 60).announce_models(["later"], 60)
-        assert gateway.http.get("/readyz").status_code == 200
+        wait_until(lambda: gateway.http.get("/readyz").status_code == 200)
         [listed] = gateway.http.get("/v1/models").json()["data"]
         assert (listed["id"], listed["workers"], listed["workers_detail"]) == ("later", 0, [])
         assert gateway.http.get("/v1/models/later").json() == listed

@@ -65,7 +65,8 @@ def test_redis_down_and_back(own_redis: RedisServer, outage: GatewayProcess) -> 
     own_redis.start()
     assert http.get(f"/v1/jobs/{job['id']}").json() == job
     assert http.post("/v1/jobs", json={"prompt": "hi"}).status_code == 202
-    assert http.get("/readyz").json() == {"redis": True, "workers": 0, "io_worker": False}
+    there = {"redis": True, "workers": 0, "io_worker": False}
+    wait_until(lambda: http.get("/readyz").json() == there)
 
 
 def test_redis_frozen(own_redis: RedisServer, outage: GatewayProcess) -> None:
