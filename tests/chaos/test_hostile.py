@@ -18,8 +18,6 @@ from tests.support.receivers import receiving
 
 # What holds connections, threads and senders rather than the processor.
 TOGETHER = ("waits", "slow-heads", "slow-bodies", "slow-uploads", "cancels", "lists", "hooks-interim")
-    2.0  # that a busy machine may stop a process: far below the seconds that a job waits behind a queue
-)
 
 
 @pytest.fixture(scope="module")
