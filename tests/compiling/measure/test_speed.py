@@ -87,7 +87,7 @@ def test_a_child_with_a_fault_of_its_own(module: Path) -> None:
 
 WAITS = """
 import os, time
-from compiling import child
+from compiling.measure import child
 def work(note):
     open("pid", "w").write(str(os.getpid()))
     note(0.5)

@@ -19,7 +19,7 @@ from tests.support.workers import ROOT
 
 CHOOSE = """
 import sys
-from compiling import checkpoint, hub
+from compiling.source import checkpoint, hub
 from compiling.base.errors import CompileError
 try:
     folder = hub.choose(sys.argv[1], checkpoint.wanted_files)
