@@ -18,6 +18,7 @@ from tests.support.receivers import receiving
 
 # What holds connections, threads and senders rather than the processor.
 TOGETHER = ("waits", "slow-heads", "slow-bodies", "slow-uploads", "cancels", "lists", "hooks-interim")
+PHASES = 10
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +34,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_the_honest_key_is_served(bench: Bench) -> None:
     limited: Counter[str] = Counter()
     others: Counter[str] = Counter()
-    with (
-        bench.attacked(["flood-limited"], limited, per_minute=60),
-        bench.attacked([*TOGETHER], others),
-    ):
-        served = bench.honest.phase(4.0)
-    assert served.troubles == []
-    assert all(served.took_s.values()), "each kind was asked for"
+    for _ in range(PHASES):
+        with (
+            bench.attacked(["flood-limited"], limited, per_minute=60),
+            bench.attacked([*TOGETHER], others),
+        ):
+            served = bench.honest.phase(4.0)
+        assert served.troubles == []
+        assert all(served.took_s.values()), "each kind was asked for"
+        if all(answers["2xx"] and answers["4xx"] for answers in (limited, others)):
+            break  # hostile clients have the lowest priority: a busy machine may not run them in one phase
     for answers in (limited, others):
         assert answers["2xx"] > 0
         assert answers["4xx"] > 0, "refused by a limit"
