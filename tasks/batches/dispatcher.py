@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
-from tasks.base.settings import lookahead
+from tasks.batches.capacity import Capacity
 from tasks.batches.cooldown import Patience
 from tasks.batches.fair_share import HELD, Source, in_turns, shares
-from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
@@ -21,18 +20,10 @@ from tasks.records.batch import Batch, line_job_id
 from tasks.records.batch_work import Active, Lanes, Line, Work
 from tasks.records.claim import Unsent
 from tasks.records.job import Priority
-from tasks.store.workers import WorkerInfo
 
-LEAST_ROOM = 64  # jobs outstanding, whatever the workers say: they may just be starting
-REFILL = 32  # jobs that end between two looks of the dispatcher, at several hundred a second
 IN_HAND = 2  # batches of one owner and lane whose next lines are held: one may end, the next goes on
 MOST_IN_HAND = 16  # of one owner, in all lanes: a chunk is megabytes
 MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
-
-
-def room_for(workers: Sequence[WorkerInfo]) -> int:
-    """Bulk jobs to keep outstanding: what runs, as much again to be claimed next, and the refill."""
-    return max(LEAST_ROOM, 2 * sum(worker.slots + lookahead(worker.slots) for worker in workers) + REFILL)
 
 
 class Dispatcher:
@@ -50,20 +41,19 @@ class Dispatcher:
         self._token = token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
-    def send_interactive(self, work: Work, rooms: InteractiveRooms) -> None:
+    def send_interactive(self, work: Work, capacity: Capacity) -> None:
         """Held interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
         held, outstanding = _counters(work.waiting), _counters(work.sent)
         for lane, waiting in held.items():
-            counts = shares([*_held(waiting)], outstanding[lane], rooms.of(lane), work.weights)
+            counts = shares([*_held(waiting)], outstanding[lane], capacity.of(lane), work.weights)
             outstanding[lane].update(self._release(lane, counts, Priority.INTERACTIVE))
-        rooms.note({lane: sum(counts.values()) for lane, counts in outstanding.items()}, work)
+        capacity.note(work.sent, _totals(outstanding))
 
-    def send(self, work: Work, room: Callable[[str], int], files_s: float) -> None:
+    def send(self, work: Work, capacity: Capacity, files_s: float) -> None:
         """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
 
-        room: bulk jobs that may be outstanding, of each lane. A lane that is full keeps no other waiting, but
-        the lines of one batch go in their order. The batches of a key whose tokens are spent rest until its
-        next day. Raises LeadLost and StoreUnavailable.
+        A lane that is full keeps no other waiting, but the lines of one batch go in their order. The batches
+        of a key whose tokens are spent rest until its next day. Raises LeadLost and StoreUnavailable.
         """
         self._forget(work.active)
         batches = {
@@ -75,7 +65,7 @@ class Dispatcher:
         for lane, waiting in list(
             held.items()
         ):  # in their shares, as if there were a lot to send of each batch
-            most = room(lane)
+            most = capacity.of(lane)
             own = (batch for batch in batches.values() if self._lane(batch, work.known) == lane)
             unread = (Source(batch.owner, batch.id, _rank(batch), most) for batch in own)
             counts = shares([*_held(waiting), *unread], outstanding[lane], most, work.weights)
@@ -89,7 +79,7 @@ class Dispatcher:
             going_on = {}
             for lane in {*held, *sources}:
                 counts = shares(
-                    [*_held(held[lane]), *sources[lane]], outstanding[lane], room(lane), work.weights
+                    [*_held(held[lane]), *sources[lane]], outstanding[lane], capacity.of(lane), work.weights
                 )
                 self._release(lane, counts)
                 for source, count in counts.items():
@@ -99,6 +89,7 @@ class Dispatcher:
                             going_on[after.id] = after  # its next line is for another lane
             held.clear()
             batches, more = going_on, bool(going_on)
+        capacity.note(work.outstanding, _totals(outstanding))
 
     def _release(
         self, lane: str, counts: Mapping[Source, int], priority: Priority = Priority.BULK
@@ -181,6 +172,10 @@ def _counters(lanes: Lanes) -> defaultdict[str, Counter[str]]:
     for lane, counts in lanes.items():
         found[lane].update(counts)
     return found
+
+
+def _totals(lanes: Mapping[str, Counter[str]]) -> dict[str, int]:
+    return {lane: counts.total() for lane, counts in lanes.items()}
 
 
 def _held(counts: Mapping[str, int]) -> Iterator[Source]:

@@ -20,13 +20,13 @@ from prometheus_client import Histogram
 from tasks.base.errors import BatchRefused, FileStoreUnavailable, LeadLost, ObjectMissing, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
+from tasks.batches.capacity import Capacity
 from tasks.batches.collector import Collector
 from tasks.batches.cooldown import Patience
-from tasks.batches.dispatcher import Dispatcher, room_for
+from tasks.batches.dispatcher import Dispatcher
 from tasks.batches.fair_share import in_turns
 from tasks.batches.finalizer import Finaliser
 from tasks.batches.ingest import Ingest
-from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import remove_all
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps, Turns
@@ -46,6 +46,8 @@ WORKERS_AGE_S = 2.0
 RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
 LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
 FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and to write no further part
+INTERACTIVE_AHEAD_S = 0.2  # of work that is sent ahead at most: it adds so much to a wait
+BULK_AHEAD_S = 0.5  # rounds beside hundreds of batches are that far apart
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
 INTERNAL = "an internal error, which the io worker's log describes"
@@ -69,7 +71,8 @@ class BatchDriver:
         self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
         self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
-        self._rooms = InteractiveRooms()
+        self._interactive = Capacity(fills=1, most_s=INTERACTIVE_AHEAD_S)
+        self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S)
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finaliser = Finaliser(keeper, self._batches, self._token)
@@ -158,14 +161,14 @@ class BatchDriver:
         """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
         began = time.monotonic()
         workers = self._live()
-        room = partial(self._room, workers)
-        work = self._batches.lead(self._token, room(""), self._rooms.set(workers))
+        bulk, interactive = self._bulk.update(workers), self._interactive.update(workers)
+        work = self._batches.lead(self._token, bulk, interactive)
         if work is None:
             return False
-        self._dispatcher.send_interactive(work, self._rooms)
+        self._dispatcher.send_interactive(work, self._interactive)
         for active in work.active:
             self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
-        self._dispatcher.send(work, room, FILES_S)
+        self._dispatcher.send(work, self._bulk, FILES_S)
         until = time.monotonic() + FILES_S
         self._left_over = False
         for active in in_turns(sorted(work.active, key=self._last_turn), lambda a: a.batch.owner):
@@ -181,11 +184,6 @@ class BatchDriver:
         self._forget({active.batch.id for active in work.active})
         ROUND_SECONDS.observe(time.monotonic() - began)
         return True
-
-    def _room(self, workers: list[WorkerInfo], lane: str) -> int:
-        """For bulk jobs of a lane: the one without a name is open to every worker."""
-        able = [worker for worker in workers if lane in ("", worker.model)]
-        return room_for(able)
 
     def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch

@@ -167,13 +167,16 @@ class BatchStore:
 
     # For the one who leads
 
-    def lead(self, token: str, room: int, interactive: Mapping[str, int] | None = None) -> Work | None:
-        """Take or keep the lead, with room for so many bulk jobs; None while another leads.
+    def lead(
+        self, token: str, bulk: Mapping[str, int], interactive: Mapping[str, int] | None = None
+    ) -> Work | None:
+        """Take or keep the lead; None while another leads.
 
-        interactive: room for interactive jobs, by lane, "" for lanes without one; None: they are not held.
+        bulk, interactive: how many jobs may be in flight, by lane, "" for those that are not named;
+        None: none is held.
         """
-        rooms = json.dumps(interactive or {})
-        answer = self._run("leader/lead", token, room, rooms, MOST_CLEANUPS, *WORKED_ON)
+        rooms = json.dumps(bulk), json.dumps(interactive or {})
+        answer = self._run("leader/lead", token, *rooms, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
         found = pairs(answer[1:])

@@ -17,9 +17,9 @@ from typing import Any
 
 import simpy
 
-from tasks.batches.dispatcher import room_for
+from tasks.batches.capacity import Capacity
 from tasks.batches.fair_share import Source, shares
-from tasks.batches.leader import ROUND_S
+from tasks.batches.leader import BULK_AHEAD_S, ROUND_S
 from tasks.records.job import Priority
 from tasks.store.workers import WorkerInfo
 
@@ -111,8 +111,8 @@ class Fleet:
         self._asking: deque[Engine] = deque()
         self._held: dict[str, deque[Request]] = {}
         self._outstanding: Counter[str] = Counter()
-        info = WorkerInfo("w", "m", 0, slots, 0, "h", 0.0)
-        self._room = room_for([info] * workers)
+        self._workers = [WorkerInfo("w", "", 0, slots, 0, "h", 0.0)] * workers
+        self._capacity = Capacity(fills=2, most_s=BULK_AHEAD_S, clock=lambda: env.now)
         self._wake = env.event()
         self._engines = [Engine(self, slots, lookahead, speed) for _ in range(workers)]
         self._asking.extend(self._engines)
@@ -164,10 +164,13 @@ class Fleet:
             yield self._wake
             self._wake = self.env.event()
             sources = [Source(owner, owner, (0.0,), len(held)) for owner, held in self._held.items()]
-            for source, count in shares(sources, self._outstanding, self._room, {}).items():
+            most = self._capacity.update(self._workers)[""]
+            found = {"": dict(self._outstanding)}
+            for source, count in shares(sources, self._outstanding, most, {}).items():
                 self._outstanding[source.owner] += count
                 for _ in range(count):
                     self._queue(self._held[source.owner].popleft())
+            self._capacity.note(found, {"": self._outstanding.total()})
             yield self.env.timeout(ROUND_S)
 
 

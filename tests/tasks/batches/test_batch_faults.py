@@ -256,11 +256,11 @@ def test_what_only_newer_workers_tell_is_ignored(system: System) -> None:
 
 def test_one_that_resigned_leads_no_more(system: System) -> None:
     batches = system.batches
-    assert batches.lead("me", 64) is not None
+    assert batches.lead("me", {"": 64}) is not None
     batches.resign("me")
     with pytest.raises(LeadLost):
         batches.renew("me")
-    assert batches.lead("other", 64) is not None
+    assert batches.lead("other", {"": 64}) is not None
 
 
 def test_an_error_while_finalising_loses_no_result(
@@ -313,7 +313,7 @@ def test_without_room_for_temporary_files_batches_wait(
 
 def hold_a_job(system: System) -> None:
     """A bulk job that waits for its turn."""
-    system.store.db.redis.set(f"{system.store.db.prefix}bulk_room", 0)
+    system.store.db.redis.set(f"{system.store.db.prefix}bulk_room", '{"": 0}')
     assert not system.store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner="single"))[1]
 
 
@@ -323,7 +323,7 @@ def is_held(system: System) -> bool:
 
 def test_a_missing_chunk_stops_no_other_work(system: System, io: IoWorker) -> None:
     batch = system.create(3)
-    assert system.batches.lead("reader", 64) is not None
+    assert system.batches.lead("reader", {"": 64}) is not None
     deque(Ingest(io.files, system.batches, system.settings, "reader").run(batch.id), maxlen=0)
     system.batches.resign("reader")
     io.files.delete(chunk_name(batch.id, 0))
@@ -390,7 +390,7 @@ def test_of_a_slow_file_store_one_chunk_is_read_in_a_round(
 ) -> None:
     monkeypatch.setattr(batch_driver, "FILES_S", 0)
     batches = [system.create(1) for _ in range(2)]
-    assert system.batches.lead("reader", 64) is not None
+    assert system.batches.lead("reader", {"": 64}) is not None
     for batch in batches:
         deque(Ingest(io.files, system.batches, system.settings, "reader").run(batch.id), maxlen=0)
     system.batches.resign("reader")

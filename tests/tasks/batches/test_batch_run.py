@@ -160,7 +160,7 @@ def test_a_file_that_was_half_read_is_read_again(
 def test_what_was_read_is_not_read_again(client: Client, settings: Settings) -> None:
     """By one who looked at the batch before the end of the first reading."""
     batch = client.create([line(n) for n in range(3)])
-    assert client.batches.lead("me", 64) is not None
+    assert client.batches.lead("me", {"": 64}) is not None
     ingest = Ingest(client.files, client.batches, settings, "me")
     for _ in ingest.run(batch.id):
         pass

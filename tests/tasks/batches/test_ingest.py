@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self.client = client
-        assert client.batches.lead(TOKEN, 64) is not None
+        assert client.batches.lead(TOKEN, {"": 64}) is not None
         self.ingest = Ingest(client.files, client.batches, settings, TOKEN)
 
     def batch(self, content: bytes, **fields: Any) -> Batch:

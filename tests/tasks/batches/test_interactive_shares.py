@@ -33,7 +33,7 @@ def create(store: JobStore, owner: str, model: str | None = None) -> tuple[Job, 
 
 def lead(batches: BatchStore, rooms: Mapping[str, int]) -> tuple[object, object]:
     """What is sent and what is held."""
-    work = batches.lead(LEADER, 64, rooms)
+    work = batches.lead(LEADER, {"": 64}, rooms)
     assert work is not None
     assert (work.outstanding, work.held) == ({}, {}), "bulk jobs have shares of their own"
     return work.sent, work.waiting

@@ -32,7 +32,7 @@ from tasks.store.workers import Registry
 from tests.support.workers import wait_until
 from tests.tasks.helpers.records import batch_store
 
-ROOM = 64
+ROOM = {"": 64}
 
 
 @pytest.fixture
@@ -206,17 +206,17 @@ def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStor
         return job.id, to_send
 
     assert bulk("a")[1], "nobody leads: nobody would send it later"
-    assert batches.lead("me", 2) is not None
+    assert batches.lead("me", {"": 2}) is not None
     assert bulk("a")[1]
     held = [bulk("a"), bulk("b"), bulk("a")]
     assert [to_send for _, to_send in held] == [False, False, False]
-    work = batches.lead("me", 2)
+    work = batches.lead("me", {"": 2})
     assert work is not None
     assert (work.outstanding, work.held) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
     assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
     assert batches.release("me", {"a": 1, "b": 5}) == [Unsent(held[n][0], Priority.BULK, "p") for n in (0, 1)]
     store.cancel(held[2][0])
-    work = batches.lead("me", 2)
+    work = batches.lead("me", {"": 2})
     assert work is not None
     assert (work.outstanding, work.held) == ({"": {"a": 3, "b": 1}}, {})
     assert store.get(held[0][0]).status is Status.QUEUED
@@ -436,7 +436,7 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
     names = ["m", "m@n", "@m", "m:n", ":", "interactive", "ü *[a]\n"]
     Registry(store.db, 60).announce_models(names, 60)
     batches = BatchStore(store.db)
-    assert batches.lead("me", 1) is not None
+    assert batches.lead("me", {"": 1}) is not None
     store.create(NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="first"))
     ids = {}
     for name in names:

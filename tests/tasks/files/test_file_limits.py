@@ -215,7 +215,7 @@ def test_the_copies_that_live_batches_make_of_their_input(
     with pytest.raises(FilesLimit):
         batches.create(asked[2])
     assert counted(store, owner) == (1, 3 * file.bytes)
-    batches.lead("me", 64)
+    batches.lead("me", {"": 64})
     batches.finish("me", made[0].id, "completed")
     batches.finish("me", made[0].id, "completed")
     assert counted(store, owner) == (1, 2 * file.bytes)

@@ -307,7 +307,7 @@ def test_a_batch_repeated_while_it_is_deleted(store: JobStore) -> None:
     with ThreadPoolExecutor(3) as pool:
         repeating = [pool.submit(repeat) for _ in range(3)]
         for _ in range(60):
-            work = batches.lead("me", 1)
+            work = batches.lead("me", {"": 1})
             assert work is not None
             for active in work.active:
                 batches.finish("me", active.batch.id, "completed")

@@ -225,7 +225,7 @@ def made(batches: BatchStore, key: ApiKey) -> Batch:
 
 
 def lead(batches: BatchStore) -> Work:
-    work = batches.lead("me", 64)
+    work = batches.lead("me", {"": 64})
     assert work is not None
     return work
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.base.settings import Settings
-from tasks.batches.dispatcher import LEAST_ROOM
+from tasks.batches.capacity import SLOTS_UNSEEN
 from tasks.records.api_key import Limits
 from tasks.records.batch import Ending, line_job_id
 from tasks.records.job import Priority
@@ -18,6 +18,7 @@ from tests.tasks.helpers.client import Client, line
 from tests.tasks.helpers.records import claimed, queued
 
 ROUNDING_S = 0.002
+SENT = 2 * SLOTS_UNSEEN  # lines, while no worker is there
 
 
 @pytest.fixture
@@ -35,17 +36,17 @@ def redis_now(store: JobStore) -> float:
 def test_lines_of_a_batch_that_are_no_jobs_yet_wait_too(
     client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
-    batch = client.create([line(n) for n in range(3 * LEAST_ROOM)])
+    batch = client.create([line(n) for n in range(3 * SENT)])
     workers.io(settings)
-    wait_until(lambda: client.get(batch).validated and standing(store.db).outstanding == LEAST_ROOM)
-    assert standing(store.db).lines == 2 * LEAST_ROOM
-    assert standing(store.db).waiting["bulk"] == 3 * LEAST_ROOM
-    for n in range(LEAST_ROOM):
+    wait_until(lambda: client.get(batch).validated and standing(store.db).outstanding == SENT)
+    assert standing(store.db).lines == 2 * SENT
+    assert standing(store.db).waiting["bulk"] == 3 * SENT
+    for n in range(SENT):
         claimed(store, line_job_id(batch.id, n + 1))
     before = redis_now(store)
     now = standing(store.db)
     after = redis_now(store)
-    assert now.waiting["bulk"] == now.lines == 2 * LEAST_ROOM
+    assert now.waiting["bulk"] == now.lines == 2 * SENT
     assert before - ROUNDING_S <= batch.created_at + now.oldest_s["bulk"] <= after + ROUNDING_S
     client.batches.end(batch.id, Ending.CANCELLED)
     assert (standing(store.db).lines, standing(store.db).oldest_s["bulk"]) == (0, 0)
@@ -56,7 +57,7 @@ def test_lines_of_a_key_that_has_spent_its_tokens_wait_for_no_worker(
     client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     key, _ = KeyStore(store.db).create("k", Limits(tokens_per_day=10))
-    batch = client.create([line(n, max_tokens=10) for n in range(3 * LEAST_ROOM)], owner=key.id)
+    batch = client.create([line(n, max_tokens=10) for n in range(3 * SENT)], owner=key.id)
     workers.io(settings)
     wait_until(lambda: client.get(batch).validated and standing(store.db).outstanding > 0)
     assert standing(store.db).lines == 0
@@ -65,7 +66,7 @@ def test_lines_of_a_key_that_has_spent_its_tokens_wait_for_no_worker(
 
 
 def test_an_older_interactive_job_hides_no_held_bulk_one(store: JobStore) -> None:
-    store.db.redis.set(f"{store.db.prefix}bulk_room", 0)
+    store.db.redis.set(f"{store.db.prefix}bulk_room", '{"": 0}')
     queued(store)
     queued(store, priority=Priority.BULK)
     assert standing(store.db).held == 1

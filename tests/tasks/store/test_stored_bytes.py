@@ -155,7 +155,7 @@ def test_batches_count_and_their_lines_are_never_refused(
     )
     empty = counted(store, owner)
     assert empty > 4000
-    batches.lead("me", 64)
+    batches.lead("me", {"": 64})
     request = json.dumps({"prompt": "x" * 60_000, "max_tokens": 9})
     errors = [{"code": "x", "message": "y" * 1000}]
     batches.validated("me", batch.id, chunks=1, lines=2, invalid={}, errors=errors, model=None)

@@ -101,7 +101,7 @@ def test_a_batch_is_told_of_with_its_end(store: JobStore, outbox: DeliveryStore)
     )
     assert batches.get(made.id).webhook == webhook
     assert made.to_json()["webhook"] == {"url": URL, "events": list(get_args(BatchEvent))}
-    assert batches.lead("token", 1) is not None
+    assert batches.lead("token", {"": 1}) is not None
     batches.finish("token", made.id, "completed", output_file_id="file_o")
     batches.finish("token", made.id, "completed", output_file_id="file_o")
     [due] = take(outbox)
@@ -125,7 +125,7 @@ def test_a_batch_that_failed_is_told_of(store: JobStore, outbox: DeliveryStore) 
     batches = batch_store(store)
     wanted = Webhook(URL, ("batch.failed",))
     made = batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", webhook=wanted))
-    assert batches.lead("token", 1) is not None
+    assert batches.lead("token", {"": 1}) is not None
     batches.fail("token", made.id, "empty_file", 'it has "no" lines')
     [due] = take(outbox)
     [error] = json.loads(due.body)["data"]["errors"]

@@ -64,13 +64,8 @@ if shared then
 end
 
 local lane = lane_of(args.model)
-local room
-if priority == 'bulk' then
-  room = tonumber(redis.call('GET', P .. 'bulk_room') or '')
-else
-  local rooms = cjson.decode(redis.call('GET', P .. 'interactive_room') or '{}')
-  room = rooms[lane] or rooms['']
-end
+local rooms = cjson.decode(redis.call('GET', P .. priority .. '_room') or '{}')
+local room = rooms[lane] or rooms['']
 
 local function create(job, request)
   local key = P .. 'job:' .. job.id

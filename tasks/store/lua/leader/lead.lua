@@ -1,5 +1,5 @@
 -- needs: base, leader, queues, quotas
--- ARGV: leader token, room for bulk jobs, rooms for interactive jobs as JSON, most batches to clean up, fields of a
+-- ARGV: leader token, rooms for bulk jobs and for interactive ones as JSON, most batches to clean up, fields of a
 -- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
 -- outstanding and held jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
 -- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.

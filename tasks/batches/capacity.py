@@ -1,0 +1,67 @@
+"""How many jobs of a model queue may be in flight, beyond which they are deferred and keys take turns.
+
+In flight is what was sent and has not ended; it runs in the order of sending. So no more is sent than the
+workers have slots and claim ahead, and what ends until the leader sends again: with long jobs that is
+nothing, with short ones it keeps the workers busy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tasks.base.settings import lookahead
+from tasks.records.batch_work import Lanes
+from tasks.store.workers import WorkerInfo
+
+SLOTS_UNSEEN = 8  # of workers, while none is there: they may just be starting
+GAPS = 2  # between rounds of the leader in which jobs end before others are sent
+WINDOW_S = 1.0  # over which ends are counted, and the longest gap is remembered
+FORGOTTEN = 0.1  # jobs a second
+
+
+class Capacity:
+    """Of the jobs of one priority. One thread, in rounds: update() when they begin, note() when all is sent.
+
+    fills: how often the jobs in flight fill the workers. With 2, no slot waits where all get free at once;
+    with 1, a job that is sent waits for no more than one other. most_s: of work that is sent ahead, at most.
+    """
+
+    def __init__(self, fills: int, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fills, self._most_s, self._clock = fills, most_s, clock
+        self._by_queue = {"": fills * SLOTS_UNSEEN}
+        self._per_s: dict[str, float] = {}  # ends, by model queue
+        self._sent: Mapping[str, int] = {}  # in flight when the last round had sent
+        self._gap_s = 0.0  # the longest between two rounds of late
+        self._at = clock()
+
+    def update(self, workers: Sequence[WorkerInfo]) -> dict[str, int]:
+        """By model queue; a queue that has no worker has the capacity of all of them, which is that of ""."""
+        queues = {"": workers} | {w.model: [one for one in workers if one.model == w.model] for w in workers}
+        self._by_queue = {queue: self._of(queue, able) for queue, able in queues.items()}
+        return self._by_queue
+
+    def of(self, queue: str) -> int:
+        """As create.lua has it."""
+        return self._by_queue.get(queue, self._by_queue[""])
+
+    def note(self, found: Lanes, sent: Mapping[str, int]) -> None:
+        """found: jobs in flight when the round began, by queue and owner; sent: with those of this round."""
+        now = self._clock()
+        passed, self._at = max(now - self._at, 1e-3), now
+        kept = math.exp(-passed / WINDOW_S)
+        self._gap_s *= kept
+        for queue in self._per_s.keys() | self._sent.keys():
+            ended = max(0, self._sent.get(queue, 0) - sum(found.get(queue, {}).values()))
+            self._per_s[queue] = kept * self._per_s.get(queue, 0.0) + (1 - kept) * ended / passed
+            if ended:
+                self._gap_s = max(self._gap_s, passed)
+            if self._per_s[queue] < FORGOTTEN and queue not in sent:
+                del self._per_s[queue]
+        self._sent = sent
+
+    def _of(self, queue: str, workers: Sequence[WorkerInfo]) -> int:
+        taken = sum(worker.slots + lookahead(worker.slots) for worker in workers) or SLOTS_UNSEEN
+        ahead_s = min(GAPS * self._gap_s, self._most_s)
+        return self._fills * taken + int(self._per_s.get(queue, 0.0) * ahead_s)

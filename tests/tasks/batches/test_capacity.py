@@ -1,0 +1,66 @@
+"""How many jobs are sent before keys take turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.batches.capacity import SLOTS_UNSEEN, Capacity
+from tasks.records.batch_work import Lanes
+from tasks.store.workers import WorkerInfo
+
+
+def worker(model: str, slots: int) -> WorkerInfo:
+    return WorkerInfo(f"{model}:{slots}", model, 512, slots, 1, "h", 0.0)
+
+
+def found(**in_flight: int) -> Lanes:
+    return {queue: {"o": count} for queue, count in in_flight.items()}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("fills", [1, 2])
+def test_it_is_what_live_workers_can_take(fills: int) -> None:
+    capacity = Capacity(fills, 0.2)
+    assert capacity.update([]) == {"": fills * SLOTS_UNSEEN}
+    workers = [worker("a", 4), worker("a", 8), worker("b", 1)]
+    assert capacity.update(workers) == {"": fills * 16, "a": fills * 15, "b": fills}
+    assert capacity.of("a") == fills * 15
+    assert capacity.of("none serves it") == capacity.of("") == fills * 16
+    assert capacity.update([worker("b", 1)]) == {"": fills, "b": fills}, "the others have gone"
+
+
+def after_rounds(ended: int, every_s: float, most_s: float = 0.2) -> int:
+    """Of one worker of four slots while so many jobs end between two rounds."""
+    clock = Clock()
+    capacity = Capacity(1, most_s, clock)
+    for _ in range(100):
+        capacity.update([worker("m", 4)])
+        clock.now += every_s
+        capacity.note(found(m=100 - ended), {"m": 100})
+    return capacity.update([worker("m", 4)])["m"]
+
+
+def test_short_jobs_have_place_for_what_ends_until_the_next_rounds() -> None:
+    assert after_rounds(4, 5.0) == 5, "jobs of five seconds that end together"
+    assert after_rounds(4, 1.0) == 5
+    assert after_rounds(20, 0.05) in (44, 45), "400 a second, for two rounds"
+    assert after_rounds(100, 0.25) in (84, 85), "400 a second, for as long as may be sent ahead"
+    assert after_rounds(100, 0.25, most_s=0.6) in (204, 205), "400 a second, for two rounds of a slow leader"
+
+
+def test_what_short_jobs_have_ends_with_them() -> None:
+    clock = Clock()
+    capacity = Capacity(1, 0.2, clock)
+    for _ in range(20):
+        clock.now += 0.05
+        capacity.note(found(m=50), {"m": 100})
+    assert capacity.update([worker("m", 4)])["m"] > 50
+    clock.now += 20
+    capacity.note(found(m=100), {})
+    assert capacity.update([worker("m", 4)]) == {"": 5, "m": 5}
