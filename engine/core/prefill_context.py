@@ -28,6 +28,10 @@ class PrefillContext:
         self._cache = cache
         self._owner: Sequence | None = None
 
+    def close(self) -> None:
+        """Give the memory back, with no prompt under way."""
+        self._context.close()
+
     def run(self, span: Span) -> None:
         """Compute a span; the last one of a prompt moves its cells. Raises DecodeError."""
         s = span.sequence

@@ -200,6 +200,19 @@ def _attention(timer: RowTimer, rows: int) -> float:
     return max(0.0, least() - before) / (rows * cells)
 
 
+def kept_profile(key: str, rows: Iterable[int] = ROWS) -> LatencyProfile | None:
+    """What measure_once() kept under this key; None when there is nothing for these sizes."""
+    kept = recall(KEPT, key)
+    try:
+        if kept is None or kept["sizes"] != list(rows):
+            return None
+        points = {int(n): float(s) for n, s in kept["seconds"].items()}
+        return LatencyProfile(points, float(kept["switch"]), float(kept["row_cell"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("T(n) is measured again, since what was kept is damaged: %s", error)
+        return None
+
+
 def measure_once(
     key: str, timer: AbstractContextManager[RowTimer], rows: Iterable[int] = ROWS
 ) -> LatencyProfile:
@@ -208,14 +221,8 @@ def measure_once(
     timer is entered only when there is something to measure.
     """
     wanted = tuple(rows)
-    kept = recall(KEPT, key)
-    if kept is not None:
-        try:
-            points = {int(n): float(s) for n, s in kept["seconds"].items()}
-            if kept["sizes"] == list(wanted):
-                return LatencyProfile(points, float(kept["switch"]), float(kept["row_cell"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("T(n) is measured again, since what was kept is damaged: %s", error)
+    if (known := kept_profile(key, wanted)) is not None:
+        return known
     with timer as entered:
         profile = measure(entered, wanted)
     content = {

@@ -39,6 +39,7 @@ Progress = Callable[[int, int], None]  # tensors done, and all of them
 ALIGNMENT = 32  # bytes; where a tensor begins in a GGUF that does not say otherwise
 LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 WRITE_FAILED = "basic_ios"  # in what the C++ library says of a file that it could not write to
+LEAST_URGENT = 19  # niceness of a process
 ERROR = "error: "  # before llama.cpp's complaints, in what the child process says
 
 
@@ -50,12 +51,14 @@ def requantise(
     *,
     importance: Importance | None = None,
     progress: Progress | None = None,
+    in_background: bool = False,
 ) -> None:
     """Write the GGUF `path` to `target` in one of FORMATS, whole or not at all. Raises ModelLoadError.
 
     Refuses, before it begins, a format that the shapes of the tensors forbid: llama.cpp would take another.
     From a coarse format to a finer one nothing is gained but speed, and next to nothing is lost.
     importance: see engine/weights/importance_matrix.py; the sharper the format, the more it helps.
+    in_background: with the time that other processes leave. What progress raises is raised.
     A process of its own does the work, and ends with this one, if that is killed at the next tensor. What is
     left then is removed by the next call for the same target.
     """
@@ -64,6 +67,7 @@ def requantise(
     try:
         with atomic_path(Path(target), durable=True) as part:
             job = {"path": path, "target": str(part), "format": format, "threads": threads}
+            job["niceness"] = LEAST_URGENT if in_background else 0
             _run(path, job, importance, progress)
     except OSError as error:
         raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error

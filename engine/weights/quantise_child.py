@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import sys
 
@@ -29,6 +30,7 @@ def main() -> int:
             signal.SIGPIPE, signal.SIG_DFL
         )  # ends with the parent, when it next has something to say
     job = json.loads(sys.argv[1])
+    os.nice(job.pop("niceness"))
     given = sys.stdin.buffer.read()
     matrix = dict(np.load(io.BytesIO(given))) if given else None
     return call_llama(**job, importance=matrix, log=_tell)

@@ -403,7 +403,7 @@ def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = EngineConfig(model=tiny_gguf, slots=2, kv_cells=64, kv_type="f32")
     engine = opened(config)
-    assert largest_timed(engine) == 32
+    assert largest_timed(config) == 32
     speculate(engine, config)
     ended = completions(run(engine, [request("r", "abcabcabcabc", max_tokens=40)]))
     assert ended["r"].completion_tokens == 40
