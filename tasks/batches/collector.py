@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.batches.segments import Result, new_part, write_part
+from tasks.batches.segments import Result, new_segment_name, write_segment
 from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
 from tasks.records.batch_work import Active, EndedJob
-from tasks.schema.openai_responses import answer, refused
+from tasks.schema.openai_responses import answer, error_response
 
-PART_RESULTS = 512  # most in one part
+SEGMENT_RESULTS = 512  # most in one part
 FULL = 256  # results that are collected at once
 FIRST_WAIT_S = 0.5  # results wait no longer than this for company at first,
 MOST_WAIT_S = 20.0  # nor than this later,
@@ -41,13 +41,13 @@ class Collector:
         batch = active.batch
         if not active.ended or not self._due(active, now):
             return 0
-        ended = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
+        ended = self._batches.ended_jobs(self._token, batch.id, SEGMENT_RESULTS)
         if not ended.taken:
             return 0
         jobs = ended.jobs
         results = [to_result(job) for job in jobs]
-        name = new_part(ended.number)
-        write_part(self._files, batch.id, name, results)
+        name = new_segment_name(ended.number)
+        write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
         counted = self._batches.collected(
             self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
@@ -79,11 +79,11 @@ def to_result(job: EndedJob) -> Result:
         entry["response"] = {"status_code": OK, "request_id": job.job_id, "body": body}
         return Result(job.line, failed=False, entry=entry)
     error = _failure(job)
-    if (refusal := refused(error, job.record["request"])) is not None:
+    if (response := error_response(error, job.record["request"])) is not None:
         entry["response"] = {
-            "status_code": refusal.status,
+            "status_code": response.status,
             "request_id": job.job_id,
-            "body": {"error": refusal.error},
+            "body": {"error": response.error},
         }
     else:
         entry["error"] = {**error, "line": job.line}

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Patience:
+class Cooldown:
     """Thread-safe."""
 
     def __init__(self, pause_s: float) -> None:
@@ -28,25 +28,25 @@ class Patience:
 
         Raises LeadLost and StoreUnavailable, which concern everything.
         """
-        if self.rests(what):
+        if self.is_active(what):
             return None
         try:
             return work()
         except (LeadLost, StoreUnavailable):
-            self._rest(what)
+            self._start(what)
             raise
         except (FileStoreUnavailable, ObjectMissing) as error:
             log.warning("%s waits: %s", what, error)
         except Exception:
             log.exception("%s waits", what)
-        self._rest(what)
+        self._start(what)
         return None
 
-    def rests(self, what: str) -> bool:
+    def is_active(self, what: str) -> bool:
         with self._lock:
             return time.monotonic() < self._until.get(what, float("-inf"))
 
-    def _rest(self, what: str) -> None:
+    def _start(self, what: str) -> None:
         now = time.monotonic()
         with self._lock:
             self._until = {other: until for other, until in self._until.items() if until > now}

@@ -10,16 +10,16 @@ from functools import partial
 from itertools import takewhile
 
 from tasks.base.settings import lookahead
-from tasks.batches.cooldown import Patience
-from tasks.batches.fair_share import HELD, Source, in_turns, shares
+from tasks.batches.cooldown import Cooldown
+from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch, line_job_id
-from tasks.records.batch_work import Active, Lanes, Line, Work
-from tasks.records.claim import Unsent
+from tasks.records.batch_work import Active, Line, QueueCounts, Work
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority
 from tasks.store.workers import WorkerInfo
 
@@ -44,7 +44,7 @@ class Dispatcher:
         files: FileStore,
         publisher: Publisher,
         token: str,
-        patience: Patience,
+        patience: Cooldown,
     ) -> None:
         self._batches, self._files, self._publisher, self._patience = batches, files, publisher, patience
         self._token = token
@@ -52,7 +52,7 @@ class Dispatcher:
 
     def send_interactive(self, work: Work, rooms: InteractiveRooms) -> None:
         """Held interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
-        held, outstanding = _counters(work.waiting), _counters(work.sent)
+        held, outstanding = _counters(work.interactive_deferred), _counters(work.interactive_in_flight)
         for lane, waiting in held.items():
             counts = shares([*_held(waiting)], outstanding[lane], rooms.of(lane), work.weights)
             outstanding[lane].update(self._release(lane, counts, Priority.INTERACTIVE))
@@ -71,7 +71,7 @@ class Dispatcher:
             for active in work.active
             if self._may_send(active) and active.batch.owner not in work.spent
         }
-        held, outstanding = _counters(work.held), _counters(work.outstanding)
+        held, outstanding = _counters(work.deferred), _counters(work.in_flight)
         for lane, waiting in list(
             held.items()
         ):  # in their shares, as if there were a lot to send of each batch
@@ -93,7 +93,7 @@ class Dispatcher:
                 )
                 self._release(lane, counts)
                 for source, count in counts.items():
-                    if source.name != HELD and (after := self._fill(batches[source.name], lane, count)):
+                    if source.name != DEFERRED and (after := self._fill(batches[source.name], lane, count)):
                         outstanding[lane][source.owner] += count
                         if count == source.waiting and self._has_chunk(after):
                             going_on[after.id] = after  # its next line is for another lane
@@ -104,7 +104,7 @@ class Dispatcher:
         self, lane: str, counts: Mapping[Source, int], priority: Priority = Priority.BULK
     ) -> dict[str, int]:
         """How many held jobs that is of each owner."""
-        held = {source.owner: count for source, count in counts.items() if source.name == HELD}
+        held = {source.owner: count for source, count in counts.items() if source.name == DEFERRED}
         if held:
             self._publisher.try_all(self._batches.release(self._token, held, lane, priority))
         return held
@@ -131,7 +131,7 @@ class Dispatcher:
             if served[owner, lane] == IN_HAND:
                 continue
             served[owner, lane] += 1
-            lanes = (_lane_of(line.model, known) for line in lines[batch.place :])
+            lanes = (_lane_of(line.model, known) for line in lines[batch.offset :])
             run = sum(1 for _ in takewhile(lane.__eq__, lanes))
             found[lane].append(Source(owner, batch.id, _rank(batch), run))
         return found
@@ -140,7 +140,7 @@ class Dispatcher:
         """Of its next line, or as far as the file is known."""
         model = batch.model or ""
         if self._has_chunk(batch):
-            model = self._chunks[batch.id][1][batch.place].model
+            model = self._chunks[batch.id][1][batch.offset].model
         return _lane_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
@@ -149,14 +149,14 @@ class Dispatcher:
     def _fill(self, batch: Batch, lane: str, count: int) -> Batch | None:
         """The batch behind these lines; None where nothing was sent."""
         chunk = self._chunk(batch)
-        end = batch.place + count
-        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.place : end]]
+        end = batch.offset + count
+        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.offset : end]]
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
         if not self._batches.fill(self._token, batch, after, jobs, lane):
             return None
-        unsent = [Unsent(job_id, Priority.BULK, line.preview, lane) for job_id, line in jobs]
+        unsent = [QueueMessage(job_id, Priority.BULK, line.preview, lane) for job_id, line in jobs]
         self._publisher.try_all(unsent)
-        return replace(batch, chunk=after[0], place=after[1])
+        return replace(batch, chunk=after[0], offset=after[1])
 
     def _chunk(self, batch: Batch) -> list[Line]:
         if not self._has_chunk(batch):
@@ -176,7 +176,7 @@ def _lane_of(model: str, known: Collection[str]) -> str:
     return model if model in known else ""
 
 
-def _counters(lanes: Lanes) -> defaultdict[str, Counter[str]]:
+def _counters(lanes: QueueCounts) -> defaultdict[str, Counter[str]]:
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for lane, counts in lanes.items():
         found[lane].update(counts)
@@ -186,7 +186,7 @@ def _counters(lanes: Lanes) -> defaultdict[str, Counter[str]]:
 def _held(counts: Mapping[str, int]) -> Iterator[Source]:
     """Jobs sent one by one go before their owner's batches."""
     for owner, count in counts.items():
-        yield Source(owner, HELD, (float("-inf"),), count)
+        yield Source(owner, DEFERRED, (float("-inf"),), count)
 
 
 def _rank(batch: Batch) -> tuple[float, ...]:

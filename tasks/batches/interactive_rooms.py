@@ -47,7 +47,7 @@ class InteractiveRooms:
         passed, self._at = max(now - self._at, 1e-3), now
         kept = math.exp(-passed / WINDOW_S)
         for lane in self._per_s.keys() | self._sent.keys():
-            ended = max(0, self._sent.get(lane, 0) - sum(work.sent.get(lane, {}).values()))
+            ended = max(0, self._sent.get(lane, 0) - sum(work.interactive_in_flight.get(lane, {}).values()))
             self._per_s[lane] = kept * self._per_s.get(lane, 0.0) + (1 - kept) * ended / passed
             if self._per_s[lane] * REFILL_S < FORGOTTEN and lane not in sent:
                 del self._per_s[lane]

@@ -21,17 +21,17 @@ from tasks.base.errors import BatchRefused, FileStoreUnavailable, LeadLost, Obje
 from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.batches.collector import Collector
-from tasks.batches.cooldown import Patience
+from tasks.batches.cooldown import Cooldown
 from tasks.batches.dispatcher import Dispatcher, room_for
 from tasks.batches.fair_share import in_turns
-from tasks.batches.finalizer import Finaliser
+from tasks.batches.finalizer import Finalizer
 from tasks.batches.ingest import Ingest
 from tasks.batches.interactive_rooms import InteractiveRooms
 from tasks.batches.segments import remove_all
 from tasks.batches.store import BatchStore
-from tasks.batches.time_slicing import Steps, Turns
+from tasks.batches.time_slicing import Steps, TimeSlicer
 from tasks.broker.publisher import Publisher
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.records.batch import Ending
 from tasks.records.batch_work import Active
 from tasks.store.jobs import JobStore
@@ -60,10 +60,12 @@ ROUND_SECONDS = Histogram(
 class BatchDriver:
     """start() and stop() belong to the io worker's life."""
 
-    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileKeeper) -> None:
+    def __init__(
+        self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileManager
+    ) -> None:
         self._store = store
         self._files = files = keeper.objects
-        self._patience = Patience(RETRY_S)
+        self._patience = Cooldown(RETRY_S)
         self._token = uuid.uuid4().hex
         self._batches = BatchStore(store.db)
         self._registry = Registry(store.db, settings.worker_ttl_s)
@@ -72,8 +74,8 @@ class BatchDriver:
         self._rooms = InteractiveRooms()
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
-        self._finaliser = Finaliser(keeper, self._batches, self._token)
-        self._turns = Turns(self._attempt)
+        self._finaliser = Finalizer(keeper, self._batches, self._token)
+        self._turns = TimeSlicer(self._attempt)
         self._seen: set[str] = set()  # batches that were active in the last round,
         self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
         self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
@@ -218,7 +220,7 @@ class BatchDriver:
     # What takes longer
 
     def _begin(self, what: str, owner: str, steps: Steps) -> None:
-        if not self._patience.rests(what):
+        if not self._patience.is_active(what):
             self._turns.begin(what, owner, steps)
 
     def _attempt(self, what: str, work: Callable[[], bool]) -> bool | None:

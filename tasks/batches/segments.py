@@ -42,11 +42,11 @@ def chunk_name(batch_id: str, number: int) -> str:
     return f"{_folder(batch_id)}/chunks/{number:06d}"
 
 
-def part_name(batch_id: str, part: str) -> str:
-    return f"{_folder(batch_id)}/parts/{part}"
+def segment_name(batch_id: str, segment: str) -> str:
+    return f"{_folder(batch_id)}/parts/{segment}"
 
 
-def new_part(number: int) -> str:
+def new_segment_name(number: int) -> str:
     """A name that nobody else writes to: a part that counts can never change."""
     return f"{number:06d}-{uuid.uuid4().hex}"
 
@@ -73,9 +73,9 @@ def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
         return [Line(*json.loads(line)) for line in chunk]
 
 
-def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Result]) -> None:
+def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterable[Result]) -> None:
     """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
-    with files.open_new(part_name(batch_id, part)) as out:
+    with files.open_new(segment_name(batch_id, segment)) as out:
         for result in sorted(results, key=lambda r: r.line):
             out.write(dump_result(result))
 
@@ -86,24 +86,24 @@ def dump_result(result: Result) -> bytes:
 
 
 def merged(
-    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+    files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result]:
     """All results so far in the order of their lines, in bounded memory; parts: those that count.
 
     Raises ObjectMissing unless missing_ok.
     """
-    for result in merging(files, batch_id, parts, missing_ok=missing_ok):
+    for result in merging(files, batch_id, segments, missing_ok=missing_ok):
         if result is not None:
             yield result
 
 
 def merging(
-    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+    files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result | None]:
     """The same in short steps: None after one that gave no result yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
-    names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
-    names += [part_name(batch_id, part) for part in parts if part in present or not missing_ok]
+    names = [segment_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
+    names += [segment_name(batch_id, segment) for segment in segments if segment in present or not missing_ok]
     with (
         translated("temporary files"),
         tempfile.TemporaryDirectory() as folder,

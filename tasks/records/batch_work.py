@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.records.batch import Batch
 
-Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
+QueueCounts = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Work:
     """
 
     now: float
-    outstanding: Lanes
-    held: Lanes
+    in_flight: QueueCounts
+    deferred: QueueCounts
     active: list[Active]
     cleanup: list[str]
     weights: Mapping[str, float] = field(default_factory=dict)
     spent: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
-    sent: Lanes = field(default_factory=dict)
-    waiting: Lanes = field(default_factory=dict)
+    interactive_in_flight: QueueCounts = field(default_factory=dict)
+    interactive_deferred: QueueCounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class NewJob:
     idempotency_key: str | None = None
     body_hash: str = ""
     owner: str = ""
-    watched: bool = False
+    streaming: bool = False
     keep_s: float | None = None
     webhook: Webhook | None = None
     traceparent: str = ""
@@ -138,7 +138,7 @@ class Job:
     result: dict[str, Any] | None
     error: dict[str, Any] | None
     owner: str = ""
-    lane: str = ""
+    model_queue: str = ""
     preview: str = ""
 
     @property
@@ -153,7 +153,7 @@ class Job:
         request: dict[str, Any],
         deadline_ms: int | None,
         now_ms: int,
-        lane: str,
+        model_queue: str,
         shown: str,
     ) -> Job:
         """As it stands when it was stored. shown: its preview."""
@@ -173,7 +173,7 @@ class Job:
             result=None,
             error=None,
             owner=new.owner,
-            lane=lane,
+            model_queue=model_queue,
             preview=shown,
         )
 
@@ -196,7 +196,7 @@ class Job:
             result=_object(fields.get("result")),
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),
-            lane=fields.get("lane", ""),
+            model_queue=fields.get("lane", ""),
             preview=fields.get("preview", ""),
         )
 

@@ -178,7 +178,7 @@ def parse(body: bytes, kind: type[S]) -> S:
     try:
         return kind.model_validate_json(_text(body))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         return _OBJECT.validate_json(_text(body))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
 
 
 def has_too_many_values(body: bytes) -> bool:
@@ -215,17 +215,17 @@ def _text(body: bytes) -> str:
         raise InvalidRequest(message, code="invalid_utf8") from None
 
 
-def refusal(error: ValidationError) -> InvalidRequest:
+def invalid_body(error: ValidationError) -> InvalidRequest:
     """The first thing that is wrong with a body."""
     if error.error_count() > MOST_FINDINGS:
-        return refused(TOO_MUCH_WRONG)
+        return invalid_request(TOO_MUCH_WRONG)
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="malformed_json")
-    return refused(problem(first))
+    return invalid_request(problem(first))
 
 
-def refused(found: Problem) -> InvalidRequest:
+def invalid_request(found: Problem) -> InvalidRequest:
     """A problem as an error."""
     message = str(found) if found.field else f"the body: {found.message}"
     return InvalidRequest(message, code=found.code, param=found.field)
@@ -234,7 +234,7 @@ def refused(found: Problem) -> InvalidRequest:
 def check_deadline(deadline: float | None) -> None:
     """Raise InvalidRequest for one that has passed; whoever repeats an earlier request need not ask."""
     if deadline is not None and deadline <= time.time():
-        raise refused(Problem("must be in the future, in Unix seconds", "deadline"))
+        raise invalid_request(Problem("must be in the future, in Unix seconds", "deadline"))
 
 
 def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:

@@ -7,40 +7,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Room:
+class ExclusiveGate:
     """Thread-safe. Who wants to be alone waits until it is empty, and whoever comes later waits behind."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside = 0
-        self._lonely = 0  # inside, or waiting to be
+        self._holders = 0
+        self._exclusive = 0  # inside, or waiting to be
 
     @contextmanager
-    def entered(
-        self, alone: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
+    def acquire(
+        self, exclusive: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
     ) -> Iterator[bool]:
         """From when there is room until it is left. False: there was none when the wait was given up.
 
         given_up is asked at every look_again().
         """
         with self._changed:
-            self._lonely += alone
+            self._exclusive += exclusive
 
-            def has_room() -> bool:
-                return self._inside == 0 if alone else self._lonely == 0
+            def can_enter() -> bool:
+                return self._holders == 0 if exclusive else self._exclusive == 0
 
-            self._changed.wait_for(lambda: has_room() or given_up(), timeout_s)
-            inside = has_room()
-            self._inside += inside
+            self._changed.wait_for(lambda: can_enter() or given_up(), timeout_s)
+            inside = can_enter()
+            self._holders += inside
         try:
             yield inside
         finally:
             with self._changed:
-                self._inside -= inside
-                self._lonely -= alone
+                self._holders -= inside
+                self._exclusive -= exclusive
                 self._changed.notify_all()
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Some of those who wait may have given up."""
         with self._changed:
             self._changed.notify_all()

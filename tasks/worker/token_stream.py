@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from tasks.base.errors import StoreUnavailable
 from tasks.records.claim import Claim
-from tasks.store.jobs import JobStore, TokenPart
+from tasks.store.jobs import JobStore, TextChunk
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class TokenStream:
         parts = [self._part(feed, gathered[feed]) for feed in feeds]
         while parts:
             try:
-                standing = self._store.publish_tokens(parts)
+                standing = self._store.append_text(parts)
             except StoreUnavailable:
                 if self._closing.wait(RETRY_S):
                     return
@@ -124,7 +124,7 @@ class TokenStream:
                     feed.broken = feed.broken or not stands
                 return
 
-    def _part(self, feed: Feed, deltas: Sequence[Delta]) -> TokenPart:
+    def _part(self, feed: Feed, deltas: Sequence[Delta]) -> TextChunk:
         """Deltas of one feed as one message."""
         text = "".join(delta.text for delta in deltas)
         logprobs = [self._show(token) for delta in deltas for token in delta.logprobs]
@@ -132,7 +132,9 @@ class TokenStream:
         message = {"id": claim.job_id, "attempt": claim.attempts, "at": feed.characters, "text": text}
         if logprobs:
             message |= {"token": feed.tokens, "logprobs": logprobs}
-        part = TokenPart(claim.job_id, claim.fence, feed.bytes, text, json.dumps(message, ensure_ascii=False))
+        part = TextChunk(
+            claim.job_id, claim.fencing_token, feed.bytes, text, json.dumps(message, ensure_ascii=False)
+        )
         feed.characters += len(text)
         feed.bytes += len(text.encode())
         feed.tokens += len(logprobs)

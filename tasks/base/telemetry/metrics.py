@@ -40,7 +40,7 @@ def timing_redis() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ProcessMetrics:
     """The families of one process; service: what kind of process that is."""
 
     service: str
@@ -48,19 +48,19 @@ class Figures:
     families: tuple[Metric, ...]
 
     @classmethod
-    def own(cls, service: str, worker: str) -> Figures:
+    def own(cls, service: str, worker: str) -> ProcessMetrics:
         """Those of this process, as they stand."""
         return cls(service, worker, tuple(REGISTRY.collect()))
 
-    def marked(self) -> Iterator[Metric]:
+    def labelled(self) -> Iterator[Metric]:
         """The families, each sample with the worker's name."""
         for family in self.families:
-            marked = Metric(family.name, family.documentation, family.type)
+            labelled = Metric(family.name, family.documentation, family.type)
             for sample in family.samples:
-                marked.add_sample(sample.name, {"worker": self.worker, **sample.labels}, sample.value)
-            yield marked
+                labelled.add_sample(sample.name, {"worker": self.worker, **sample.labels}, sample.value)
+            yield labelled
 
-    def dumped(self) -> str:
+    def to_json(self) -> str:
         """As JSON."""
         families = [
             [f.name, f.documentation, f.type, [[s.name, s.labels, s.value] for s in f.samples]]
@@ -69,7 +69,7 @@ class Figures:
         return json.dumps({"service": self.service, "worker": self.worker, "families": families})
 
     @classmethod
-    def loaded(cls, text: str) -> Figures:
+    def from_json(cls, text: str) -> ProcessMetrics:
         """From the JSON."""
         record = json.loads(text)
         families = []

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tasks.base.settings import Settings
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ HEAD_BYTES = 16 * 1024  # of a request; Prometheus sends about 300
 ANSWER_S = 10.0  # for the head of a request, and again for each part of the answer
 
 
-class OwnFigures(Collector):
+class OwnMetrics(Collector):
     """Those of this process as gateways show them: with the worker's name."""
 
     def __init__(self, service: str, worker: str) -> None:
         self._service, self._worker = service, worker
 
     def collect(self) -> Iterator[Metric]:
-        yield from Figures.own(self._service, self._worker).marked()
+        yield from ProcessMetrics.own(self._service, self._worker).labelled()
 
 
 class _Handler(WSGIRequestHandler):
@@ -100,13 +100,13 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class FigureServer:
+class MetricsServer:
     """Listens where the settings name a port, on threads of its own."""
 
     def __init__(self, settings: Settings, service: str, worker: str) -> None:
         self._host, self._port = settings.metrics_host, settings.metrics_port
         self._registry = CollectorRegistry()
-        self._registry.register(OwnFigures(service, worker))
+        self._registry.register(OwnMetrics(service, worker))
         self._server: ThreadingWSGIServer | None = None
 
     def start(self) -> None:

@@ -12,7 +12,14 @@ def worker(model: str, slots: int) -> WorkerInfo:
 
 
 def work(**sent: int) -> Work:
-    return Work(0.0, {}, {}, [], [], sent={lane: {"o": count} for lane, count in sent.items()})
+    return Work(
+        0.0,
+        {},
+        {},
+        [],
+        [],
+        interactive_in_flight={model_queue: {"o": count} for model_queue, count in sent.items()},
+    )
 
 
 class Clock:

@@ -63,19 +63,19 @@ if shared then
   count_bytes(owner, shared_bytes)
 end
 
-local lane = lane_of(args.model)
-local room
+local model_queue = model_queue_of(args.model)
+local capacity
 if priority == 'bulk' then
-  room = tonumber(redis.call('GET', P .. 'bulk_room') or '')
+  capacity = tonumber(redis.call('GET', P .. 'bulk_room') or '')
 else
-  local rooms = cjson.decode(redis.call('GET', P .. 'interactive_room') or '{}')
-  room = rooms[lane] or rooms['']
+  local capacities = cjson.decode(redis.call('GET', P .. 'interactive_room') or '{}')
+  capacity = capacities[model_queue] or capacities['']
 end
 
 local function create(job, request)
   local key = P .. 'job:' .. job.id
   local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
-    job.preview, 'model', args.model, 'lane', lane, unpack(reserve_quota(owner, tokens)))
+    job.preview, 'model', args.model, 'lane', model_queue, unpack(reserve_quota(owner, tokens)))
   redis.call('HSET', key, 'reserved', int(args.reserved_bytes))
   resize(key, owner, further)
   if shared then
@@ -87,23 +87,23 @@ local function create(job, request)
     redis.call('HSET', key, 'seat', 1)
     redis.call('HINCRBY', P .. 'live', owner, 1)
   end
-  if args.watched then redis.call('HSET', key, 'watched', 1) end
+  if args.streaming then redis.call('HSET', key, 'watched', 1) end
   if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
   if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
   if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
-  if room and (holds(priority, lane) or outstanding(priority, lane) >= room) then
-    local held = counts_key('held', priority)
-    redis.call('ZADD', held .. ':' .. account(owner, lane), seq, job.id)
-    redis.call('HINCRBY', held, account(owner, lane), 1)
+  if capacity and (has_deferred(priority, model_queue) or in_flight(priority, model_queue) >= capacity) then
+    local deferred = counts_key('held', priority)
+    redis.call('ZADD', deferred .. ':' .. account(owner, model_queue), seq, job.id)
+    redis.call('HINCRBY', deferred, account(owner, model_queue), 1)
     wake()
     return ''
   end
-  wait_in_queue(job.id, priority, lane)
-  count_in(job.id, priority, owner, lane)
+  add_pending(job.id, priority, model_queue)
+  add_in_flight(job.id, priority, owner, model_queue)
   return '1'
 end
 
-local answer = { 'created', int(NOW), lane }
+local answer = { 'created', int(NOW), model_queue }
 for i, job in ipairs(jobs) do table.insert(answer, create(job, ARGV[i + 1])) end
 note_key('job', args.idempotency_key, args.body_hash, id, int(args.idempotency_ttl_ms))
 return answer

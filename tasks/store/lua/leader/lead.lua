@@ -28,8 +28,8 @@ for owner in pairs(owners) do
     table.insert(keys, { owner, weight, is_spent(owner) and 1 or 0 })
   end
 end
-return { 1, 'now', int(NOW), 'outstanding', redis.call('HGETALL', P .. 'outstanding'),
-  'held', redis.call('HGETALL', P .. 'held'), 'active', batches,
+return { 1, 'now', int(NOW), 'in_flight', redis.call('HGETALL', P .. 'outstanding'),
+  'deferred', redis.call('HGETALL', P .. 'held'), 'active', batches,
   'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4]), 'keys', keys, 'known', all_known(),
-  'interactive_outstanding', redis.call('HGETALL', P .. 'interactive_outstanding'),
-  'interactive_held', redis.call('HGETALL', P .. 'interactive_held') }
+  'interactive_in_flight', redis.call('HGETALL', P .. 'interactive_outstanding'),
+  'interactive_deferred', redis.call('HGETALL', P .. 'interactive_held') }

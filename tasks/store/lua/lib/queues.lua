@@ -27,19 +27,19 @@ local function all_known()
 end
 
 -- The queue for a job that asks for this model, '' for none: any worker may say that it does not know the model.
-local function lane_of(model)
+local function model_queue_of(model)
   return model ~= '' and known(model) and model or ''
 end
 
-local function queue_key(name, priority, lane)
-  return P .. name .. ':' .. priority .. (lane == '' and '' or ':' .. lane)
+local function queue_key(name, priority, model_queue)
+  return P .. name .. ':' .. priority .. (model_queue == '' and '' or ':' .. model_queue)
 end
 
-local function account(owner, lane)
-  return lane == '' and owner or owner .. '@' .. lane
+local function account(owner, model_queue)
+  return model_queue == '' and owner or owner .. '@' .. model_queue
 end
 
-local function lane_of_account(name)
+local function model_queue_of_account(name)
   local at = name:find('@', 1, true)
   return at and name:sub(at + 1) or ''
 end
@@ -58,25 +58,25 @@ local function leave_lists(job)
   if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
   redis.call('ZREM', P .. 'leases', job.id)
   local of = account(job.owner, job.lane)
-  local held = counts_key('held', job.priority)
-  if redis.call('ZREM', held .. ':' .. of, job.id) == 1 then
-    if redis.call('HINCRBY', held, of, -1) == 0 then redis.call('HDEL', held, of) end
+  local deferred = counts_key('held', job.priority)
+  if redis.call('ZREM', deferred .. ':' .. of, job.id) == 1 then
+    if redis.call('HINCRBY', deferred, of, -1) == 0 then redis.call('HDEL', deferred, of) end
   end
 end
 
 -- A queued job whose message is sent now.
-local function wait_in_queue(id, priority, lane)
-  redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), id)
-  if lane ~= '' then redis.call('SADD', P .. 'lanes', lane) end
+local function add_pending(id, priority, model_queue)
+  redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), id)
+  if model_queue ~= '' then redis.call('SADD', P .. 'lanes', model_queue) end
 end
 
 -- A job whose message is sent: from here to its end it takes one of its owner's places.
-local function count_in(id, priority, owner, lane)
+local function add_in_flight(id, priority, owner, model_queue)
   redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
-  redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, lane), 1)
+  redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, model_queue), 1)
 end
 
-local function count_out(job)
+local function remove_in_flight(job)
   if job.counted == '' then return end
   local of, counts = account(job.owner, job.lane), counts_key('outstanding', job.priority)
   if redis.call('HINCRBY', counts, of, -1) <= 0 then redis.call('HDEL', counts, of) end
@@ -84,25 +84,25 @@ local function count_out(job)
 end
 
 -- Of one lane, or of all.
-local function outstanding(priority, lane)
+local function in_flight(priority, model_queue)
   local sum, counts = 0, redis.call('HGETALL', counts_key('outstanding', priority))
   for i = 1, #counts, 2 do
-    if not lane or lane_of_account(counts[i]) == lane then sum = sum + tonumber(counts[i + 1]) end
+    if not model_queue or model_queue_of_account(counts[i]) == model_queue then sum = sum + tonumber(counts[i + 1]) end
   end
   return sum
 end
 
-local function holds(priority, lane)
+local function has_deferred(priority, model_queue)
   for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do
-    if lane_of_account(name) == lane then return true end
+    if model_queue_of_account(name) == model_queue then return true end
   end
   return false
 end
 
 -- A job that asks for another model than that of the queue where it was, and that is put there next.
-local function change_lane(job, lane)
-  count_out(job)
-  job.lane = lane
-  redis.call('HSET', P .. 'job:' .. job.id, 'lane', lane)
-  if job.counted ~= '' then count_in(job.id, job.priority, job.owner, lane) end
+local function move_to_model_queue(job, model_queue)
+  remove_in_flight(job)
+  job.lane = model_queue
+  redis.call('HSET', P .. 'job:' .. job.id, 'lane', model_queue)
+  if job.counted ~= '' then add_in_flight(job.id, job.priority, job.owner, model_queue) end
 end
