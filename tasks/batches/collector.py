@@ -1,7 +1,8 @@
-"""Takes the results of a batch's ended jobs out of Redis into durable parts, each counted exactly once.
+"""Moves results of ended jobs from Redis into segment files, and counts each exactly once.
 
-A part is written first, under a name of its own, and counted afterwards. What is killed in between, or
-overtaken by another leader, leaves a part that never counts; its results are in another one.
+A segment is written first, under a unique name, and recorded afterwards. If the process is killed in
+between, or another leads by then, the file is never recorded, and its results are written again to another
+segment.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from tasks.files.base import FileStore
 from tasks.records.batch_work import Active, EndedJob
 from tasks.schema.openai_responses import answer, error_response
 
-SEGMENT_RESULTS = 512  # most in one part
+SEGMENT_RESULTS = 512  # at most in one segment
 FULL = 256  # results that are collected at once
-FIRST_WAIT_S = 0.5  # results wait no longer than this for company at first,
-MOST_WAIT_S = 20.0  # nor than this later,
-WAIT_SHARE = 0.02  # or this share of the batch's age: a night's batch has hundreds of parts, not thousands
+# Results are gathered for WAIT_SHARE of the batch's age, within these two limits: a night's batch
+# has hundreds of segments, not thousands.
+FIRST_WAIT_S = 0.5
+MOST_WAIT_S = 20.0
+WAIT_SHARE = 0.02
 OK = 200
 SUCCEEDED = "succeeded"
 
@@ -34,7 +37,7 @@ class Collector:
         self._last: dict[str, float] = {}  # batch -> when it was last collected, on the monotonic clock
 
     def collect(self, active: Active, now: float) -> int:
-        """What is due of one batch; how many ends need not be collected any more.
+        """Collect what is due of one batch; return how many results were taken.
 
         now: Unix seconds. Raises LeadLost and what the stores raise.
         """

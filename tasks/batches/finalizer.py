@@ -1,4 +1,4 @@
-"""The end of a batch: its output and error files, in the order of the input, from the parts.
+"""The end of a batch: its output and error files, in the order of the input, merged from the segments.
 
 Stopped anywhere, it is done again: the files have the same ids, and appear whole or not at all.
 """
@@ -46,7 +46,7 @@ class Finalizer:
         self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
 
     def _write_unsent(self, batch: Batch) -> Generator[None, None, int]:
-        """The part of the lines that were never sent, if there are any; gives their number.
+        """Write the segment of the lines that were never sent, if there are any; gives their number.
 
         Holds their numbers and custom ids in memory.
         """

@@ -1,4 +1,4 @@
-"""What a batch keeps in the file store while it runs: chunks of lines to send, and parts of results.
+"""What a batch keeps in the file store while it runs: chunks of lines to send, and segments of results.
 
 batches/ID/chunks/000000   valid lines in the order of sending, JSON each; the first holds the first line
 batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
@@ -22,7 +22,7 @@ from tasks.files.base import FileStore, translated
 from tasks.records.batch_work import Line
 
 INVALID, UNSENT = "invalid", "unsent"
-FAN_IN = 64  # parts read at once: each is an open file or connection
+FAN_IN = 64  # segments read at once: each is an open file or connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def segment_name(batch_id: str, segment: str) -> str:
 
 
 def new_segment_name(number: int) -> str:
-    """A name that nobody else writes to: a part that counts can never change."""
+    """A unique name, so that a recorded segment can never be overwritten."""
     return f"{number:06d}-{uuid.uuid4().hex}"
 
 
@@ -81,14 +81,14 @@ def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterab
 
 
 def dump_result(result: Result) -> bytes:
-    """As it stands in a part."""
+    """One line of a segment."""
     return dump([result.line, result.failed, result.entry])
 
 
 def merged(
     files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result]:
-    """All results so far in the order of their lines, in bounded memory; parts: those that count.
+    """All results so far in the order of their lines, in bounded memory. segments: the recorded ones.
 
     Raises ObjectMissing unless missing_ok.
     """

@@ -205,7 +205,7 @@ class BatchStore:
     def release(
         self, token: str, shares: Mapping[str, int], model_queue: str = "", priority: Priority = Priority.BULK
     ) -> list[QueueMessage]:
-        """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
+        """Queue so many of each owner's deferred jobs; returns the messages to send. Raises LeadLost."""
         accounts = (
             (f"{owner}@{model_queue}" if model_queue else owner, count) for owner, count in shares.items()
         )
@@ -256,8 +256,9 @@ class BatchStore:
         jobs: Sequence[tuple[str, Line]],
         model_queue: str = "",
     ) -> bool:
-        """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
-        is nothing to send any more, or somebody sent these already. Raises LeadLost.
+        """Make jobs of the next lines, all for one model queue; after: chunk and offset behind them.
+
+        False when there is nothing to send any more, or these were sent already. Raises LeadLost.
         """
         lines = [
             {
@@ -285,7 +286,7 @@ class BatchStore:
         return bool(status == "ok")
 
     def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
-        """The oldest ends that are in no part yet. Raises LeadLost."""
+        """The oldest results that are in no segment yet. Raises LeadLost."""
         status, *rest = self._run("batches/next_results", token, batch_id, most)
         _check(status)
         number, *records = rest
@@ -301,9 +302,9 @@ class BatchStore:
         tokens: Sequence[int],
         codes: Mapping[str, int],
     ) -> bool:
-        """The part of this number is durable, under this name; tokens: input, cached, output.
+        """Record that the segment of this number is stored under this name; tokens: input, cached, output.
 
-        False where a part of this number was counted before. Raises LeadLost.
+        False if a segment of this number was recorded before. Raises LeadLost.
         """
         input_tokens, cached_tokens, output_tokens = tokens
         arguments = {
@@ -322,7 +323,7 @@ class BatchStore:
         return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
-        """All results are in parts, and these lines were never sent. Raises LeadLost."""
+        """All results are in segments, and these lines were never sent. Raises LeadLost."""
         _check(self._run("batches/finalizing", token, batch_id, unsent, code))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:

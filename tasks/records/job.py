@@ -95,7 +95,7 @@ def result_line(result: Mapping[str, Any]) -> str:
 class NewJob:
     """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
 
-    owner: whose it is, and whose share of the workers a bulk job takes. watched: somebody listens to its text
+    owner: whose it is, and whose share of the workers a bulk job takes. streaming: a client reads its text
     from the start. keep_s: how long its record stays when it has ended, None for the usual time. traceparent:
     of the request that it came with, for traces.
     """
@@ -119,7 +119,7 @@ class NewJob:
 class Job:
     """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too.
 
-    lane: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
+    model_queue: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
     preview: the start of its prompt.
     """
 
@@ -156,7 +156,7 @@ class Job:
         model_queue: str,
         shown: str,
     ) -> Job:
-        """As it stands when it was stored. shown: its preview."""
+        """The job as create.lua stored it, made without reading it back. shown: its preview."""
         return cls(
             id=job_id,
             status=Status.QUEUED,

@@ -165,11 +165,11 @@ class JobRequest(Strict):
         return self
 
     def sent(self) -> dict[str, Any]:
-        """What the caller gave, ready for JSON."""
+        """The fields that the caller set, ready for JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
     def fixed(self, default_max_tokens: int) -> dict[str, Any]:
-        """The same with what it leaves open, so that a second attempt gives the text of the first."""
+        """sent() with max_tokens and seed filled in, so that a second attempt gives the same text."""
         return {"max_tokens": default_max_tokens, "seed": random_seed(), **self.sent()}
 
 
@@ -216,7 +216,7 @@ def _text(body: bytes) -> str:
 
 
 def invalid_body(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong with a body."""
+    """Turn pydantic's error into ours: the first problem of the body."""
     if error.error_count() > MOST_FINDINGS:
         return invalid_request(TOO_MUCH_WRONG)
     first = error.errors(include_url=False, include_input=False)[0]
@@ -226,7 +226,7 @@ def invalid_body(error: ValidationError) -> InvalidRequest:
 
 
 def invalid_request(found: Problem) -> InvalidRequest:
-    """A problem as an error."""
+    """Turn a problem into the error that the gateway raises."""
     message = str(found) if found.field else f"the body: {found.message}"
     return InvalidRequest(message, code=found.code, param=found.field)
 
@@ -248,13 +248,13 @@ def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
 
 
 def job_problems(job: Mapping[str, Any]) -> list[Problem]:
-    """The latter alone."""
+    """Return only the validation problems, empty for a valid job."""
     found = read_job(job)
     return found if isinstance(found, list) else []
 
 
 def problem(item: ErrorDetails) -> Problem:
-    """One of pydantic's findings in our words."""
+    """Convert one of pydantic's error entries."""
     if item["type"] == "json_invalid":  # of text that json.dumps wrote: only these two can be wrong with it
         deep = "recursion" in item["ctx"]["error"]
         return Problem(TOO_DEEP if deep else HALF_PAIR, code="invalid_json_line")

@@ -35,7 +35,7 @@ RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody
 
 
 class ClaimRejection(StrEnum):
-    """Why a claim was refused."""
+    """Why a job could not be claimed."""
 
     UNKNOWN = "unknown"  # no such record any more
     BUSY = "busy"  # running under another claim whose lease holds
@@ -53,7 +53,7 @@ class Beat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A part of a running job's text: bytes of text before it, and what is published."""
+    """New text of a running job. before: bytes of text before it; message: what is published."""
 
     job_id: str
     fencing_token: int
@@ -77,7 +77,7 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """last_id: behind it the next page begins."""
+    """last_id: the id to pass as `after` for the next page."""
 
     jobs: tuple[Job, ...]
     has_more: bool
@@ -264,7 +264,7 @@ class JobStore:
         return bool(self._run("jobs/start_isolated", job_id, fencing_token) == 1)
 
     def subscribe(self, job_id: str, owner: str | None = None) -> Job:
-        """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
+        """Have the worker publish the text of a job from now on; gives its record, raises JobNotFound."""
         record = self._run("jobs/subscribe", job_id, owner)
         if not record:
             raise JobNotFound(job_id)
@@ -276,7 +276,7 @@ class JobStore:
         return [answer == 1 for answer in self._run("jobs/append_text", TEXT_TTL_MS, *flat)]
 
     def text_so_far(self, job_id: str) -> str:
-        """Of a watched job that runs; empty for any other."""
+        """The text of a running job with a subscriber; empty for any other."""
         with answering():
             return self._redis.get(f"{self._prefix}text:{job_id}") or ""
 
@@ -309,7 +309,7 @@ class JobStore:
         return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
     def requeue(self, job_id: str, fencing_token: int) -> bool:
-        """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
+        """Queue a running job again without counting the attempt. True: a message must be sent for it."""
         return bool(self._run("jobs/requeue", job_id, fencing_token, self._ttl_ms) == 1)
 
     def model_queues(self) -> list[str]:
@@ -360,7 +360,7 @@ class JobStore:
 
 
 def new_claim_id() -> str:
-    """A claim token."""
+    """A unique id of one claim, which makes repeating it safe."""
     return uuid.uuid4().hex
 
 
@@ -369,7 +369,7 @@ def _dump(value: Mapping[str, Any] | None) -> str:
 
 
 def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
-    """By the names of claim.lua."""
+    """From the names and values that claim.lua returns."""
     return Claim(
         job_id=job_id,
         fencing_token=int(fields["fencing_token"]),

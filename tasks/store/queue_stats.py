@@ -1,4 +1,4 @@
-"""How the queues stand at a moment, in one look at Redis."""
+"""Numbers of waiting and running jobs, read in one call of Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Jobs of one model and priority that wait. oldest_s: since the creation of the oldest of them."""
+    """Waiting jobs of one model and priority. oldest_s: age of the oldest."""
 
     jobs: int
     oldest_s: float

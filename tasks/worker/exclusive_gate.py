@@ -1,4 +1,4 @@
-"""Lets many in together, or one alone."""
+"""A shared/exclusive gate for threads."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import contextmanager
 
 
 class ExclusiveGate:
-    """Thread-safe. Who wants to be alone waits until it is empty, and whoever comes later waits behind."""
+    """Shared holders run together; an exclusive one runs alone, and while it waits it blocks newcomers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._holders = 0
-        self._exclusive = 0  # inside, or waiting to be
+        self._exclusive = 0  # holding it or waiting for it
 
     @contextmanager
     def acquire(
         self, exclusive: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
     ) -> Iterator[bool]:
-        """From when there is room until it is left. False: there was none when the wait was given up.
+        """Hold the gate. Gives False if the wait was given up or timed out; then it is not held.
 
-        given_up is asked at every look_again().
+        given_up is called at each recheck().
         """
         with self._changed:
             self._exclusive += exclusive
@@ -41,6 +41,6 @@ class ExclusiveGate:
                 self._changed.notify_all()
 
     def recheck(self) -> None:
-        """Some of those who wait may have given up."""
+        """Make waiting threads call given_up again."""
         with self._changed:
             self._changed.notify_all()

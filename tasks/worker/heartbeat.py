@@ -1,4 +1,4 @@
-"""The heartbeat of a model worker: one thread that renews leases, obeys cancels and hands jobs back.
+"""The heartbeat of a model worker: one thread that renews leases, cancels and requeues jobs.
 
 Each beat is one Lua call for all running jobs. The same thread keeps the worker in the registry and,
 after SIGTERM, gives the jobs that did not finish in time to other workers.
@@ -27,7 +27,7 @@ TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other m
 
 @dataclass(eq=False, slots=True)
 class RunningJob:
-    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write.
+    """A claimed job in the engine under `request_id`. disowned: the claim is lost, so no result is written.
 
     watched: its text is published as it comes.
     """

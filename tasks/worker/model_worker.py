@@ -156,7 +156,7 @@ class ModelWorker:
         return self._engine.listen(running.request_id, self._tokens.open(running.claim))
 
     def _retry_until_available(self, call: Callable[[], T]) -> T:
-        """Until Redis answers: the work is kept in memory, and a lease that ran out meanwhile refuses it."""
+        """Retry until Redis answers. If the lease ran out meanwhile, Redis refuses the fencing token."""
         pause = RETRY_FIRST_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What a process counts and times, for Prometheus. Workers leave theirs in Redis, gateways show them all.
+"""Prometheus metrics of a process. Workers write theirs to Redis, and gateways serve those of all.
 
 A metric that is registered with REGISTRY, in whatever process, is on /metrics without further ado. Names
 carry their unit, and labels take few values: never ids, keys or text.
@@ -30,7 +30,7 @@ REDIS_FAILURES = Counter("medusaq_redis_failures", "Exchanges with Redis that fa
 
 @contextmanager
 def timing_redis() -> Iterator[None]:
-    """Times what is done inside, and counts it if it fails."""
+    """Observe the time of the block, and count it if it raises."""
     began = time.perf_counter()
     try:
         with REDIS_FAILURES.count_exceptions():
@@ -41,7 +41,7 @@ def timing_redis() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMetrics:
-    """The families of one process; service: what kind of process that is."""
+    """The metric families of one process. service: its kind, such as worker or io."""
 
     service: str
     worker: str
@@ -49,7 +49,7 @@ class ProcessMetrics:
 
     @classmethod
     def own(cls, service: str, worker: str) -> ProcessMetrics:
-        """Those of this process, as they stand."""
+        """Collect the metrics of this process."""
         return cls(service, worker, tuple(REGISTRY.collect()))
 
     def labelled(self) -> Iterator[Metric]:

@@ -121,11 +121,11 @@ def test_both_kinds_of_workers_are_seen_until_they_leave(
 
 
 def test_a_worker_that_fell_silent_is_forgotten(store: JobStore) -> None:
-    board = MetricsStore(store.db)
-    board.leave(ProcessMetrics("io", "w1", ()))
-    assert [figures.worker for figures in board.read()] == ["w1"]
+    metrics_store = MetricsStore(store.db)
+    metrics_store.write(ProcessMetrics("io", "w1", ()))
+    assert [figures.worker for figures in metrics_store.read()] == ["w1"]
     store.db.redis.delete(f"{store.db.prefix}figures:w1")
-    assert board.read() == []
+    assert metrics_store.read() == []
     assert store.db.redis.smembers(f"{store.db.prefix}figures") == set()
 
 

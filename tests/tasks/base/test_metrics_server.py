@@ -52,9 +52,9 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
     wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
-    board = MetricsStore(store.db)
-    wait_until(lambda: bool(board.read()), 30)
-    [left] = board.read()
+    metrics_store = MetricsStore(store.db)
+    wait_until(lambda: bool(metrics_store.read()), 30)
+    [left] = metrics_store.read()
     assert of(left.labelled()).keys() <= shown(settings).keys()
     assert {name for name, _ in of(left.labelled())} == {name for name, _ in shown(settings)}
     failures = "medusaq_redis_failures_total", frozenset({("worker", left.worker)})

@@ -27,7 +27,7 @@ def test_one_alone_waits_for_those_inside_and_keeps_out_those_that_come_later() 
         pool.submit(visit, "second")
         wait_until(lambda: len(inside) == 2)
         pool.submit(visit, "alone")
-        wait_until(lambda: gate._lonely == 1)
+        wait_until(lambda: gate._exclusive == 1)
         pool.submit(visit, "later")
         leave["first"].set()
         wait_until(lambda: inside == ["second"])
@@ -60,7 +60,7 @@ def test_who_gives_up_is_not_inside_and_keeps_nobody_out(how: str) -> None:
     with ThreadPoolExecutor() as pool, gate.acquire(exclusive=False) as first:
         waiting = pool.submit(visit)
         if how == "told":
-            wait_until(lambda: gate._lonely == 1)
+            wait_until(lambda: gate._exclusive == 1)
             given_up.set()
             gate.recheck()
         assert waiting.result(10) is False

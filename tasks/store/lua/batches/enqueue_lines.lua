@@ -1,7 +1,7 @@
 -- needs: base, job_records, leader, queues, quotas
 -- ARGV: an object, then the request of each line.
 --       token (of the leader), id, chunk and offset of the first line to send, next_chunk and next_offset of the one
---       after the last, lane; lines: of each its job id, number, custom_id, model, preview and max_tokens (most of the
+--       after the last, model_queue; lines: of each its job id, number, custom_id, model, preview and max_tokens (most of the
 --       answer)
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
 local args = cjson.decode(ARGV[1])

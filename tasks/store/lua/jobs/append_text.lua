@@ -1,7 +1,7 @@
 -- needs: base
--- ARGV: text ttl ms, then of each part: id, fence, bytes of text before it, the text, its message.
--- Keeps the text for listeners who come later and publishes the message. Returns for each part
--- 1, or 0 when the claim is not the sender's any more. A part that was sent before changes nothing.
+-- ARGV: text ttl ms, then of each chunk: id, fencing token, bytes of text before it, the text, its message.
+-- Keeps the text for listeners who come later and publishes the message. Returns for each chunk
+-- 1, or 0 when the claim is not the sender's any more. A chunk that was sent before changes nothing.
 local answers = {}
 for i = 2, #ARGV, 5 do
   local id, before, text = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]

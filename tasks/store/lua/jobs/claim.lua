@@ -1,5 +1,5 @@
 -- needs: base, job_states, jobs, queues
--- ARGV: an object of id, worker, claim_token, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
+-- ARGV: an object of id, worker, claim_id, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
 --       serves, '' for any), isolates (it runs last attempts alone and says when one begins)
 -- Returns 'claimed' with names and values of what the worker needs, or why not: 'unknown' | 'busy' | 'done', or
 -- 'elsewhere' with the model in whose queue the job waits now, its priority and preview: the worker sends the message

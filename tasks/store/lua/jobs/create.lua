@@ -1,14 +1,14 @@
 -- needs: base, idempotency, job_records, queues, quotas
 -- ARGV: an object, then each job's request, and of jobs that are made together what their requests have in common and
 --       each of their prompts. All of these texts are JSON objects, which joined are the whole requests.
---       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, watched (somebody listens), traceparent,
+--       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, streaming (a client reads its text), traceparent,
 --       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
 --       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
 --       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
 --       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
--- Makes all of the jobs or none. Returns 'created' with ms of now, the lane, and of each job '1' if its message must be
+-- Makes all of the jobs or none. Returns 'created' with ms of now, the model queue, and of each job '1' if its message must be
 -- sent by the caller, or '' if its owner's share does not allow it yet; 'existing' with the record; 'conflict' with
--- the id of the other job; or what is full with its limit and ms until it has room, 0 for unknown:
+-- the id of the other job; or what is full with its limit and ms until it has capacity, 0 for unknown:
 -- 'queue' | 'jobs' | 'tokens' | 'storage'.
 local args = cjson.decode(ARGV[1])
 local jobs = args.jobs

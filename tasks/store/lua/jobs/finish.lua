@@ -1,5 +1,5 @@
 -- needs: base, job_states, jobs
--- ARGV: an object of id, fence, status, model (that ran it, '' for unknown), ttl_ms (of results), tokens (of prompt and
+-- ARGV: an object of id, fencing_token, status, model (that ran it, '' for unknown), ttl_ms (of results), tokens (of prompt and
 --       answer); then the result and the error, each as JSON or ''
 -- Returns 1 if the job now holds this end, 0 if it is not this claim's to end.
 local args = cjson.decode(ARGV[1])

@@ -1,5 +1,5 @@
 -- needs: base, jobs
--- ARGV: lease ms, then id and fence of each running job of one worker.
+-- ARGV: lease ms, then id and fencing token of each running job of one worker.
 -- Returns for each: 'ok' (lease renewed), 'streaming' (renewed, and a client reads the text), 'cancel' (renewed, but
 -- asked to stop), 'lost' (not ours any more).
 local answers = {}

@@ -1,7 +1,7 @@
 -- needs: base, leader, queues, quotas
--- ARGV: leader token, room for bulk jobs, rooms for interactive jobs as JSON, most batches to clean up, fields of a
+-- ARGV: leader token, capacity for bulk jobs, capacities for interactive jobs as JSON, most batches to clean up, fields of a
 -- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
--- outstanding and held jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
+-- in-flight and deferred jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
 -- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
 -- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
 if not leads(ARGV[1]) then

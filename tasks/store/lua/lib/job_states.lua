@@ -1,5 +1,5 @@
 -- needs: base, jobs, outbox, queues, quotas
--- How a job changes between the two: running, queued again, ended.
+-- Changes of the state of a job: running, queued again, ended.
 --
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped

@@ -1,17 +1,17 @@
 -- needs: base
 -- Where queued jobs wait, and how many jobs of each owner are sent.
 --
--- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
---                       queue that is, '' of the queue that every worker takes jobs from
--- lanes                 set of models that may have some
+-- pending:PRIORITY[:MODEL]   queued jobs: id -> when their message was last sent. The model queue is that of MODEL,
+--                       or '', from which every worker takes jobs
+-- lanes                 set of models that may have queued jobs
 -- models, announced     models that workers have served: name -> when last, ms; set of those that are to be
 --                       started when they are asked for, as long as announced:NAME is there
--- held:ACCOUNT          queued bulk jobs whose message waits until their owner's share allows it. An account is
---                       OWNER, or OWNER@LANE: of each model, an owner has a share of its own
--- held                  accounts that have some: account -> how many
--- outstanding           bulk jobs sent and not ended: account -> how many
+-- held:ACCOUNT          deferred jobs: queued bulk jobs whose message is not sent until their owner's share allows
+--                       it. An account is OWNER, or OWNER@MODEL: an owner has a share of each model queue
+-- held                  account -> how many deferred bulk jobs it has
+-- outstanding           bulk jobs in flight, sent and not ended: account -> how many
 -- interactive_held:ACCOUNT, interactive_held, interactive_outstanding    the same of interactive jobs
--- claimed:PRIORITY[:LANE]    when the newest message claimed so far was sent
+-- claimed:PRIORITY[:MODEL]   when the newest message claimed so far was sent
 
 -- Whether jobs may wait for a model that no worker serves at the moment.
 local function known(model)
@@ -48,7 +48,7 @@ local function owner_of_account(name)
   return name:sub(1, (name:find('@', 1, true) or 0) - 1)
 end
 
--- held and outstanding, of the jobs of a priority.
+-- The key of held or outstanding for a priority.
 local function counts_key(name, priority)
   return P .. (priority == 'interactive' and 'interactive_' or '') .. name
 end
@@ -64,13 +64,13 @@ local function leave_lists(job)
   end
 end
 
--- A queued job whose message is sent now.
+-- Note a queued job whose message is sent now.
 local function add_pending(id, priority, model_queue)
   redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), id)
   if model_queue ~= '' then redis.call('SADD', P .. 'lanes', model_queue) end
 end
 
--- A job whose message is sent: from here to its end it takes one of its owner's places.
+-- From now until it ends, the job counts as in flight for its owner.
 local function add_in_flight(id, priority, owner, model_queue)
   redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
   redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, model_queue), 1)
@@ -83,7 +83,7 @@ local function remove_in_flight(job)
   if job.priority == 'bulk' or redis.call('EXISTS', P .. 'interactive_held') == 1 then wake() end
 end
 
--- Of one lane, or of all.
+-- Jobs in flight of one model queue, or of all.
 local function in_flight(priority, model_queue)
   local sum, counts = 0, redis.call('HGETALL', counts_key('outstanding', priority))
   for i = 1, #counts, 2 do
@@ -99,7 +99,7 @@ local function has_deferred(priority, model_queue)
   return false
 end
 
--- A job that asks for another model than that of the queue where it was, and that is put there next.
+-- Assign a job to the queue of the model that it asks for.
 local function move_to_model_queue(job, model_queue)
   remove_in_flight(job)
   job.lane = model_queue

@@ -1,8 +1,8 @@
 -- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
 -- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, and queues: of each
---       its priority, its lane, and its Celery list.
+--       its priority, its model queue, and its Celery list.
 -- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), then
--- id, priority, preview and lane of each job whose message must be sent.
+-- id, priority, preview and model queue of each job whose message must be sent.
 --
 -- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
 --                       spared for a while

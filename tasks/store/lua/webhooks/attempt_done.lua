@@ -1,5 +1,5 @@
 -- needs: base, deliveries, outbox
--- ARGV: an object of id, fence, status ('pending' to try again), delay_ms (until then), ttl_ms (of results), kept (most
+-- ARGV: an object of id, fencing_token, status ('pending' to try again), delay_ms (until then), ttl_ms (of results), kept (most
 --       of a status); then the attempt as JSON
 -- Returns 1, or 0 if the delivery is not this sender's any more.
 local args = cjson.decode(ARGV[1])
