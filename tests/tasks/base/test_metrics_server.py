@@ -64,7 +64,7 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     store.close()
 
 
-def test_a_port_that_is_in_use_costs_the_figures_alone(
+def test_a_port_that_is_in_use_costs_only_the_metrics(
     settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
 ) -> None:
     with socket.socket() as taken:
@@ -73,7 +73,7 @@ def test_a_port_that_is_in_use_costs_the_figures_alone(
         port = taken.getsockname()[1]
         worker = workers.model(settings.model_copy(update={"metrics_address": f"127.0.0.1:{port}"}))
         assert ended(store, submitted(store, publisher, "hi")).result
-        assert f"no figures on 127.0.0.1:{port}, gateways have them: " in worker.text()
+        assert f"no metrics on 127.0.0.1:{port}, gateways have them: " in worker.text()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_clients_that_leave_are_no_traceback(
 ) -> None:
     caplog.set_level("INFO")
     connected(listening).close()
-    wait_until(lambda: "figures were not shown to 127.0.0.1" in caplog.text)
+    wait_until(lambda: "metrics were not sent to 127.0.0.1" in caplog.text)
     assert "Traceback" not in caplog.text
     assert "Traceback" not in capfd.readouterr().err
 
