@@ -25,7 +25,7 @@ from api.requests.open_requests import OpenRequests
 from api.requests.threads import KeyThreads, run_in_threadpool
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings, is_loopback
-from tasks.records.api_key import NOBODY, Admission, KeyStanding
+from tasks.records.api_key import NOBODY, Admission, KeyStatus
 from tasks.store.api_keys import SECRET_PREFIX, KeyStore
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Access:
             except StoreUnavailable as error:
                 log.warning("%s", error)
                 raise
-            if not self._is_open(found.standing):
+            if not self._is_open(found.status):
                 answered |= rate_headers(found)
                 if found.key_id:
                     self._threads.remember(secret, found.key_id)
@@ -118,11 +118,11 @@ class Access:
                 raise ForeignPage(how)
         return Caller()
 
-    def _is_open(self, standing: KeyStanding) -> bool:
+    def _is_open(self, standing: KeyStatus) -> bool:
         """Revoking the last key opens nothing by accident."""
-        if standing is KeyStanding.NEVER:
+        if standing is KeyStatus.NEVER:
             return self._local or self._settings.allow_open
-        return standing is KeyStanding.NONE and self._settings.allow_open
+        return standing is KeyStatus.NONE and self._settings.allow_open
 
 
 def _secret(headers: Headers) -> str:
@@ -131,9 +131,9 @@ def _secret(headers: Headers) -> str:
 
 
 def _admitted(found: Admission, secret: str) -> Caller:
-    if found.standing is KeyStanding.OK:
+    if found.status is KeyStatus.OK:
         return Caller(found.key_id, found.key_id)
-    if found.standing is KeyStanding.LIMITED:
+    if found.status is KeyStatus.LIMITED:
         assert found.requests is not None
         raise TooManyRequests(
             f"this API key may send {found.requests.limit} requests a minute", retry_after_s=found.retry_s

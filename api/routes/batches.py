@@ -248,7 +248,7 @@ async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: b
 def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
     """The lines so far, many at a time; of a batch that failed those that are left."""
     block = bytearray()
-    for result in merged(gateway.files.objects, batch.id, batch.parts, missing_ok=batch.ended):
+    for result in merged(gateway.files.objects, batch.id, batch.segments, missing_ok=batch.ended):
         if result.failed is failed:
             block += dump(result.entry)
         if len(block) >= READ_BYTES:

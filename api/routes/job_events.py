@@ -37,7 +37,7 @@ async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> Ev
     `error` when the API key is revoked. The text of a job that runs already begins with what there is, after
     its worker's next heartbeat.
     """
-    job = await run_in_threadpool(gateway.store.watch, job_id, seen_by(request))
+    job = await run_in_threadpool(gateway.store.subscribe, job_id, seen_by(request))
     return EventStream(_events(gateway, job, caller_of(request).key))
 
 

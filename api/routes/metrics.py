@@ -21,10 +21,10 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.model_routing import View
 from tasks.base.errors import FileStoreUnavailable, StoreUnavailable
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 from tasks.store.jobs import JobStore
-from tasks.store.metrics_store import FigureBoard
-from tasks.store.queue_stats import Standing, Waiting, standing
+from tasks.store.metrics_store import MetricsStore
+from tasks.store.queue_stats import QueueStats, Waiting, queue_stats
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["system"])
@@ -38,7 +38,7 @@ async def metrics(gateway: GatewayDep) -> Response:
     """Queues, workers and this gateway, in the text format of Prometheus; without Redis the last of them."""
     families = [*await run_in_threadpool(_of_redis, gateway), *await _of_files(gateway)]
     registry = CollectorRegistry()
-    registry.register(_Page([*families, *Figures.own("gateway", "").families]))
+    registry.register(_Page([*families, *ProcessMetrics.own("gateway", "").families]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -60,11 +60,11 @@ def _of_redis(gateway: Gateway) -> Iterator[Metric]:
     """All that is in Redis; nothing but the word that it is away when it is."""
     store = gateway.store
     try:
-        now, view = standing(store.db), gateway.view()
+        now, view = queue_stats(store.db), gateway.view()
         found = [
             *_queues(now),
             *_models(now, view),
-            *_workers(FigureBoard(store.db).read()),
+            *_workers(MetricsStore(store.db).read()),
             *_memory(store),
         ]
     except StoreUnavailable as error:
@@ -74,7 +74,7 @@ def _of_redis(gateway: Gateway) -> Iterator[Metric]:
     yield from found or ()
 
 
-def _queues(now: Standing) -> Iterator[Metric]:
+def _queues(now: QueueStats) -> Iterator[Metric]:
     yield _gauges("medusaq_jobs", "Job records that are kept, by status", "status", now.jobs)
     ended = CounterMetricFamily("medusaq_jobs_ended", "Jobs that have ended, by status", labels=("status",))
     for status, count in now.ended.items():
@@ -83,17 +83,17 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
-    yield _gauge("medusaq_queue_held_jobs", "Jobs held back for their owner's share", now.held)
+    yield _gauge("medusaq_queue_held_jobs", "Jobs held back for their owner's share", now.deferred)
     unsent = "Lines of batches that are to be sent to workers and were not yet"
     yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)
-    yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)
+    yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.in_flight)
     yield _gauge("medusaq_batches_active", "Batches that have not ended", now.batches)
-    yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))
+    yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.has_leader))
     late = "How long ago the webhook that waits longest should have been sent"
     yield _gauge("medusaq_webhooks_due_seconds", late, now.webhooks_due_s)
 
 
-def _models(now: Standing, view: View) -> Iterator[Metric]:
+def _models(now: QueueStats, view: View) -> Iterator[Metric]:
     """Of each that is served or announced, and each that jobs wait for: no name that only a request gave."""
     waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
     jobs = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
@@ -110,12 +110,12 @@ def _models(now: Standing, view: View) -> Iterator[Metric]:
     yield _gauges("medusaq_model_workers", "Live workers of this model", "model", alive)
 
 
-def _workers(workers: list[Figures]) -> Iterator[Metric]:
+def _workers(workers: list[ProcessMetrics]) -> Iterator[Metric]:
     """Their families, and how many workers there are."""
     alive = dict.fromkeys(("worker", "io"), 0)
     for each in workers:
         alive[each.service] = alive.get(each.service, 0) + 1
-        yield from each.marked()
+        yield from each.labelled()
     yield _gauges("medusaq_workers", "Live workers, by kind", "service", alive)
 
 

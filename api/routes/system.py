@@ -52,8 +52,8 @@ async def readyz(gateway: GatewayDep) -> JSONResponse:
     looks after lost workers.
     """
     try:
-        view, led = await run_in_threadpool(gateway.readiness)
-        found = {"redis": True, "workers": len(view.workers), "io_worker": led}
+        view, has_leader = await run_in_threadpool(gateway.readiness)
+        found = {"redis": True, "workers": len(view.workers), "io_worker": has_leader}
     except StoreUnavailable:
         view = View()
         found = {"redis": False, "workers": 0, "io_worker": False}

@@ -22,7 +22,7 @@ from tasks.base.telemetry.tracing import UNTRACED, Tracing
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Outbox, Publisher
 from tasks.files.base import FileStore
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
@@ -46,12 +46,12 @@ class _Readiness:
 
     at: float
     view: View = field(default_factory=View)
-    led: bool = False
+    has_leader: bool = False
     error: str = ""
 
     @property
     def valid_s(self) -> float:
-        return READY_AGE_S if self.view.served and self.led else UNREADY_AGE_S
+        return READY_AGE_S if self.view.served and self.has_leader else UNREADY_AGE_S
 
 
 class Gateway:
@@ -64,7 +64,7 @@ class Gateway:
         database = self.store.db
         self.keys = KeyStore(database)
         self.open_requests = OpenRequests(self.keys)
-        self.files = FileKeeper(objects, FileRecords(database))
+        self.files = FileManager(objects, FileRecords(database))
         self._file_threads = FileThreads()
         self._publisher = Publisher.connect(settings)
         self.outbox = Outbox(self._publisher)
@@ -99,14 +99,14 @@ class Gateway:
                 self._ready = ready = self._look()
         if ready.error:
             raise StoreUnavailable(ready.error)
-        return ready.view, ready.led
+        return ready.view, ready.has_leader
 
     def _look(self) -> _Readiness:
         try:
-            view, led = self.view(), self.batches.led()
+            view, has_leader = self.view(), self.batches.has_leader()
         except StoreUnavailable as error:
             return _Readiness(time.monotonic(), error=str(error))
-        return _Readiness(time.monotonic(), view, led)
+        return _Readiness(time.monotonic(), view, has_leader)
 
     def workers(self, max_age_s: float = 0.0) -> Sequence[WorkerInfo]:
         """The live workers; raises StoreUnavailable."""

@@ -13,7 +13,7 @@ from tasks.base.errors import InvalidRequest
 from tasks.records.endpoints import COMPLETIONS
 from tasks.records.job import random_seed
 from tasks.schema import openai_requests
-from tasks.schema.job_request import SEED_LIMIT, JobRequest, parse, read_object, refusal, refused
+from tasks.schema.job_request import SEED_LIMIT, JobRequest, invalid_body, invalid_request, parse, read_object
 from tasks.schema.openai_requests import as_written, body_fields
 
 MAX_CHOICES = 128  # of one request, OpenAI's limit of n: more belong in a batch
@@ -56,7 +56,7 @@ def read(data: bytes, endpoint: str, most_bytes: int) -> Asked:
     try:
         options = _Options.model_validate(body)
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
     n = options.n or 1
     job_body = {name: value for name, value in body.items() if name not in ("n", "stream")}
     if job_body.get("best_of") == n:
@@ -104,7 +104,7 @@ def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequ
     """prompt is what that field is called here."""
     fields, problems = body_fields(endpoint, body)
     for problem in problems:
-        raise refused(problem)
+        raise invalid_request(problem)
     try:
         return parse(json.dumps(fields).encode(), JobRequest)
     except InvalidRequest as error:

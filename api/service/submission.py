@@ -45,7 +45,7 @@ def submit_all(
     variants: as JobStore.create_all takes them. watched and keep_s are those of NewJob. Raises as submit().
     """
     new = _checked(gateway, body, owner, online=True)
-    return _send(gateway, replace(new, watched=watched, keep_s=keep_s), variants)
+    return _send(gateway, replace(new, streaming=watched, keep_s=keep_s), variants)
 
 
 def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:

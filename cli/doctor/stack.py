@@ -18,7 +18,7 @@ from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.files.factory import make_store
 from tasks.store.jobs import JobStore
-from tasks.store.queue_stats import standing
+from tasks.store.queue_stats import queue_stats
 from tasks.store.workers import Registry
 
 
@@ -57,8 +57,8 @@ def workers(settings: Settings) -> Iterator[Finding]:
     store = JobStore(settings)
     try:
         live = Registry(store.db, settings.worker_ttl_s).live()
-        waits = standing(store.db).models
-        led = BatchStore(store.db).led()
+        waits = queue_stats(store.db).models
+        led = BatchStore(store.db).has_leader()
     except StoreUnavailable:  # said already
         return
     finally:

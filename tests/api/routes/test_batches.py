@@ -267,7 +267,7 @@ async def test_a_batch_that_ends_just_now_gives_its_file(
     """By one who has read the record before the end, when the parts were still there."""
     gateway = Gateway(gateway_settings, make_store(gateway_settings.files))
     batch = create(client, [chat(0, "x delay=0.3"), chat(1, "x delay=1")])
-    while not (before := gateway.batches.get(batch.id)).parts:
+    while not (before := gateway.batches.get(batch.id)).segments:
         await asyncio.sleep(0.02)
     end(client, batch)
     while gateway.files.objects.list(f"batches/{batch.id}"):
