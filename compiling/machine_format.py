@@ -11,7 +11,7 @@ from compiling.result.compilation import Compiled, Options
 from compiling.run import compile_model
 from compiling.source.hub import looks_like_a_name
 from engine.host.measurement_cache import cache_folder
-from engine.weights.saved_format import Choice, keep_choice
+from engine.weights.saved_format import SavedFormat, save_format
 
 
 def own_folder(source: str) -> Path:
@@ -31,8 +31,8 @@ def choose(options: Options, progress: Progress) -> Compiled:
     compiled = compile_model(options, progress)
     best = compiled.recommended
     file = None if best is compiled.rows[0] else str(Path(best.path).resolve())
-    keep_choice(
+    save_format(
         compiled.source.path,
-        Choice(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
+        SavedFormat(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
     )
     return compiled

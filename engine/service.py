@@ -14,7 +14,7 @@ from engine.base.errors import EngineClosed, EngineError
 from engine.base.request import Completion, FinishReason, OnText, Request
 from engine.core.engine import Engine, ModelInfo
 from engine.core.metrics import EngineMetrics, Metrics
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.core.text_listener import Listener
 from engine.speculative.setup import speculate
 from engine.text import chat_templates
@@ -28,14 +28,14 @@ class _Cancelled:
     request_id: str
 
 
-_Message = Sequence | _Cancelled | None  # None: look at the closed flag
+_Message = SequenceState | _Cancelled | None  # None: look at the closed flag
 
 
 @dataclass(slots=True)
 class _Entry:
     """A request inside the engine."""
 
-    sequence: Sequence
+    sequence: SequenceState
     future: Future[Completion]
     listeners: list[Listener] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class EngineService:
         self._metrics = Metrics(config.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
-        self._heard: dict[str, _Entry] = {}  # those with listeners
+        self._streaming: dict[str, _Entry] = {}  # those with listeners
         self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
         self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
@@ -96,7 +96,7 @@ class EngineService:
             cancelled = self._preparing[request_id] = threading.Event()
         return cancelled
 
-    def _prepare(self, request: Request, cancelled: threading.Event) -> Sequence:
+    def _prepare(self, request: Request, cancelled: threading.Event) -> SequenceState:
         def stopped() -> FinishReason | None:
             if self._closed:
                 raise EngineClosed("the engine is shut down")
@@ -107,7 +107,7 @@ class EngineService:
 
         return self._engine.prepare(request, time.monotonic(), stopped)
 
-    def _enter(self, sequence: Sequence, future: Future[Completion], on_text: OnText | None) -> None:
+    def _enter(self, sequence: SequenceState, future: Future[Completion], on_text: OnText | None) -> None:
         request_id = sequence.request.id
         with self._lock:
             cancelled = self._preparing.pop(request_id).is_set()
@@ -134,7 +134,7 @@ class EngineService:
 
     def _listen(self, entry: _Entry, on_text: OnText) -> None:
         entry.listeners.append(Listener(entry.sequence, on_text))
-        self._heard[entry.sequence.request.id] = entry
+        self._streaming[entry.sequence.request.id] = entry
 
     def cancel(self, request_id: str) -> bool:
         """Ask for an end within two steps; the future then holds the partial completion."""
@@ -179,23 +179,23 @@ class EngineService:
 
     def _turn(self) -> None:
         if self._engine.idle:
-            self._wait_for_company()
+            self._wait_for_batch()
         self._take_all()
         began = time.perf_counter()
         report = self._engine.step()
         self._metrics.observe(report, time.perf_counter() - began)
-        if self._heard:
-            self._tell()
+        if self._streaming:
+            self._deliver_text()
         for ended in report.ended:
             self._resolve(ended.request_id, ended.outcome)
 
-    def _tell(self) -> None:
+    def _deliver_text(self) -> None:
         with self._lock:
-            listeners = [listener for entry in self._heard.values() for listener in entry.listeners]
+            listeners = [listener for entry in self._streaming.values() for listener in entry.listeners]
         for listener in listeners:
-            listener.tell()
+            listener.deliver()
 
-    def _wait_for_company(self) -> None:
+    def _wait_for_batch(self) -> None:
         """Block until something arrives, then for the batch window or until the slots are full."""
         self._take(self._inbox.get())
         closes = time.monotonic() + self._window_s
@@ -213,7 +213,7 @@ class EngineService:
                 return
 
     def _take(self, message: _Message) -> None:
-        if isinstance(message, Sequence):
+        if isinstance(message, SequenceState):
             self._engine.add(message)
         elif isinstance(message, _Cancelled):
             self._engine.cancel(message.request_id)
@@ -221,12 +221,12 @@ class EngineService:
     def _resolve(self, request_id: str, outcome: Completion | EngineError) -> None:
         with self._lock:
             entry = self._entries.pop(request_id)
-            self._heard.pop(request_id, None)
+            self._streaming.pop(request_id, None)
         if isinstance(outcome, EngineError):
             entry.future.set_exception(outcome)
             return
         for listener in entry.listeners:
-            listener.tell(final=True)
+            listener.deliver(final=True)
         entry.future.set_result(outcome)
 
 

@@ -16,7 +16,7 @@ Progress = Callable[[int], None]  # told how many more bytes were read
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
+class FileDigest:
     """A file, or a folder of heads, as it was when its name was given. source: what the user typed."""
 
     path: str
@@ -52,7 +52,7 @@ def size_of(path: Path) -> int:
         raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def kept_file(path: Path, source: str, progress: Progress = lambda _: None) -> KeptFile:
+def digest_file(path: Path, source: str, progress: Progress = lambda _: None) -> FileDigest:
     """A file or a folder as it is now, read from end to end. Raises RegisterError.
 
     The hash of a folder is that of its files' names and hashes, as sha256sum prints them.
@@ -67,15 +67,15 @@ def kept_file(path: Path, source: str, progress: Progress = lambda _: None) -> K
     if path.is_dir():
         lines = (f"{sha}  {file.relative_to(path)}\n" for sha, file in zip(hashes, files, strict=True))
         hashes = [hashlib.sha256("".join(lines).encode()).hexdigest()]
-    return KeptFile(str(path), hashes[0], size, source)
+    return FileDigest(str(path), hashes[0], size, source)
 
 
-def state_of(file: KeptFile, progress: Progress = lambda _: None) -> State:
+def state_of(file: FileDigest, progress: Progress = lambda _: None) -> State:
     """Whether a file is what it was; one whose size has changed is not read. Raises RegisterError."""
     path = Path(file.path)
     if not path.exists():
         return State.MISSING
-    if size_of(path) != file.bytes or kept_file(path, file.source, progress).sha256 != file.sha256:
+    if size_of(path) != file.bytes or digest_file(path, file.source, progress).sha256 != file.sha256:
         return State.CHANGED
     return State.OK
 

@@ -22,14 +22,14 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "medusaq"
 
 
-def kept_file(kind: str, key: str, suffix: str) -> Path:
+def cache_path(kind: str, key: str, suffix: str) -> Path:
     """The file in the cache folder for this key, whether or not it is there."""
     return cache_folder() / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:24]}{suffix}"
 
 
-def recall(kind: str, key: str) -> Any:
-    """What keep() wrote under this key; None when there is nothing, or nothing that can be read."""
-    path = kept_file(kind, key, ".json")
+def read_measurement(kind: str, key: str) -> Any:
+    """The content that write_measurement() saved under this key; None if it is absent or unreadable."""
+    path = cache_path(kind, key, ".json")
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -39,8 +39,8 @@ def recall(kind: str, key: str) -> Any:
         return None
 
 
-def keep(kind: str, key: str, content: dict[str, Any]) -> None:
-    path = kept_file(kind, key, ".json")
+def write_measurement(kind: str, key: str, content: dict[str, Any]) -> None:
+    path = cache_path(kind, key, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps({"key": key, **content}), durable=False)

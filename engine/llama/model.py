@@ -231,11 +231,11 @@ def read_shape(path: str) -> Shape:
         raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
     try:
         vocab = llama_cpp.llama_model_get_vocab(model)
-        architecture = _said(model, "general.architecture")
+        architecture = _metadata_value(model, "general.architecture")
 
         def numbers(key: str) -> list[int]:
             """One, or one for each layer, or none."""
-            return [int(n) for n in re.findall(r"\d+", _said(model, f"{architecture}.{key}"))]
+            return [int(n) for n in re.findall(r"\d+", _metadata_value(model, f"{architecture}.{key}"))]
 
         [width], [layers] = numbers("embedding_length"), numbers("block_count")
         heads = numbers("attention.head_count") or [1]
@@ -264,7 +264,7 @@ def read_shape(path: str) -> Shape:
         llama_cpp.llama_model_free(model)
 
 
-def _said(model: Any, key: str) -> str:
+def _metadata_value(model: Any, key: str) -> str:
     """A value of the file; empty when it has none."""
     buffer = ctypes.create_string_buffer(4096)
     there = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) >= 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,10 @@ class Calibration:
         return means
 
     def score(
-        self, candidates: Many[Many[int]], probabilities: Many[Many[float]], emitted: Many[int]
+        self,
+        candidates: Sequence[Sequence[int]],
+        probabilities: Sequence[Sequence[float]],
+        emitted: Sequence[int],
     ) -> None:
         """Count one proposal of heads 0 on, each best first, against the tokens that came in their places.
 
@@ -77,7 +80,7 @@ class Calibration:
                 return
             beside |= rank > 0
 
-    def _count(self, head: int, beside: int, confidences: Many[float], hit: int | None) -> None:
+    def _count(self, head: int, beside: int, confidences: Sequence[float], hit: int | None) -> None:
         ranks = np.arange(len(confidences))
         cells = head, beside, ranks, np.searchsorted(EDGES, confidences, side="right")
         trials = self._trials[cells] * self._keep + 1

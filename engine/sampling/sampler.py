@@ -123,7 +123,7 @@ def log_probabilities(row: Row) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampledToken:
     """A chosen token; with logprobs asked for, its own and the best alternatives' (id, logprob)."""
 
     token: int
@@ -162,7 +162,7 @@ class Sampler:
             row[ids] -= self.params.presence_penalty + self.params.frequency_penalty * counts
         return row
 
-    def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> Choice:
+    def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> SampledToken:
         """The token for this output position. candidates: drafted tokens, for typical acceptance alone.
 
         Raises DecodeFailed when the logits hold no number to choose by, or the grammar leaves none.
@@ -183,7 +183,7 @@ class Sampler:
             if self.params.repetition_penalty != 1:
                 self._seen.add(token)
         if self.params.logprobs is None:
-            return Choice(token)
+            return SampledToken(token)
         logprobs = log_probabilities(adjusted)
         best = np.argsort(-logprobs, kind="stable")[: self.params.logprobs]
-        return Choice(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
+        return SampledToken(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))

@@ -16,7 +16,7 @@ FACTORY = "engine.tools.failing_engine:load"
 REASON = "MEDUSAQ_REFUSAL"  # variable with the reason, set by who has seen the loading fail
 
 
-class RefusingService:
+class FailingService:
     """Has the surface of EngineService."""
 
     def __init__(self, config: EngineConfig, reason: str) -> None:
@@ -51,6 +51,6 @@ class RefusingService:
         """Nothing is held."""
 
 
-def load(config: EngineConfig) -> RefusingService:
+def load(config: EngineConfig) -> FailingService:
     """The factory."""
-    return RefusingService(config, os.environ.get(REASON, "the model cannot be loaded"))
+    return FailingService(config, os.environ.get(REASON, "the model cannot be loaded"))

@@ -19,11 +19,18 @@ from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineC
 from engine.base.errors import ModelLoadError
 from engine.core.batch_builder import RowsBuilder
 from engine.core.token_tree import NO_DRAFT
-from engine.host.measurement_cache import cache_folder, identity, keep, kept_file, machine, recall
+from engine.host.measurement_cache import (
+    cache_folder,
+    cache_path,
+    identity,
+    machine,
+    read_measurement,
+    write_measurement,
+)
 from engine.llama.context import Context, DecodeError
 from engine.llama.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.weights.quantise import requantise
-from engine.weights.saved_format import served
+from engine.weights.saved_format import require_format
 
 UNASKED_BYTES = 2 << 30  # unpacked weights beyond this take memory and disk that nobody has offered
 BF16_BYTES = 2  # a weight
@@ -78,14 +85,14 @@ def open_model(config: EngineConfig) -> Model:
 
 
 def _chosen(path: str, config: EngineConfig) -> Model:
-    choice = served(path)
+    choice = require_format(path)
     log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
     return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
 
 
 def unpacked(path: str) -> str:
     """The same weights in a file of BF16, in the cache folder; made if need be. Raises ModelLoadError."""
-    target = kept_file("weights", identity(path), ".gguf")
+    target = cache_path("weights", identity(path), ".gguf")
     if not target.exists():
         log.info("unpacking the weights of %s to BF16, once: %s", path, target)
         try:
@@ -105,7 +112,7 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     if config.weights == BF16:
         return unpacked_bytes
     if config.weights == FOR_THIS_MACHINE:
-        file = served(path).file
+        file = require_format(path).file
         return Path(file).stat().st_size if file else shape.weight_bytes
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):
         return shape.weight_bytes
@@ -144,7 +151,7 @@ def _faster(model: Model, config: EngineConfig) -> Model:
         *(s * 1e3 for s in (bf16.together, shipped.together, bf16.prompt_token, shipped.prompt_token)),
         *(s * 1e3 for s in (bf16.alone, shipped.alone)),
     )
-    keep("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
+    write_measurement("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
     return other if faster == BF16 else model
 
 
@@ -155,7 +162,7 @@ def _key(path: str, config: EngineConfig) -> str:
 
 def _known_faster(key: str) -> str | None:
     """By what was measured before; None when nothing was, or cannot be read."""
-    kept = recall("formats", key)
+    kept = read_measurement("formats", key)
     try:
         return kept and (BF16 if pays(Timing(**kept[AS_SHIPPED]), Timing(**kept[BF16])) else AS_SHIPPED)
     except (KeyError, TypeError, ZeroDivisionError):

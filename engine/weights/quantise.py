@@ -171,10 +171,10 @@ def call_llama(
         params.imatrix = entries
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-    def tell(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    def forward(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
         log(level, text.decode("utf-8", "replace"))
 
-    llama_cpp.llama_log_set(tell, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(forward, ctypes.c_void_p(0))
     try:
         return int(
             llama_cpp.llama_model_quantize(os.fsencode(path), os.fsencode(target), ctypes.byref(params))

@@ -16,7 +16,7 @@ import numpy as np
 from engine.weights.quantise import ERROR, LOG_LEVEL_ERROR, call_llama
 
 
-def _tell(level: int, text: str) -> None:
+def _forward_log(level: int, text: str) -> None:
     sys.stdout.write(f"\n{ERROR}{text.strip()}\n" if level == LOG_LEVEL_ERROR else text)
     sys.stdout.flush()
 
@@ -31,7 +31,7 @@ def main() -> int:
     job = json.loads(sys.argv[1])
     given = sys.stdin.buffer.read()
     matrix = dict(np.load(io.BytesIO(given))) if given else None
-    return call_llama(**job, importance=matrix, log=_tell)
+    return call_llama(**job, importance=matrix, log=_forward_log)
 
 
 if __name__ == "__main__":
