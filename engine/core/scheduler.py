@@ -232,7 +232,7 @@ class Scheduler:
         return self._cache.used + self._reserved + cells > self._busy[1]
 
     def _evict_until_free(self, cells: int, source: int) -> bool:
-        """Evict cached prefixes except `source` until so many cells and an id are free; False if they are not."""
+        """Evict cached prefixes except `source` until these cells and an id are free; False if impossible."""
         while self.spare_cells < cells or not self._free_ids:
             if all(entry.seq_id == source for entry in self._prefix_cache):
                 return False

@@ -1,4 +1,4 @@
-"""Files that are to stay as they are: what was in them once, and whether it still is."""
+"""Digests of registered files, and whether the files still match them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.base.errors import RegisterError
 
 READ_BYTES = 1 << 20
 
-Progress = Callable[[int], None]  # told how many more bytes were read
+Progress = Callable[[int], None]  # called with the number of bytes read since the last call
 
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """A file, or a folder of heads, as it was when its name was given. source: what the user typed."""
+    """Digest of a file, or of a folder of heads, at registration. source: what the user typed."""
 
     path: str
     sha256: str
@@ -26,7 +26,7 @@ class FileDigest:
 
 
 class State(StrEnum):
-    """Of a file that was registered."""
+    """State of a registered file."""
 
     OK = "ok"
     MISSING = "missing"
@@ -53,9 +53,9 @@ def size_of(path: Path) -> int:
 
 
 def digest_file(path: Path, source: str, progress: Progress = lambda _: None) -> FileDigest:
-    """A file or a folder as it is now, read from end to end. Raises RegisterError.
+    """Digest a file or a folder, reading all of it. Raises RegisterError.
 
-    The hash of a folder is that of its files' names and hashes, as sha256sum prints them.
+    The hash of a folder is the hash of its files' hashes and names, as sha256sum prints them.
     """
     path = path.expanduser().absolute()
     try:
@@ -71,7 +71,7 @@ def digest_file(path: Path, source: str, progress: Progress = lambda _: None) ->
 
 
 def state_of(file: FileDigest, progress: Progress = lambda _: None) -> State:
-    """Whether a file is what it was; one whose size has changed is not read. Raises RegisterError."""
+    """Compare a file with its digest; a file whose size has changed is not read. Raises RegisterError."""
     path = Path(file.path)
     if not path.exists():
         return State.MISSING

@@ -1,4 +1,4 @@
-"""Plain decoding against speculation, side by side: the same prompts, one process, step by step in turns."""
+"""Compares plain decoding with speculation: the same prompts, in one process, in interleaved steps."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class DecodeBenchmark:
         return [pairs for pairs in (total, *categories.values()) if pairs.pairs]
 
     def warm_up(self, prompt: Prompt) -> None:
-        """Run a pair that nobody counts."""
+        """Run a pair that is not counted."""
         for drafting in (0, 1):
             self._pair([prompt.text], 1, drafting)
 

@@ -1,4 +1,4 @@
-"""The register of models by name: which files a name stands for, and what was in them when it was given.
+"""The registry of models by name: the files of each name, and their digests at registration.
 
 A folder with `models.json`, written whole and by one process at a time. Nothing here reads a model.
 """
@@ -27,7 +27,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """What a name stands for. added_at: Unix seconds."""
+    """A registered model. added_at: Unix seconds."""
 
     name: str
     model: FileDigest
@@ -43,7 +43,7 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a worker is to serve. name: None for a file without a name, whose model is called as the file."""
+    """The files that a worker is to serve. name: None for an unregistered file, served by its stem."""
 
     path: str | None
     name: str | None = None

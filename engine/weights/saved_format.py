@@ -1,6 +1,6 @@
-"""The number format that was chosen for a model on this machine, by measuring several.
+"""The number format saved for a model on this machine, after several were measured.
 
-`medusaq compile --for-this-machine` chooses; MEDUSAQ_WEIGHTS=for_this_machine serves what it chose.
+`medusaq compile --for-this-machine` saves it; MEDUSAQ_WEIGHTS=for_this_machine loads it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ KIND = "choices"  # of file in the cache
 class SavedFormat:
     """type: the format by name. file: the GGUF in it; None is the model's own.
 
-    load: what it is to be fast at. max_kl: how far from the source it may be, in nats a token. reason: a
-    sentence for people.
+    load: the load that it was chosen for. max_kl: the allowed divergence from the source, in nats a token.
+    reason: a sentence for people.
     """
 
     type: str
@@ -30,7 +30,7 @@ class SavedFormat:
 
 
 def find_format(path: str) -> SavedFormat | None:
-    """For the model as it is, this machine and this build; None when nothing was, or its file is gone."""
+    """The saved format for this file, machine and build; None if there is none, or its file is gone."""
     kept = read_measurement(KIND, _key(path))
     try:
         choice = kept and SavedFormat(**kept["choice"])
@@ -40,7 +40,7 @@ def find_format(path: str) -> SavedFormat | None:
 
 
 def save_format(path: str, choice: SavedFormat) -> None:
-    """Raises ModelLoadError when a file is not there, or the cache cannot be written."""
+    """Save a format. Raises ModelLoadError if its file is missing, or the cache cannot be written."""
     content = {"choice": asdict(choice), "stamp": _stamp(choice.file)}
     write_measurement(KIND, _key(path), content)
     if find_format(path) != choice:
@@ -48,7 +48,7 @@ def save_format(path: str, choice: SavedFormat) -> None:
 
 
 def require_format(path: str) -> SavedFormat:
-    """What was chosen. Raises ModelLoadError, with the command that chooses."""
+    """The saved format. Raises ModelLoadError, which names the command that saves one."""
     choice = find_format(path)
     if choice is None:
         raise ModelLoadError(

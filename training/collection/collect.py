@@ -1,8 +1,8 @@
-"""Generate with the served model itself, and keep the hidden state behind every token it emits.
+"""Generate with the model itself, and record the hidden state that gave each emitted token.
 
     python -m training.collection.collect --model MODEL.gguf --prompts FILE --out FOLDER --tokens 1000000
 
-Broken off at any point, even by kill -9, the same command goes on where it stopped.
+After an interruption at any point, even kill -9, the same command resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Recorder(DraftSource):
         pass
 
     def _note(self, sequence: SequenceState) -> None:
-        """Keep the state of the last emitted token, if it is not kept yet."""
+        """Record the state of the last emitted token, unless it is recorded already."""
         states = self._open.setdefault(sequence.request.id, (sequence, []))[1]
         if len(sequence.output) == len(states) + 1:
             assert sequence.hidden is not None, "the engine gives hidden states to a source that needs them"
@@ -123,7 +123,7 @@ class Recorder(DraftSource):
 
 
 def collect(options: CollectOptions, console: Console, note: Callable[[int], None] = lambda _: None) -> int:
-    """Collect until the folder holds the wanted tokens; how many it then holds. note hears each count.
+    """Collect until the folder holds the wanted tokens; returns their number. note: called with each count.
 
     Raises TrainingError or EngineError; what is written until then stays, and repeating goes on from there.
     """

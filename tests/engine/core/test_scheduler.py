@@ -26,7 +26,7 @@ def test_admission_is_by_cells_and_nobody_overtakes() -> None:
     steps.finish()
 
 
-def test_cells_are_promised_for_the_whole_output() -> None:
+def test_cells_are_reserved_for_the_whole_output() -> None:
     """Two that fit today but not at their ends are not run together: nothing is ever thrown out."""
     steps = Steps(100, sharing=False)
     steps.add("a", words((1, 10)), max_tokens=50)
@@ -98,8 +98,8 @@ def test_the_largest_request_the_cache_can_hold_runs() -> None:
     assert steps.ended == ["0", "1", "2"]
 
 
-def test_the_largest_request_runs_whatever_lies_buried() -> None:
-    """Buried cells count as used, and here too few lie there for the flush that spares kept prompts."""
+def test_the_largest_request_runs_whatever_cells_are_retired() -> None:
+    """Retired cells count as used, and here they are too few for the flush that spares cached prefixes."""
     steps = Steps(100, ordered=True, prefix_cache_cells=0)
     steps.add("small", words((1, 5)), max_tokens=5)
     steps.finish()
@@ -109,7 +109,7 @@ def test_the_largest_request_runs_whatever_lies_buried() -> None:
     assert steps.ended == ["small", "large"]
 
 
-def test_the_largest_request_runs_whatever_is_kept_and_buried() -> None:
+def test_the_largest_request_runs_whatever_is_cached_and_retired() -> None:
     steps = Steps(100, ordered=True)
     steps.add("small", words((1, 20)), max_tokens=3)
     steps.finish()

@@ -61,7 +61,7 @@ class Steps:
 
     @property
     def kept(self) -> list[list[int]]:
-        """The kept prompts, least recently used first."""
+        """The cached prefixes, least recently used first."""
         return [kept.tokens.tolist() for kept in self.scheduler._prefix_cache]
 
     def step(self, *, fails: bool = False) -> Plan:

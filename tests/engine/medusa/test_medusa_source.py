@@ -163,7 +163,7 @@ def converse(source: HeadSource, s: SequenceState, steps: int, rate: float, seed
     return tree
 
 
-def test_survival_becomes_what_is_observed_without_any_verification() -> None:
+def test_path_probability_becomes_what_is_observed_without_any_verification() -> None:
     source = HeadSource(ScriptedHeads([0.35]))
     tree = converse(source, sequence(), 2000, 0.8)
     assert tree[0].path_probability == pytest.approx(0.8, abs=0.06)

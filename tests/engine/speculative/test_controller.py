@@ -1,4 +1,4 @@
-"""The sources behind one: who is asked, what is verified, and that the output never changes."""
+"""Speculation: which sources are called, what is verified, and that the output never changes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_medusa_drafts_every_step_however_little_it_pays(
     for c in ended.values():
         assert c.steps == c.completion_tokens
         assert c.drafted["medusa"].verified >= c.steps - 5
-    assert not speculation.regret.paused, "what is asked for is no debt"
+    assert not speculation.regret.paused, "forced drafts do not count against the budget"
 
 
 class Watching(Known):

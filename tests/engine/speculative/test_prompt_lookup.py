@@ -1,4 +1,4 @@
-"""Prompt lookup: the longest earlier occurrence, what follows it, and what that has been worth."""
+"""Prompt lookup: the longest earlier occurrence, what follows it, and its hit rates."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_never_more_than_asked_for_nor_than_is_ever_worth_it() -> None:
     assert drafted(LookupSource(), s, 0) == []
 
 
-def test_drafts_below_the_least_survival_are_left_out() -> None:
+def test_drafts_below_the_least_path_probability_are_left_out() -> None:
     source = LookupSource()
     source.min_path_probability = 0.5
     assert drafted(source, sequence([1, 2, 9, 9, 8, 2])) == [], "a match of one token"

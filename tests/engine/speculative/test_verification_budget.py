@@ -94,7 +94,7 @@ def test_shapes_are_few(rows: int, shape: int) -> None:
     assert bucket(rows) == shape
 
 
-def test_the_floor_is_the_least_mean_survival_that_can_pay() -> None:
+def test_the_floor_is_the_least_mean_path_probability_that_can_pay() -> None:
     assert floor(1, lambda n: 1 + 0.4 * (n - 1), 4) == pytest.approx(0.4)
     assert floor(1, TWO_CORES.__getitem__, 7) == pytest.approx((23.3 / 6.7 - 1) / 7)
 
