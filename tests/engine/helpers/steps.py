@@ -135,9 +135,9 @@ class Steps:
         assert not (plan.chunk and plan.prefill), "one chunk a step"
         if plan.chunk:
             assert plan.chunk.count == self.chunk_rows < plan.chunk.sequence.pending
-        suspects = [s for s in running if s.quarantined]
-        if suspects:
-            assert plan.sequences == suspects[:1], "a suspect runs alone"
+        quarantined = [s for s in running if s.quarantined]
+        if quarantined:
+            assert plan.sequences == quarantined[:1], "a quarantined sequence runs alone"
         else:
             decoding = [s for s in running if s.pending == 1]
             assert [span.sequence for span in plan.spans][: len(decoding)] == decoding, "no one is stalled"
