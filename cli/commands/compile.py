@@ -141,12 +141,12 @@ def ensure_chosen(model: str | None, load: str | None) -> str:
     try:
         from engine import ModelLoadError
         from engine.llama.model import default_model_path
-        from engine.weights.saved_format import chosen
+        from engine.weights.saved_format import find_format
     except ImportError as error:
         raise CliError(f"the model worker needs {error.name}: pip install 'medusaq[worker]'") from None
     try:
         path = model or default_model_path()
-        known = chosen(path)
+        known = find_format(path)
         if known is None or (load is not None and known.load != load):
             run(path, load=load or "bulk", for_this_machine=True)
         return _serving(path)
@@ -155,9 +155,9 @@ def ensure_chosen(model: str | None, load: str | None) -> str:
 
 
 def _serving(path: str) -> str:
-    from engine.weights.saved_format import served
+    from engine.weights.saved_format import require_format
 
-    choice = served(path)
+    choice = require_format(path)
     return f"{choice.type}: {choice.reason}"
 
 

@@ -57,7 +57,7 @@ def add(
 ) -> None:
     """Give a model a name. Its files stay where they are; their hashes are kept."""
     from cli.stack.model_registration import check_heads, find_heads, find_model, find_template
-    from engine.host.file_digest import kept_file, size_of
+    from engine.host.file_digest import digest_file, size_of
     from engine.tools.model_registry import NamedModel, check_name, now
 
     with _register() as register:
@@ -71,8 +71,8 @@ def add(
             check_heads(heads_path, path)
         size = size_of(path) + (0 if heads_path is None else size_of(heads_path))
         with _reading(size) as progress:
-            kept = kept_file(path, source, progress)
-            kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
+            kept = digest_file(path, source, progress)
+            kept_heads = None if heads_path is None else digest_file(heads_path, heads or "", progress)
         register.add(NamedModel(name, kept, kept_heads, template, now()), replace=replace)
     typer.echo(f"{name} is {kept.path}")
 

@@ -119,9 +119,9 @@ def model(settings: Settings) -> Iterator[Finding]:
 
 def _weights(path: str) -> Finding:
     """The number format that was chosen for a model on this machine."""
-    from engine.weights.saved_format import chosen
+    from engine.weights.saved_format import find_format
 
-    choice = chosen(path)
+    choice = find_format(path)
     if choice is None:
         what = f"MEDUSAQ_WEIGHTS=for_this_machine, and nothing was measured yet for {path} on this machine"
         mend = f"medusaq compile {path} --for-this-machine; until then a worker does not start"

@@ -1,4 +1,4 @@
-"""The output matrix of a GGUF as numbers: heads that have none of their own share it."""
+"""Reads the lm_head of a GGUF, which heads without their own share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lm_head_rows(gguf_path: str, ids: NDArray[np.int32] | None = None) -> NDArra
 
 
 def fingerprint(gguf_path: str) -> str:
-    """What tells a model from others, and stays when it is quantised: a hash of its final norm's weights.
+    """Identifies a model in any quantisation: a hash of its final norm's weights.
 
     Raises HeadsLoadError.
     """
@@ -35,10 +35,7 @@ def fingerprint(gguf_path: str) -> str:
 
 @lru_cache(maxsize=4)
 def _tensors(path: str, _version: tuple[int, ...]) -> dict[str, Any]:
-    """Those above, by name, as they lie in this version of the file.
-
-    Kept, since the reader goes through the vocabulary too: two seconds for 49,152 tokens.
-    """
+    """The tensors named above. Cached, since GGUFReader also parses the vocabulary: 2 s for 49,152 tokens."""
     from gguf import GGUFReader
 
     return {t.name: t for t in GGUFReader(path).tensors if t.name in (OUTPUT, EMBEDDINGS, FINAL_NORM)}

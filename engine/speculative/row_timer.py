@@ -1,4 +1,4 @@
-"""Times the decode calls of an idle engine, in its own context."""
+"""Times decode calls in the context of an idle engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from engine.core.engine import Engine
 from engine.core.token_tree import NO_DRAFT
 from engine.speculative.latency_model import RowTimer
 
-TIMED_AFTER = 32  # tokens that lie before the rows that are timed, where there is room
+TIMED_AFTER = 32  # tokens in the context before the timed rows, if they fit
 
 
 def largest_timed(engine: Engine) -> int:
-    """Rows of the largest call that can be timed, and that may verify drafts."""
+    """Rows of the largest call that can be timed."""
     return min(engine.max_rows, engine.info.kv_cells - _timed_after(engine))
 
 
@@ -25,8 +25,8 @@ def _timed_after(engine: Engine) -> int:
 
 @contextmanager
 def row_timer(engine: Engine) -> Iterator[RowTimer]:
-    """Times calls after a short prompt, which can be made longer. Nothing else may run meanwhile."""
-    assert engine.idle, "the rows need cells that nobody else has"
+    """A timer of calls after a short prompt. The engine must stay idle meanwhile."""
+    assert engine.idle, "the timed rows need free cells"
     context, seq_id, length = engine.context, engine.leaf_ids[0], 0
 
     def extend(count: int) -> float:
@@ -49,7 +49,7 @@ def row_timer(engine: Engine) -> Iterator[RowTimer]:
     try:
         extend(_timed_after(engine))
         yield RowTimer(
-            decode, extend, room=max(0, engine.info.context_length - length - largest_timed(engine))
+            decode, extend, capacity=max(0, engine.info.context_length - length - largest_timed(engine))
         )
     finally:
         context.truncate(seq_id, 0)

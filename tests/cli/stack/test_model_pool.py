@@ -18,7 +18,7 @@ from cli.stack.memory_budget import served_models
 from cli.stack.model_pool import pool_of
 from cli.stack.pooled_model import Member, child_name
 from cli.stack.swap_policy import Model, Phase
-from engine.host.file_digest import kept_file
+from engine.host.file_digest import digest_file
 from engine.llama.model import default_model_path
 from engine.tools.failing_engine import REASON
 from engine.tools.model_registry import NamedModel, Register
@@ -50,7 +50,7 @@ class Pool:
         self.supervisor: Supervisor | None = None
 
     def add(self, name: str, path: str) -> None:
-        self.register.add(NamedModel(name, kept_file(Path(path), path)), replace=True)
+        self.register.add(NamedModel(name, digest_file(Path(path), path)), replace=True)
 
     def start(self, budget: int) -> Supervisor:
         def worker(env: dict[str, str], _place: int) -> ChildSpec:

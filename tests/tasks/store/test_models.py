@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.host.file_digest import kept_file
+from engine.host.file_digest import digest_file
 from engine.llama.model import default_model_path
 from engine.tools.failing_engine import FACTORY as REFUSING
 from engine.tools.failing_engine import REASON
@@ -287,7 +287,7 @@ def test_a_worker_serves_a_model_by_its_name(
     store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, tmp_path: Path
 ) -> None:
     path = Path(default_model_path())
-    Register(tmp_path / "medusaq").add(NamedModel("small", kept_file(path, "x")))
+    Register(tmp_path / "medusaq").add(NamedModel("small", digest_file(path, "x")))
     named = settings.model_copy(update={"model": "small"})
     worker = workers.model(named, env={"XDG_DATA_HOME": str(tmp_path)})
     [info] = Registry(store.db, 5).live()
@@ -300,7 +300,7 @@ def test_a_worker_of_an_unknown_name_says_which_there_are(
     settings: Settings, workers: Workers, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     for name in names:
-        Register(tmp_path / "medusaq").add(NamedModel(name, kept_file(Path(__file__), "x")))
+        Register(tmp_path / "medusaq").add(NamedModel(name, digest_file(Path(__file__), "x")))
     worker = workers.model(
         settings.model_copy(update={"model": "smal"}), ready=False, env={"XDG_DATA_HOME": str(tmp_path)}
     )
