@@ -146,8 +146,8 @@ def show(
 def cancel(batch_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Cancel a batch: nothing more is sent, what runs is broken off, what has ended is kept."""
     batch = ask(url, "POST", path_to("batches", batch_id) + "/cancel")
-    said = {"cancelled": "cancelled", "cancelling": "cancelling"}
-    text = said.get(batch["status"], f"has ended already: {batch['status']}")
+    texts = {"cancelled": "cancelled", "cancelling": "cancelling"}
+    text = texts.get(batch["status"], f"has ended already: {batch['status']}")
     typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else text)
 
 

@@ -28,18 +28,18 @@ def top(
     from rich.console import Console, RenderableType
 
     from cli.base.errors import GatewayUnreachable
-    from cli.gateway.client import Refused, check_url
+    from cli.gateway.client import GatewayError, check_url
     from cli.views.model_states import model_states, models_nearby, restarts_nearby
-    from cli.views.snapshot import Speeds, look
+    from cli.views.snapshot import Speeds, take_snapshot
     from cli.views.top_view import view
 
     address, console = check_url(url), Console()
-    picture, speeds, trouble = look(address), Speeds(), None
+    snapshot, speeds, last_error = take_snapshot(address), Speeds(), None
 
     def shown() -> RenderableType:
-        models = model_states(picture, models_nearby(state_dir, address))
+        models = model_states(snapshot, models_nearby(state_dir, address))
         restarts = restarts_nearby(state_dir, address)
-        return view(console, address, picture, speeds, trouble, models, restarts)
+        return view(console, address, snapshot, speeds, last_error, models, restarts)
 
     if once or not console.is_terminal:
         console.print(shown())
@@ -52,10 +52,13 @@ def top(
             while True:
                 time.sleep(every)
                 try:
-                    before, picture = picture, look(address)
-                    speeds, trouble = Speeds.between(before, picture), None
-                except (GatewayUnreachable, Refused) as error:  # the latter: Redis left between two questions
-                    trouble = str(error)
+                    before, snapshot = snapshot, take_snapshot(address)
+                    speeds, last_error = Speeds.between(before, snapshot), None
+                except (
+                    GatewayUnreachable,
+                    GatewayError,
+                ) as error:  # the latter: Redis left between two questions
+                    last_error = str(error)
                 live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         return

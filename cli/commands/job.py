@@ -103,8 +103,8 @@ def status(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption
 def cancel(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Cancel a job: at once while it is queued, within about a second while it runs."""
     record = ask(url, "POST", path_to("jobs", job_id) + "/cancel")
-    said = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
-    _show(record, as_json, said.get(record["status"], f"has ended already: {record['status']}"))
+    texts = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
+    _show(record, as_json, texts.get(record["status"], f"has ended already: {record['status']}"))
 
 
 def jobs(

@@ -71,10 +71,10 @@ def add(
             check_heads(heads_path, path)
         size = size_of(path) + (0 if heads_path is None else size_of(heads_path))
         with _reading(size) as progress:
-            kept = kept_file(path, source, progress)
-            kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
-        register.add(NamedModel(name, kept, kept_heads, template, now()), replace=replace)
-    typer.echo(f"{name} is {kept.path}")
+            model_file = kept_file(path, source, progress)
+            heads_file = None if heads_path is None else kept_file(heads_path, heads or "", progress)
+        register.add(NamedModel(name, model_file, heads_file, template, now()), replace=replace)
+    typer.echo(f"{name} is {model_file.path}")
 
 
 @models.command("list")
@@ -97,11 +97,11 @@ def list_models(
     states = {model.name: model for model in nearby or ()}
     rows = [(model, need, states.get(model.name, others)) for model, need in zip(found, needs, strict=True)]
     if as_json:
-        told = [
+        listing = [
             {**asdict(model), "need_bytes": need, "state": state.state, "waiting": state.waiting}
             for model, need, state in rows
         ]
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(json.dumps(listing, ensure_ascii=False))
     elif found:
         print_list(_table(rows), False, "")
     else:

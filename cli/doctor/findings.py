@@ -35,10 +35,10 @@ def fail(check: str, what: str, mend: str) -> Finding:
     return Finding(check, Grade.FAIL, what, mend)
 
 
-def guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def guarded(check: str, check_function: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     """What a check finds; one that breaks is a finding too, and keeps no other from being made."""
     try:
-        yield from look()
+        yield from check_function()
     except Exception as error:
         what = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
         yield warn(check, what, "report this line, with the versions that `medusaq doctor --json` gives")

@@ -103,7 +103,7 @@ def ports(settings: Settings) -> Iterator[Finding]:
         try:
             check_port_free(settings.host, port, name, variable)
         except CliError as error:
-            if _ours(settings.host, port, path):
+            if _is_our_service(settings.host, port, path):
                 yield ok(check, f"{port} is served by {name}")
             else:
                 yield fail(
@@ -113,7 +113,7 @@ def ports(settings: Settings) -> Iterator[Finding]:
             yield ok(check, f"{port} is free")
 
 
-def _ours(host: str, port: int, path: str) -> bool:
+def _is_our_service(host: str, port: int, path: str) -> bool:
     """Whether what answers there answers as that service does."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     try:
@@ -126,10 +126,10 @@ def _ours(host: str, port: int, path: str) -> bool:
 def disks(name: str, folder: Path) -> Iterator[Finding]:
     """name: what is kept in the folder, which need not be there yet."""
     made = next(place for place in (folder, *folder.parents) if place.exists())
-    yield room(f"disk of {name}", shutil.disk_usage(made).free, str(made))
+    yield free_space(f"disk of {name}", shutil.disk_usage(made).free, str(made))
 
 
-def room(check: str, free: int, where: str) -> Finding:
+def free_space(check: str, free: int, where: str) -> Finding:
     what = f"{size(free)} free in {where}"
     if free < DISK_OUT_BYTES:
         return fail(check, what, "make room there, or choose another place")

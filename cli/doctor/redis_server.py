@@ -29,7 +29,7 @@ def reachable(settings: Settings) -> Iterator[Finding]:
     shown = redacted(settings.redis_url)
     client: Any = connect(settings)
     try:
-        took, ahead = min(_asked(client) for _ in range(TRIES))
+        took, ahead = min(_round_trip(client) for _ in range(TRIES))
         info = client.info()
     except redis.RedisError as error:
         yield fail("redis", f"{shown} does not answer: {_short(error)}", _mend(error))
@@ -38,16 +38,16 @@ def reachable(settings: Settings) -> Iterator[Finding]:
     with client:
         yield _latency(shown, took)
         yield version(info)
-        yield from keeps(info)
+        yield from durability(info)
         yield memory(info)
         yield clocks(ahead)
         writes = _writes(client, settings)
         yield writes
     if writes.grade is Grade.OK:  # asking them needs to write
-        yield from _peers(settings)
+        yield from _celery_workers(settings)
 
 
-def _asked(client: Any) -> tuple[float, float]:
+def _round_trip(client: Any) -> tuple[float, float]:
     """Seconds that an answer took, and by how many its clock is ahead. A full disk refuses PING, not TIME."""
     began = time.time()
     seconds, micros = client.time()
@@ -90,7 +90,7 @@ def version(info: Mapping[str, Any]) -> Finding:
     return ok("redis version", f"{name} {text}")
 
 
-def keeps(info: Mapping[str, Any]) -> Iterator[Finding]:
+def durability(info: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether what was accepted outlives a restart, and a full memory."""
     if not info.get("aof_enabled"):
         what = "without an append-only file a restart loses accepted jobs"
@@ -145,7 +145,7 @@ def _mend_writes(error: redis.RedisError) -> str:
     return "see its log: most often its disk is full"
 
 
-def _peers(settings: Settings) -> Iterator[Finding]:
+def _celery_workers(settings: Settings) -> Iterator[Finding]:
     """Celery workers on the same queues: the shortest visibility timeout of any of them counts for all."""
     app = make_app(settings)
     try:

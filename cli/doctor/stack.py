@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
-from cli.doctor.machine import room
+from cli.doctor.machine import free_space
 from cli.stack.state_file import running_models, running_restarts
 from cli.stack.swap_policy import Phase
 from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
@@ -49,7 +49,7 @@ def files(settings: Settings) -> Iterator[Finding]:
     elif free is None:
         yield ok("file store", f"{settings.files} takes and gives back objects")
     else:
-        yield room("file store", free, settings.files)
+        yield free_space("file store", free, settings.files)
 
 
 def workers(settings: Settings) -> Iterator[Finding]:
@@ -85,7 +85,9 @@ def restarts(state_dir: Path) -> Iterator[Finding]:
         mend = (
             "see its log; a prompt that crashes workers is given up after MEDUSAQ_MAX_ATTEMPTS as worker_lost"
         )
-        yield warn("restarts", one.told(time.time()), mend if "worker" in one.service else "see its log")
+        yield warn(
+            "restarts", one.status_line(time.time()), mend if "worker" in one.service else "see its log"
+        )
 
 
 def models(state_dir: Path) -> Iterator[Finding]:

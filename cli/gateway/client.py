@@ -16,7 +16,7 @@ READ_MARGIN_S = 15.0  # above the wait asked for, before an answer counts as los
 TRANSFER_TIMEOUT_S = 600.0  # of silence: the gateway may be writing what it got
 
 
-class Refused(CliError):
+class GatewayError(CliError):
     """The gateway answered with an error that repeating cannot mend."""
 
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ def check_url(url: str) -> str:
 
 
 def answer(response: httpx.Response) -> Any:
-    """The JSON of a good answer; raises Refused for any other."""
+    """The JSON of a good answer; raises GatewayError for any other."""
     try:
         body = response.json()
     except ValueError:
@@ -48,7 +48,7 @@ def answer(response: httpx.Response) -> Any:
     if not isinstance(error, dict):
         what = f"HTTP {response.status_code} without an error object: is this a medusaq gateway?"
         error = {"message": what, "type": "unexpected_answer", "param": None, "code": "unexpected_answer"}
-    raise Refused(response.status_code, error)
+    raise GatewayError(response.status_code, error)
 
 
 def call(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -> Any:
@@ -79,7 +79,7 @@ def _send(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) 
 
 @contextlib.contextmanager
 def transfer(url: str, method: str, path: str, **request: Any) -> Iterator[httpx.Response]:
-    """A request whose body or answer is a large file. Raises Refused and GatewayUnreachable."""
+    """A request whose body or answer is a large file. Raises GatewayError and GatewayUnreachable."""
     timeout = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     try:
         with httpx.stream(

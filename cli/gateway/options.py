@@ -23,7 +23,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JS
 
 
 def ask(url: str, method: str, path: str, **request: Any) -> Any:
-    """The JSON of the answer. Raises BadInput, Refused and GatewayUnreachable."""
+    """The JSON of the answer. Raises BadInput, GatewayError and GatewayUnreachable."""
     from cli.gateway.client import call, check_url
 
     with _arguments_in_utf8():

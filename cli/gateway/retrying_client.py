@@ -33,7 +33,7 @@ PATIENCE_S = 120.0  # without any useful answer, before a run is given up
 _TRANSFER = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
 
-class PatientClient:
+class RetryingClient:
     """Repeats what a pause of the gateway explains, and gives up after patience_s of silence.
 
     Silence is shared by all requests: one useful answer to any of them starts the clock anew.
@@ -41,7 +41,7 @@ class PatientClient:
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         self.url = url
-        self.trouble: str | None = None  # why answers are missing just now
+        self.last_error: str | None = None  # why answers are missing just now
         self._patience_s = patience_s
         self._last_good: float | None = None
         self._started = time.monotonic()
@@ -53,10 +53,10 @@ class PatientClient:
     async def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, json: Any = None
     ) -> Any:
-        """The JSON of the answer. Raises Refused, or GatewayUnreachable after the silence."""
+        """The JSON of the answer. Raises GatewayError, or GatewayUnreachable after the silence."""
         timeout = httpx.Timeout(READ_MARGIN_S, connect=CONNECT_TIMEOUT_S)
         return answer(
-            await self._insist(
+            await self._retry_until_available(
                 lambda: self._http.request(method, path, headers=headers, json=json, timeout=timeout)
             )
         )
@@ -74,30 +74,30 @@ class PatientClient:
                     timeout=_TRANSFER,
                 )
 
-        return answer(await self._insist(send))
+        return answer(await self._retry_until_available(send))
 
     async def lines(self, path: str) -> AsyncGenerator[bytes]:
         """The lines of a file. Where its transfer breaks off it goes on. Raises as request() does."""
         read, rest, moved = 0, b"", time.monotonic()
         while True:
-            response = await self._insist(lambda read=read: self._open(path, read))  # type: ignore[misc]
+            response = await self._retry_until_available(lambda read=read: self._open(path, read))  # type: ignore[misc]
             try:
                 if not response.is_success:
                     await response.aread()
                     answer(response)
                 skip = read if response.status_code == httpx.codes.OK else 0  # ranges are not served here
-                async for block in response.aiter_raw():
+                async for chunk in response.aiter_raw():
                     moved = time.monotonic()
-                    block, skip = block[skip:], max(0, skip - len(block))
-                    read += len(block)
-                    *whole, rest = (rest + block).split(b"\n")
+                    chunk, skip = chunk[skip:], max(0, skip - len(chunk))
+                    read += len(chunk)
+                    *whole, rest = (rest + chunk).split(b"\n")
                     for line in whole:
                         yield line
                 break
             except httpx.TransportError as error:
-                self.trouble = reason(error)
+                self.last_error = reason(error)
                 if time.monotonic() - moved > self._patience_s:
-                    raise self._silent(self._patience_s) from None
+                    raise self._unreachable(self._patience_s) from None
                 await asyncio.sleep(FIRST_BACKOFF_S)
             finally:
                 await response.aclose()
@@ -109,7 +109,7 @@ class PatientClient:
         request = self._http.build_request("GET", path, headers=headers, timeout=_TRANSFER)
         return await self._http.send(request, stream=True)
 
-    async def _insist(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    async def _retry_until_available(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
         """The first response that does not ask for patience."""
         backoff = FIRST_BACKOFF_S
         while True:
@@ -117,15 +117,15 @@ class PatientClient:
             try:
                 response = await send()
                 if response.status_code not in RETRIED or response.headers.get(SHOULD_RETRY) == "false":
-                    self._last_good, self.trouble = time.monotonic(), None
+                    self._last_good, self.last_error = time.monotonic(), None
                     return response
                 await response.aclose()
-                self.trouble = f"it answers {response.status_code}"
+                self.last_error = f"it answers {response.status_code}"
                 pause = max(backoff, _retry_after(response))
                 if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
                     self._last_good = time.monotonic()  # it is alive, and asks for patience
             except httpx.TransportError as error:
-                self.trouble = reason(error)
+                self.last_error = reason(error)
             self._check_patience()
             await asyncio.sleep(pause)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
@@ -136,11 +136,11 @@ class PatientClient:
         else:
             since, limit = self._last_good, self._patience_s
         if time.monotonic() - since > limit:
-            raise self._silent(limit)
+            raise self._unreachable(limit)
 
-    def _silent(self, seconds: float) -> GatewayUnreachable:
+    def _unreachable(self, seconds: float) -> GatewayUnreachable:
         return GatewayUnreachable(
-            f"no answer from the gateway at {self.url} for {seconds:.0f} s: {self.trouble}"
+            f"no answer from the gateway at {self.url} for {seconds:.0f} s: {self.last_error}"
         )
 
 

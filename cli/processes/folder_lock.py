@@ -9,7 +9,7 @@ from time import sleep
 
 from cli.base.errors import CliError
 
-LOOKS, LOOK_S = 100, 0.01  # of others that may be waited for, one after the other, and how long each
+RETRIES, RETRY_S = 100, 0.01  # of others that may be waited for, one after the other, and how long each
 
 
 class FolderLock:
@@ -50,19 +50,19 @@ class FolderLock:
 
 def _lock(fd: int) -> None:
     """Raises BlockingIOError when it is taken; one that is only looked at, by held(), is free in a moment."""
-    for _ in range(LOOKS):
+    for _ in range(RETRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises where somebody has it
             fcntl.flock(fd, fcntl.LOCK_UN)
-            sleep(LOOK_S)
+            sleep(RETRY_S)
         else:
             return
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process that lives has the folder."""
     try:
         with (folder / "lock").open("rb") as file:

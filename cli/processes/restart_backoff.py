@@ -27,12 +27,12 @@ class Restart:
     pause: float
     next_start: float | None
 
-    def said(self) -> str:
+    def announcement(self) -> str:
         """Of the last end, in a line."""
         times = f" after {self.ends} ends since {clock(self.since)}" if self.ends > 1 else ""
         return f"{self.service} ended ({self.reason}), restarting it in {self.pause:g} s{times}"
 
-    def told(self, now: float) -> str:
+    def status_line(self, now: float) -> str:
         """What is known of it at a time, for people."""
         times = "once" if self.ends == 1 else f"{self.ends} times"
         next_start = self.next_start
@@ -65,7 +65,7 @@ class Restarts:
         self._started[service] = time.monotonic()
         if self._next.pop(service, None) is not None:
             self._restarts[service] = replace(self._restarts[service], next_start=None)
-            self._tell()
+            self._notify()
 
     def ready(self, service: str) -> None:
         self._ready.add(service)
@@ -83,7 +83,7 @@ class Restarts:
         self._next[service] = time.monotonic() + pause
         self._started.pop(service, None)
         self._restarts[service] = restart
-        self._tell()
+        self._notify()
         return restart
 
     def was_ready(self, service: str) -> bool:
@@ -104,18 +104,18 @@ class Restarts:
         self.added(service)
         self._next.pop(service, None)
         if self._restarts.pop(service, None) is not None:
-            self._tell()
+            self._notify()
 
-    def look(self) -> None:
+    def forget_healthy(self) -> None:
         """Forget the ends of what has been healthy since."""
         healthy = time.monotonic() - HEALTHY_S
         over = [name for name in self._restarts if self._started.get(name, healthy + 1) <= healthy]
         for service in over:
             del self._restarts[service]
         if over:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed(tuple(self._restarts.values()))
 
 

@@ -61,7 +61,7 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         say: Callable[[str], None],
         on_failure: Callable[[CliError], None] | None = None,
-        tend: Callable[[Supervisor], None] | None = None,
+        on_poll: Callable[[Supervisor], None] | None = None,
         on_restarts: Callable[[Sequence[Restart]], None] = lambda _: None,
     ) -> None:
         """tend: called at every look at the children, once those given are started; may begin() and end().
@@ -72,7 +72,7 @@ class Supervisor:
         self._say = say
         self._on_failure = on_failure
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._tend = tend
+        self._on_poll = on_poll
         self._ready_pipes: dict[str, int] = {}  # of children that have not said yet that they are ready
         self._restarts = Restarts(on_restarts)
         self._ending: dict[str, float] = {}  # until when each may take its time
@@ -126,9 +126,9 @@ class Supervisor:
                     self._spawn(spec)
                     self._await_ready(spec)
             while not self._stopping.wait(POLL_S):
-                self._look_after()
-                if self._tend is not None:
-                    self._tend(self)
+                self._check_children()
+                if self._on_poll is not None:
+                    self._on_poll(self)
         except CliError as error:
             self._failure = error
         except OSError as error:
@@ -139,18 +139,18 @@ class Supervisor:
                 self._on_failure(self._failure)
 
     def _spawn(self, spec: ChildSpec) -> None:
-        bound = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
-        ready, tells = os.pipe()
+        command = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
+        ready, ready_writer = os.pipe()
         os.set_blocking(ready, False)
-        with spec.log.open("ab") as log, os.fdopen(tells, "wb"):
+        with spec.log.open("ab") as log, os.fdopen(ready_writer, "wb"):
             self._ready_pipes[spec.name] = ready
             self._children[spec.name] = subprocess.Popen(
-                bound,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **spec.env, READY_FD: str(tells)},
-                pass_fds=(tells,),
+                env={**os.environ, **spec.env, READY_FD: str(ready_writer)},
+                pass_fds=(ready_writer,),
                 process_group=0,  # Ctrl-C reaches us alone; we pass on what is needed
             )
         self._restarts.started(spec.name)
@@ -161,13 +161,13 @@ class Supervisor:
         while not spec.ready():
             if self._stopping.wait(POLL_S):
                 return
-            self._look_after()
+            self._check_children()
         self._restarts.ready(spec.name)
 
-    def _look_after(self) -> None:
+    def _check_children(self) -> None:
         """Note children that died, and restart them when their pause is over."""
         now = time.monotonic()
-        self._restarts.look()
+        self._restarts.forget_healthy()
         for spec in tuple(self._specs):
             child = self._children.get(spec.name)
             if child is None:
@@ -220,7 +220,7 @@ class Supervisor:
                 f"{spec.name} ended {START_LIMIT} times before it was ready "
                 f"(last: {restart.reason}); end of {spec.log}:\n{tail(spec.log)}"
             )
-        self._say(f"{restart.said()}; log: {spec.log}")
+        self._say(f"{restart.announcement()}; log: {spec.log}")
 
     def _stop_all(self) -> None:
         for stage in sorted({spec.stop_stage for spec in self._specs}):

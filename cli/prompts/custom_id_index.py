@@ -7,7 +7,7 @@ import sqlite3
 from cli.base.errors import CliError
 
 
-class Seen:
+class CustomIdIndex:
     """Of one file. SQLite keeps the most recent two megabytes in memory, and drops the file on close()."""
 
     def __init__(self) -> None:

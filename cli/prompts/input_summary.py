@@ -19,7 +19,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Survey:
+class InputSummary:
     """kinds counts lines by format; total includes the bad ones."""
 
     total: int
@@ -40,9 +40,9 @@ class Survey:
         return next((name for name in self.kinds if name != "unreadable"), "unknown")
 
 
-def survey(
+def summarize(
     stream: io.BufferedReader, suffix: str, options: ReadOptions, each: Callable[[PromptLine], None]
-) -> Survey:
+) -> InputSummary:
     """Read it all once, calling each with every line. Raises BadInput for a file without any request."""
     reader = PromptReader(options, suffix)
     total = bad = 0
@@ -52,7 +52,7 @@ def survey(
         each(line)
     if not total:
         raise BadInput("the input holds no prompts")
-    return Survey(total, bad, reader.kinds)
+    return InputSummary(total, bad, reader.kinds)
 
 
 def read_lines(path: Path, suffix: str, options: ReadOptions) -> Iterator[PromptLine]:

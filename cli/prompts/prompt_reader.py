@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.base.errors import BadInput
-from cli.prompts.custom_id_index import Seen
+from cli.prompts.custom_id_index import CustomIdIndex
 from cli.prompts.formats import Format
 from cli.prompts.record_reader import Record, detect, records
 from common.unicode import is_unicode
@@ -67,11 +67,11 @@ class PromptReader:
         form = options.form
         if form is Format.AUTO:
             form = detect(stream, self._suffix, options.column)
-        with contextlib.closing(Seen()) as seen:
+        with contextlib.closing(CustomIdIndex()) as seen:
             for index, record in enumerate(records(stream, form, options.column)):
                 yield self._line(index, record, form, seen)
 
-    def _line(self, index: int, record: Record, form: Format, seen: Seen) -> PromptLine:
+    def _line(self, index: int, record: Record, form: Format, seen: CustomIdIndex) -> PromptLine:
         if isinstance(record.value, Problem):
             self.kinds["unreadable"] += 1
             return PromptLine(index, record.number, None, {}, (record.value,))
@@ -109,7 +109,7 @@ class PromptReader:
         return job
 
 
-def _custom_id(given: Any, number: int, problems: list[Problem], seen: Seen) -> str | None:
+def _custom_id(given: Any, number: int, problems: list[Problem], seen: CustomIdIndex) -> str | None:
     custom_id = f"line-{number}" if given is None else given
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.base.errors import CliError, Interrupted
-from cli.gateway.client import Refused, call
+from cli.gateway.client import GatewayError, call
 from tasks.records.job import TERMINAL, Decoding, Status, preview
 
 WAYS = (Decoding.NORMAL, Decoding.MEDUSA, Decoding.AUTO)  # the first is what the others are compared with
@@ -78,7 +78,7 @@ def _compare(url: str, job: Mapping[str, Any], done: Callable[[], object]) -> Co
         for way in WAYS:
             answers[way] = _answer(_result(url, {**body, "decoding": way}))
             done()
-    except Refused as refusal:
+    except GatewayError as refusal:
         if refusal.error.get("code") in FAILS_FOR_ALL:
             raise
         return Compared(preview(job), {}, str(refusal))

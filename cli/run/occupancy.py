@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 
-class Fleet:
+class WorkerOccupancy:
     """Counters of each worker when first and last seen: workers come and go during a run."""
 
     def __init__(self) -> None:

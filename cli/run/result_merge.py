@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from cli.base.errors import CliError, writing
-from cli.gateway.client import Refused
-from cli.gateway.retrying_client import PatientClient
+from cli.gateway.client import GatewayError
+from cli.gateway.retrying_client import RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.result_lines import dump, placed
 from cli.run.shards import Sent, order
 from cli.run.state import Part
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from common.atomic_write import atomic_file
 
 NOT_FOUND = 404
@@ -36,13 +36,13 @@ class PartLost(CliError):
 
 
 async def write_results(
-    client: PatientClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
-) -> Tally:
+    client: RetryingClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
+) -> Totals:
     """Write RESULTS, whole or not at all; returns what is in it. batches: those of the parts, at their end.
 
     Raises PartLost, and CliError.
     """
-    tally = Tally()
+    tally = Totals()
     with writing(folder.results):
         async with contextlib.aclosing(Answers(client, parts, batches)) as answers:
             with atomic_file(folder.results, durable=True) as file:
@@ -58,7 +58,7 @@ class Answers:
     """The entries of all parts in the order of their lines, each from its output or its error file."""
 
     def __init__(
-        self, client: PatientClient, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
+        self, client: RetryingClient, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
     ) -> None:
         self._client = client
         self._parts = list(zip(parts, batches, strict=True))
@@ -77,7 +77,7 @@ class Answers:
                 if head is not None and self._is_for(head, custom_id):
                     self._heads[index] = await anext(self._streams[index], None)
                     return head
-        except Refused as refusal:
+        except GatewayError as refusal:
             if refusal.status != NOT_FOUND:
                 raise
             raise PartLost(self._number) from None
@@ -105,7 +105,7 @@ class Answers:
         return bool(entry["custom_id"] == custom_id)
 
 
-async def _entries(client: PatientClient, file_id: str) -> AsyncGenerator[dict[str, Any]]:
+async def _entries(client: RetryingClient, file_id: str) -> AsyncGenerator[dict[str, Any]]:
     async with contextlib.aclosing(client.lines(f"/v1/files/{file_id}/content")) as lines:
         async for line in lines:
             yield json.loads(line)

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from cli.base.errors import BadInput, CliError, GatewayUnreachable
-from cli.gateway.client import Refused, call
-from cli.prompts.input_summary import STDIN, opened, sha256, spool, survey
+from cli.gateway.client import GatewayError, call
+from cli.prompts.input_summary import STDIN, opened, sha256, spool, summarize
 from cli.run.folder import RunFolder
 from cli.run.session import RunOptions, Session
 from cli.run.shards import PartFiles
@@ -60,7 +60,7 @@ def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
     if (record := load(folder.record, identity)) is not None:
         return record
     with opened(str(source)) as stream, PartFiles(folder) as files:
-        found = survey(stream, suffix, options.read, files.add)
+        found = summarize(stream, suffix, options.read, files.add)
     if not found.good:
         see = f"medusaq validate {options.source}"
         raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
@@ -95,7 +95,7 @@ def _drop(files: Sequence[str], url: str) -> None:
 def _each(ids: Sequence[str], do: Callable[[str], object]) -> None:
     with contextlib.suppress(GatewayUnreachable):
         for one in ids:
-            with contextlib.suppress(Refused):  # it is gone, or was another gateway's
+            with contextlib.suppress(GatewayError):  # it is gone, or was another gateway's
                 do(one)
 
 

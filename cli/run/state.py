@@ -33,7 +33,7 @@ class Part:
     file_id: str | None = None
     batch_id: str | None = None
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.attempt += 1
         self.file_id = self.batch_id = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from cli.views.progress import duration
 
 TOP_CODES = 3
@@ -30,7 +30,7 @@ class Outcome:
     """whole counts the results file."""
 
     results: Path
-    whole: Tally
+    whole: Totals
     session: SessionSummary
 
     def text(self) -> str:
@@ -62,7 +62,7 @@ def _wall_time(session: SessionSummary) -> str:
     return f"{duration(session.starting_s + session.seconds)} ({parts})"
 
 
-def _failures(tally: Tally) -> str:
+def _failures(tally: Totals) -> str:
     if not tally.failed:
         return "0"
     codes = ", ".join(f"{code} {count:,}" for code, count in tally.failures.most_common(TOP_CODES))

@@ -11,7 +11,7 @@ from cli.run import result_lines
 
 
 @dataclass
-class Tally:
+class Totals:
     """Requests, failures by code, and tokens."""
 
     requests: int = 0

@@ -15,7 +15,7 @@ FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
 
 
 @dataclass(frozen=True)
-class Children:
+class ChildSpecs:
     """env: variables of all of them. metrics_address: of the first, the others have the ports after it.
 
     drain_s: that a worker has to end what it runs.
@@ -32,10 +32,10 @@ class Children:
         own = {**self.env, "MEDUSAQ_METRICS_ADDRESS": self._metrics_address(name)}
         return ChildSpec(name, argv, self.logs / f"{name}.log", own, 1, STOP_TIMEOUT_S)
 
-    def worker(self, env: Mapping[str, str], place: int = 0) -> ChildSpec:
+    def worker(self, env: Mapping[str, str], index: int = 0) -> ChildSpec:
         """A model worker with these variables more. place: among several."""
         spec = self.service("worker")
-        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", place)}
+        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", index)}
         return replace(
             spec,
             env={**spec.env, **own, **env},
@@ -43,12 +43,12 @@ class Children:
             model_exit=True,
         )
 
-    def _metrics_address(self, service: str, place: int = 0) -> str:
+    def _metrics_address(self, service: str, index: int = 0) -> str:
         """Empty where it has none."""
         if self.metrics_address is None or service not in ("worker", "io"):
             return ""
         host, _, first = self.metrics_address.rpartition(":")
-        return f"{host}:{int(first) + (1 if service == 'io' else place + (place > 0))}"
+        return f"{host}:{int(first) + (1 if service == 'io' else index + (index > 0))}"
 
 
 def flower_keeps(db: Path) -> dict[str, str]:

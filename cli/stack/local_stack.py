@@ -19,7 +19,7 @@ from cli.base.errors import CliError
 from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
 from cli.processes.supervisor import ChildSpec, Supervisor
-from cli.stack.child_specs import Children, flower_keeps
+from cli.stack.child_specs import ChildSpecs, flower_keeps
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from tasks.base.errors import SettingsError
@@ -92,22 +92,22 @@ class Stack:
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
         self._served, self._budget = options.served, options.budget
-        self._children = Children(self._env, self.logs, self._settings.metrics_address, self._drain_s)
+        self._children = ChildSpecs(self._env, self.logs, self._settings.metrics_address, self._drain_s)
         self._pool = self._new_pool() if options.served else None
-        tend = self._pool.tend if self._pool else None
-        note = partial(write_restarts, self._state_dir)
-        self._supervisor = Supervisor(self._specs(), say, on_failure, tend, note)
+        on_poll = self._pool.poll if self._pool else None
+        on_restarts = partial(write_restarts, self._state_dir)
+        self._supervisor = Supervisor(self._specs(), say, on_failure, on_poll, on_restarts)
 
     @property
     def url(self) -> str:
-        return f"http://{self._near}:{self._port}"
+        return f"http://{self._local_host}:{self._port}"
 
     @property
     def flower_url(self) -> str | None:
-        return None if self._flower_port is None else f"http://{self._near}:{self._flower_port}"
+        return None if self._flower_port is None else f"http://{self._local_host}:{self._flower_port}"
 
     @property
-    def _near(self) -> str:
+    def _local_host(self) -> str:
         """How this machine reaches what listens on the host."""
         if self._host in ("0.0.0.0", "::", ""):
             return LOOPBACK
@@ -126,7 +126,7 @@ class Stack:
         return self
 
     @property
-    def _note(self) -> Path:
+    def _state_file(self) -> Path:
         """Where other commands find a stack that runs."""
         return self._state_dir / STACK_FILE
 
@@ -136,8 +136,8 @@ class Stack:
         self._supervisor.stop()
         if self._pool is not None:
             self._pool.close()
-        for note in (self._note, self._state_dir / RESTARTS_FILE):
-            note.unlink(missing_ok=True)
+        for path in (self._state_file, self._state_dir / RESTARTS_FILE):
+            path.unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
@@ -150,7 +150,7 @@ class Stack:
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
             (self._state_dir / RESTARTS_FILE).unlink(missing_ok=True)  # of a stack that was killed
-            self._note.write_text(json.dumps(self._named()), encoding="utf-8")
+            self._state_file.write_text(json.dumps(self._stack_settings()), encoding="utf-8")
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 
@@ -166,7 +166,7 @@ class Stack:
 
         Raises what made the stack fail.
         """
-        started, said = time.monotonic(), False
+        started, warned = time.monotonic(), False
         with httpx.Client(base_url=self.url, timeout=5.0, trust_env=False) as client:
             while not stopped():
                 if (error := self.failed()) is not None:
@@ -176,14 +176,14 @@ class Stack:
                         return True
                 except httpx.TransportError:
                     pass  # not up yet
-                if not said and time.monotonic() - started > SLOW_START_S:
-                    said = True
+                if not warned and time.monotonic() - started > SLOW_START_S:
+                    warned = True
                     log = self.logs / f"worker{'-*' * bool(self._served)}.log"
                     self._say(f"still waiting for the model worker; its log: {log}")
                 time.sleep(READY_POLL_S)
         return False
 
-    def _named(self) -> dict[str, str | int]:
+    def _stack_settings(self) -> dict[str, str | int]:
         """The settings that are this stack's own, by field."""
         own: dict[str, str | int] = {"redis_url": self._redis_url, "port": self._port, "files": self._files}
         return own if self._flower_port is None else {**own, "flower_port": self._flower_port}
@@ -222,10 +222,10 @@ class Stack:
     def _new_pool(self) -> ModelPool:
         from cli.stack.model_pool import pool_of
 
-        note = self._state_dir / MODELS_FILE
+        path = self._state_dir / MODELS_FILE
         weights = {} if self._weights is None else {"weights": self._weights}
         settings = self._settings.model_copy(update=weights)
-        return pool_of(self._served, self._budget, settings, self._children.worker, self._say, note)
+        return pool_of(self._served, self._budget, settings, self._children.worker, self._say, path)
 
     def _redis_answers(self) -> bool:
         """Raises CliError where the gateway may not be started."""

@@ -28,7 +28,7 @@ class Served:
     """A model under the name its jobs have. asked: the setting that a worker is given, a path or a name."""
 
     name: str
-    asked: str
+    source: str
     needed: Needed
 
 
@@ -43,7 +43,7 @@ def parse_size(text: str, what: str) -> int:
     return count
 
 
-def look_at_machine() -> Memory:
+def machine_memory() -> Memory:
     """Raises CliError where it cannot be told."""
     if importlib.util.find_spec("psutil") is None:
         raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
@@ -65,7 +65,7 @@ def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:
     )
 
 
-def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
+def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
     """Read from the files what each needs. asked: names and paths; "" is the default model.
 
     Raises BadInput for one that cannot be served, or is named twice.
@@ -76,12 +76,12 @@ def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
     from engine.tools.model_registry import Register
 
     register, models = Register(), list[Served]()
-    for one in asked:
+    for name in sources:
         try:
-            chosen = register.resolve(one or None)
+            chosen = register.resolve(name or None)
             config = replace(engine_config(settings), model=chosen.path, heads=settings.heads or chosen.heads)
             path = chosen.path or default_model_path()
-            found = Served(chosen.name or Path(path).stem, one or path, needed(config))
+            found = Served(chosen.name or Path(path).stem, name or path, needed(config))
         except ModelLoadError as error:
             raise BadInput(error.message) from None
         if any(other.name == found.name for other in models):

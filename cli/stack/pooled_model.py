@@ -15,7 +15,7 @@ BUSY = ("running", "waiting")  # figures of an engine that has something to do
 
 
 @dataclass(slots=True)
-class Member:
+class PooledModel:
     """A model of the pool. refusal: why it cannot be served. lost: not even its refusals can be.
 
     pid: of its newest worker, which began to load at load_began. ending: why its worker is killed. log: of
@@ -25,33 +25,33 @@ class Member:
     served: Served
     model: Model
     refusal: str | None = None
-    lost: bool = False
+    unservable: bool = False
     pid: int | None = None
     load_began: float = 0.0
     ending: str | None = None
-    resting: bool = False
+    restart_paused: bool = False
     log: Path | None = None
     waiting: int = 0
     running: int = 0
-    _turn: bool = False  # whether it has begun
+    _turn_begun: bool = False  # whether it has begun
 
     @property
     def child(self) -> str:
         return child_name(self.served.name)
 
     @property
-    def barred(self) -> bool:
+    def restart_pending(self) -> bool:
         """It takes no memory, and may not be started yet."""
-        return self.resting and self.model.phase is Phase.PARKED
+        return self.restart_paused and self.model.phase is Phase.PARKED
 
-    def starts(self, log: Path) -> None:
+    def mark_started(self, log: Path) -> None:
         """Its worker is started, for a turn of its own."""
         self.model = replace(self.model, phase=Phase.LOADING, waited_for_since=None)
-        self.log, self._turn = log, False
+        self.log, self._turn_begun = log, False
 
-    def see(
+    def observe(
         self,
-        there: bool,
+        exists: bool,
         pid: int | None,
         worker: WorkerInfo | None,
         waiting: int,
@@ -67,14 +67,14 @@ class Member:
             self.pid = pid
         if restarted or pid is None:
             self.load_began = now
-        if phase is not Phase.PARKED and not there:
+        if phase is not Phase.PARKED and not exists:
             phase = Phase.PARKED
         elif phase is Phase.RUNNING and (restarted or pid is None):
             phase = Phase.LOADING  # it crashed, and keeps its memory for the restart
         elif phase is Phase.LOADING and worker is not None:
             phase = Phase.RUNNING
-        begins = phase is Phase.RUNNING and not self._turn  # a crash gives no second turn
-        self._turn |= begins
+        begins = phase is Phase.RUNNING and not self._turn_begun  # a crash gives no second turn
+        self._turn_begun |= begins
         self.waiting = waiting
         self.running = 0 if worker is None else sum(int(worker.metrics.get(name, 0)) for name in BUSY)
         idle = worker is not None and not (waiting or self.running or (unnamed and self.refusal is None))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cli.processes.folder_lock import held
+from cli.processes.folder_lock import is_locked
 from cli.processes.restart_backoff import Restart
 from common.atomic_write import atomic_write
 
@@ -44,7 +44,7 @@ def write_note(note: Path, content: dict[str, Any]) -> None:
 
 
 def _read(state_dir: Path, name: str) -> dict[str, Any]:
-    if not held(state_dir):
+    if not is_locked(state_dir):
         return {}  # a killed one leaves the file
     try:
         found: dict[str, Any] = json.loads((state_dir / name).read_text(encoding="utf-8"))

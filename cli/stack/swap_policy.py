@@ -105,7 +105,7 @@ def _make_room(
     return tuple(model.name for model in stop)
 
 
-def at_once(needs: Sequence[int], budget: int) -> int:
+def max_concurrent(needs: Sequence[int], budget: int) -> int:
     """The most models that can ever run together; at least 1."""
     together = 0
     for need in sorted(needs):

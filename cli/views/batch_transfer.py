@@ -15,7 +15,7 @@ READ_BYTES = 1024 * 1024
 
 
 def upload(url: str, file: Path) -> Any:
-    """The record of the file at the gateway. Raises BadInput, Refused and GatewayUnreachable."""
+    """The record of the file at the gateway. Raises BadInput, GatewayError and GatewayUnreachable."""
     try:
         content = file.open("rb")
     except OSError as error:

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from cli.gateway.client import check_url
-from cli.gateway.retrying_client import PatientClient, Pause
+from cli.gateway.retrying_client import Pause, RetryingClient
 from cli.views.progress import Display, updated
 from tasks.records.batch import ENDED
 
 
 def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch at its end. Raises Refused, and GatewayUnreachable after a long silence."""
+    """The batch at its end. Raises GatewayError, and GatewayUnreachable after a long silence."""
     try:
         return asyncio.run(_until_ended(check_url(url), batch))
     except KeyboardInterrupt:
@@ -24,7 +24,7 @@ def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    client, pause = PatientClient(url), Pause()
+    client, pause = RetryingClient(url), Pause()
     begun = batch["usage"]["output_tokens"]
     try:
         with Display(Console(stderr=True), *_total_and_done(batch), enabled=True) as display:
@@ -32,7 +32,7 @@ async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
             def update() -> None:
                 total, done = _total_and_done(batch)
                 tokens = batch["usage"]["output_tokens"] - begun
-                display.update(done, batch["request_counts"]["failed"], tokens, client.trouble, total)
+                display.update(done, batch["request_counts"]["failed"], tokens, client.last_error, total)
 
             async with updated(update):
                 while batch["status"] not in ENDED:

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 
 from cli.base.errors import GatewayUnreachable
-from cli.gateway.client import Refused
+from cli.gateway.client import GatewayError
 from cli.processes.ports import LOOPBACK
 from cli.processes.restart_backoff import Restart
 from cli.stack.state_file import running_models, running_restarts, running_stack
-from cli.views.snapshot import Picture, look
+from cli.views.snapshot import Snapshot, take_snapshot
 
 RUNNING, PARKED = "running", "parked"  # also Phase's words
 FAILED = "failed"  # it cannot be loaded, and its jobs fail
@@ -37,17 +37,17 @@ class ModelState:
     need: int | None = None
 
 
-def model_states(picture: Picture, noted: Sequence[Mapping[str, Any]] = ()) -> list[ModelState]:
+def model_states(snapshot: Snapshot, pool_models: Sequence[Mapping[str, Any]] = ()) -> list[ModelState]:
     """Of all that are served, announced or waited for. noted: what models_nearby() says."""
-    told = {model["id"]: int(model["workers"]) for model in picture.models}
-    notes = {note["name"]: note for note in noted}
+    workers_by_model = {model["id"]: int(model["workers"]) for model in snapshot.models}
+    pool_by_name = {pool_model["name"]: pool_model for pool_model in pool_models}
     found = []
-    for name in sorted({*told, *notes, *picture.waited_for}):
-        workers, note = told.get(name, 0), notes.get(name, {})
-        state = RUNNING if workers else PARKED if name in told else UNSERVED
-        state = FAILED if note.get("refusal") else note.get("phase", state)
-        waiting, oldest = picture.waiting_for(name)
-        found.append(ModelState(name, state, workers, waiting, oldest, note.get("need")))
+    for name in sorted({*workers_by_model, *pool_by_name, *snapshot.waited_for}):
+        workers, pool_model = workers_by_model.get(name, 0), pool_by_name.get(name, {})
+        state = RUNNING if workers else PARKED if name in workers_by_model else UNSERVED
+        state = FAILED if pool_model.get("refusal") else pool_model.get("phase", state)
+        waiting, oldest = snapshot.waiting_for(name)
+        found.append(ModelState(name, state, workers, waiting, oldest, pool_model.get("need")))
     return found
 
 
@@ -58,8 +58,8 @@ def states_nearby(state_dir: Path) -> list[ModelState] | None:
         return None
     url = f"http://{LOOPBACK}:{running['port']}"
     try:
-        return model_states(look(url), models_nearby(state_dir, url))
-    except (GatewayUnreachable, Refused):
+        return model_states(take_snapshot(url), models_nearby(state_dir, url))
+    except (GatewayUnreachable, GatewayError):
         return None
 
 

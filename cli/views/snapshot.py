@@ -16,7 +16,7 @@ Labelled = tuple[str, frozenset[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """at: on the monotonic clock. samples: of /metrics, without names of workers."""
 
     at: float
@@ -73,17 +73,17 @@ class Speeds:
     lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by batch
 
     @classmethod
-    def between(cls, before: Picture | None, now: Picture) -> Speeds:
-        if before is None or now.at <= before.at or not (before.redis_up and now.redis_up):
+    def between(cls, before: Snapshot | None, after: Snapshot) -> Speeds:
+        if before is None or after.at <= before.at or not (before.redis_up and after.redis_up):
             return cls()
-        passed = now.at - before.at
+        passed = after.at - before.at
         earlier = {batch["id"]: done(batch) for batch in before.batches}
-        lines = {b["id"]: (done(b) - earlier[b["id"]]) / passed for b in now.batches if b["id"] in earlier}
-        return cls(max(0.0, now.ended - before.ended) / passed, lines)
+        lines = {b["id"]: (done(b) - earlier[b["id"]]) / passed for b in after.batches if b["id"] in earlier}
+        return cls(max(0.0, after.ended - before.ended) / passed, lines)
 
 
-def look(url: str) -> Picture:
-    """Ask a gateway. Raises GatewayUnreachable and Refused."""
+def take_snapshot(url: str) -> Snapshot:
+    """Ask a gateway. Raises GatewayUnreachable and GatewayError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = {
@@ -91,14 +91,14 @@ def look(url: str) -> Picture:
         for family in text_string_to_metric_families(text(url, "/metrics"))
         for s in family.samples
     }
-    found = Picture(time.monotonic(), samples, (), ())
+    found = Snapshot(time.monotonic(), samples, (), ())
     if not found.redis_up:
         return found
     models = call(url, "GET", "/v1/models")["data"]
     batches = call(url, "GET", "/v1/batches", params={"limit": MOST_BATCHES})["data"]
     from tasks.records.batch import ENDED
 
-    return Picture(found.at, samples, models, [batch for batch in batches if batch["status"] not in ENDED])
+    return Snapshot(found.at, samples, models, [batch for batch in batches if batch["status"] not in ENDED])
 
 
 def done(batch: Mapping[str, Any]) -> int:

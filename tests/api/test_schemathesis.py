@@ -38,7 +38,7 @@ EXPLAINED = (
     ("GET .*", "after", "no (job|batch|file|delivery) with id"),
     ("POST /v1/batches", "input_file_id", "no file with id"),
     # Nor that one parameter of a query excludes another.
-    ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job or batch can be asked for"),
+    ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job_id or batch_id is allowed"),
     # JSON Schema counts 5.0 among the integers; a field of whole numbers takes 5 alone.
     ("POST .*", ".*", "input should be a valid integer"),
     # Of OpenAI's many fields the document names those alone that are needed; what nobody knows is refused.

@@ -153,8 +153,13 @@ def test_refusals_are_one_line(cli: Cli, gateway: str) -> None:
             "x",
             "--decoding",
             "medusa",
-        ): "decoding: no live worker has Medusa heads for its model, which 'medusa' needs",
-        ("submit", "x", "--max-tokens", "9999"): "max_tokens: 9999 is over the context of 2048 tokens",
+        ): "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model",
+        (
+            "submit",
+            "x",
+            "--max-tokens",
+            "9999",
+        ): "max_tokens: 9999 exceeds the model's context of 2048 tokens",
     }.items():
         ended = cli(*arguments)
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"error: {message}\n")

@@ -172,7 +172,7 @@ def run(folder: Path, code: str) -> tuple[int, list[str], list[str]]:
     display = Display(stream, clock)
     clock.now += 60
     exit_code = install.install(stand_in(folder, code), os.environ, log, Progress(NAMES), display)
-    return exit_code, shown(stream), install.useful(log)
+    return exit_code, shown(stream), install.error_lines(log)
 
 
 def test_a_compiler_that_fails_is_quoted_and_the_exit_code_is_pips(tmp_path: Path) -> None:

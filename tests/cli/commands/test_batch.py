@@ -170,7 +170,7 @@ def test_what_has_come_so_far_can_be_read(cli: Cli, gateway: str) -> None:
     found = ids(cli.folder / "part.jsonl")
     assert 0 < len(found) < 80
     refused = cli("batches", "retry", batch)
-    assert refused.stderr == f"error: {batch} is in_progress: only what has ended can be retried\n"
+    assert refused.stderr == f"error: {batch} is in_progress: only a batch that has ended can be retried\n"
     cli("batches", "cancel", batch)
 
 

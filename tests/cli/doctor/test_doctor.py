@@ -392,8 +392,8 @@ def test_clocks_that_differ(ahead_s: float, grade: Grade) -> None:
 
 
 def test_disks_and_memory_that_run_out() -> None:
-    assert machine.room("disk", 10**9, "/").grade is Grade.WARN
-    assert machine.room("disk", 10**8, "/").grade is Grade.FAIL
+    assert machine.free_space("disk", 10**9, "/").grade is Grade.WARN
+    assert machine.free_space("disk", 10**8, "/").grade is Grade.FAIL
     assert engine.fits(2 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.WARN
     assert engine.fits(8 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.FAIL
 

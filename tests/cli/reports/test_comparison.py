@@ -163,7 +163,7 @@ def test_prompts_that_fail_do_not_stop_the_others(cli: Cli, gateway: str) -> Non
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         "prompt 1 could not be compared: odd_one: as the script says",
-        "prompt 3 could not be compared: max_tokens: 9999 is over the context of 2048 tokens",
+        "prompt 3 could not be compared: max_tokens: 9999 exceeds the model's context of 2048 tokens",
     ]
     assert len(ended.stdout.splitlines()) == 5
     shown = Page((cli.folder / "compare.html").read_text(encoding="utf-8"))
@@ -226,7 +226,7 @@ def test_no_heads_and_no_model_are_one_line(cli: Cli) -> None:
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[1:] == [
-        "error: decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+        "error: decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
     ]
     cli.env["SCRIPTED_LOAD_ERROR"] = "m.gguf is no GGUF"
     ended = cli("compare", "x")
