@@ -35,7 +35,7 @@ NONE_WAITING = Waiting(0, 0.0)
 
 @router.get("/metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
-    """Metrics of queues, workers and this gateway, in Prometheus' text format. Without Redis only the last."""
+    """Metrics of queues, workers and this gateway in Prometheus' format; without Redis only the last."""
     families = [*await run_in_threadpool(_redis_families, gateway), *await _file_store_families(gateway)]
     registry = CollectorRegistry()
     registry.register(_Families([*families, *Figures.own("gateway", "").families]))

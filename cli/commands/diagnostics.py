@@ -1,4 +1,4 @@
-"""`medusaq top` and `medusaq doctor`: what the system does, and what is wrong with a set-up."""
+"""`medusaq top` and `medusaq doctor`: a live view of the system, and checks of an installation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def top(
     state_dir: Annotated[
         Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
     ] = STATE_DIR,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Refresh interval in seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
 ) -> None:
-    """Watch queues, models, workers, batches and speeds, until Ctrl-C."""
+    """Show queues, models, workers, batches and speeds, until Ctrl-C."""
     from rich.console import Console, RenderableType
 
     from cli.base.errors import GatewayUnreachable
@@ -46,7 +46,7 @@ def top(
         return
     from rich.live import Live
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be left as it was found
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the terminal is restored
     try:
         with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
             while True:
@@ -57,7 +57,7 @@ def top(
                 except (
                     GatewayUnreachable,
                     GatewayError,
-                ) as error:  # the latter: Redis left between two questions
+                ) as error:  # GatewayError: Redis failed between two requests
                     last_error = str(error)
                 live.update(shown(), refresh=True)
     except KeyboardInterrupt:
@@ -70,9 +70,9 @@ def doctor(
     ] = STATE_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what is wrong with a set-up, and say how to mend it. Exit code 1: something will not work.
+    """Check the installation, and say how to fix problems. Exit code 1: something will not work.
 
-    It looks at this machine, and at what the settings name: run it where the trouble is, in the
+    It checks this machine and the services that the settings name: run it where the problem is, in the
     same folder and with the same environment.
     """
     from rich.console import Console

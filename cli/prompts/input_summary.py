@@ -1,4 +1,4 @@
-"""The reading of a prompt file: how many requests, which are wrong, and what tells it from another."""
+"""Reads a prompt file: counts valid and invalid requests, and computes its hash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InputSummary:
 def summarize(
     stream: io.BufferedReader, suffix: str, options: ReadOptions, each: Callable[[PromptLine], None]
 ) -> InputSummary:
-    """Read it all once, calling each with every line. Raises BadInput for a file without any request."""
+    """Read the whole input, calling each for every line. Raises BadInput if it has no requests."""
     reader = PromptReader(options, suffix)
     total = bad = 0
     for line in reader.read(stream):
@@ -51,7 +51,7 @@ def summarize(
         bad += bool(line.problems)
         each(line)
     if not total:
-        raise BadInput("the input holds no prompts")
+        raise BadInput("the input has no prompts")
     return InputSummary(total, bad, reader.kinds)
 
 

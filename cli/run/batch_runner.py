@@ -1,4 +1,4 @@
-"""A run at the gateway: each part becomes a batch, is watched to its end, and answered into RESULTS."""
+"""Runs the parts of an input as batches at the gateway, and writes their results to RESULTS."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from cli.run.totals import Totals
 from tasks.records.batch import ENDED, BatchStatus
 from tasks.records.endpoints import JOBS
 
-MAX_WATCHED = 2  # parts asked about at a time: the gateway works on them in their order
+MAX_WATCHED = 2  # parts polled at a time: the gateway processes them in order
 WORKERS_POLL_S = 5.0
-YEAR_S = 365 * 24 * 3600  # a run has no deadline, and a batch must have one
-OUTPUT_EXPIRY_S = 30 * 24 * 3600  # answers of a run that nobody comes back to
-MAX_LOSSES = 3  # of one part, then something is wrong with the gateway
-LOST_CODES = frozenset({"file_not_found", "idempotency_conflict"})  # what the key or the id stood for is gone
+YEAR_S = 365 * 24 * 3600  # deadline of the batches: a run itself has none
+OUTPUT_EXPIRY_S = 30 * 24 * 3600  # for runs that are never finished
+MAX_LOSSES = 3  # of one part, before the run fails
+LOST_CODES = frozenset(
+    {"file_not_found", "idempotency_conflict"}
+)  # the uploaded file or the batch no longer exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Counts:
 
 
 class BatchRunner:
-    """look(), then run(). say gets one line for each event."""
+    """Call refresh(), then run(). say: called with one line per event."""
 
     def __init__(
         self, client: RetryingClient, folder: RunFolder, record: RunRecord, say: Callable[[str], None]
@@ -54,7 +56,7 @@ class BatchRunner:
         self._pause = Pause()
 
     def counts(self) -> Counts:
-        """As last seen; lines that are never sent count as done."""
+        """The counts as last polled; invalid lines, which are not sent, count as done."""
         seen = self._seen.values()
         failed = sum(batch["request_counts"]["failed"] for batch in seen)
         completed = sum(batch["request_counts"]["completed"] for batch in seen)
@@ -62,26 +64,26 @@ class BatchRunner:
         return Counts(self._record.bad + completed + failed, self._record.bad + failed, tokens)
 
     def occupancy(self) -> float | None:
-        """Of the batches of the live workers during run(), from 0 to 1; None when none ran."""
+        """Mean batch occupancy of the workers during run(), from 0 to 1; None if unknown."""
         return self._occupancy.occupancy()
 
     def all_submitted(self) -> bool:
-        """Whether the gateway has all of it."""
+        """Whether all parts were submitted to the gateway."""
         return all(part.batch_id is not None for part in self._record.parts)
 
     def files(self) -> list[str]:
-        """What the gateway keeps for this run."""
+        """The ids of the files that the gateway stores for this run."""
         names = ("input_file_id", "output_file_id", "error_file_id")
         return [batch[name] for batch in self._seen.values() for name in names if batch[name] is not None]
 
     async def refresh(self) -> None:
-        """At all that was begun before. Raises CliError."""
+        """Poll the batches of earlier sessions. Raises CliError."""
         for number, part in enumerate(self._record.parts, 1):
             if part.batch_id is not None:
                 await self._refresh(number, part)
 
     async def run(self) -> Totals:
-        """Until RESULTS is written; what is in it. Raises what stops a run: the record says how to go on."""
+        """Run until RESULTS is written, and return its totals. After an error, the run can be resumed."""
         self._occupancy.begin(await self._models())
         if not self._occupancy.slots:
             self._say("no model worker is alive: jobs are queued until one is")
@@ -110,7 +112,7 @@ class BatchRunner:
         return number in self._seen and self._seen[number]["status"] in ENDED
 
     async def _begin(self, number: int, part: Part) -> None:
-        """Repeated with the same keys after a kill, it finds what was made before."""
+        """Submit a part. Idempotency keys find what an interrupted session already created."""
         key = f"{self._record.run_id}-{number}-{part.attempt}"
         try:
             if part.file_id is None:
@@ -153,7 +155,7 @@ class BatchRunner:
             raise CliError(f"the gateway could not run part {number}: {_reason(batch)}")
 
     def _restart_part(self, number: int) -> None:
-        """What was known of the part at the gateway is gone there: forget it, so that it is begun anew."""
+        """Reset a part whose file or batch the gateway has lost, so that it is submitted again."""
         self._losses[number] += 1
         if self._losses[number] > MAX_LOSSES:
             raise CliError(f"the gateway has lost part {number} {self._losses[number]} times")

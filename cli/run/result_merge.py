@@ -1,4 +1,4 @@
-"""RESULTS from what the parts came to: each input line answered once, in order, in bounded memory."""
+"""Merges the results of the parts into RESULTS: one line per input line, in order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNREAD: Mapping[str, dict[str, Any]] = {
 
 
 class PartLost(CliError):
-    """The gateway no longer has a part, or its answers: it must be run again. number: from 1."""
+    """The gateway no longer has a part or its results, so it must be run again. number: from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the gateway has lost part {number}")
@@ -38,7 +38,7 @@ class PartLost(CliError):
 async def write_results(
     client: RetryingClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
 ) -> Totals:
-    """Write RESULTS, whole or not at all; returns what is in it. batches: those of the parts, at their end.
+    """Write RESULTS atomically and return its totals. batches: the ended batches of the parts.
 
     Raises PartLost, and CliError.
     """
@@ -68,7 +68,7 @@ class Answers:
         self._heads: list[dict[str, Any] | None] = []
 
     async def next(self, custom_id: str) -> dict[str, Any]:
-        """The entry of the next line, which has this id. Raises PartLost, and CliError if it has none."""
+        """The entry of the next line, which has this id. Raises PartLost, and CliError if it is missing."""
         try:
             if not self._number or self._line == self._parts[self._number - 1][0].lines:
                 await self._next_part()
@@ -99,7 +99,7 @@ class Answers:
         self._heads = [await anext(stream, None) for stream in self._streams]
 
     def _is_for(self, entry: Mapping[str, Any], custom_id: str) -> bool:
-        """A line that the gateway could not read is known by its number alone."""
+        """Whether an entry is for the line. Unparsable lines have no custom_id, only a line number."""
         if entry["custom_id"] is None:
             return bool(entry["error"]["line"] == self._line)
         return bool(entry["custom_id"] == custom_id)

@@ -1,4 +1,4 @@
-"""One session of a run: a gateway to talk to, the run itself, and what may break it off."""
+"""One session of a run: provides a gateway, runs the batches, and handles interruption."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cli.run.totals import Totals
 from cli.stack.local_stack import Stack, StackOptions
 from cli.views.progress import Display, updated
 
-RUN_DRAIN_S = 2.0  # a broken-off run does not wait for its jobs: they are taken up again
+RUN_DRAIN_S = 2.0  # an interrupted run does not wait for its jobs: they are run again when it is resumed
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """url None is a local stack for the run, with the GGUF at model_path."""
+    """url: None starts a local stack for the run, with the GGUF at model_path."""
 
     source: str
     results: Path
@@ -42,7 +42,7 @@ class RunOptions:
 
 
 class Session:
-    """After run(), whole counts the results, and files names what the gateway keeps for them."""
+    """After run(), whole has the totals of the results, and files the ids of its files at the gateway."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Session:
         self._say = say
         self._before = self._now = Counts(record.bad, record.bad, 0)
         self._resumed = False
-        self._counts_known = not record.begun  # whether these are the true ones
+        self._counts_known = not record.begun  # whether the counts include earlier sessions
         self._all_submitted = False
         self._seconds = 0.0
         self._starting_s: float | None = None
@@ -72,7 +72,7 @@ class Session:
         self._stack: Stack | None = None
 
     def run(self) -> None:
-        """Until RESULTS is written. Raises CliError; repeating goes on from there."""
+        """Run until RESULTS is written. Raises CliError, after which the run can be resumed."""
         try:
             with self._interrupts, self._gateway() as url:
                 started = time.monotonic()
@@ -97,7 +97,7 @@ class Session:
         return f"{done}repeat the same command to go on"
 
     def _cause(self, error: CliError | asyncio.CancelledError) -> CliError:
-        """What really broke the session off: the rest follows from it."""
+        """The root cause of the abort."""
         if self._interrupts.requested():
             return self._interrupts.error("interrupted")
         if self._stack is not None and (failure := self._stack.failed()) is not None:
@@ -106,7 +106,7 @@ class Session:
 
     @contextlib.contextmanager
     def _gateway(self) -> Iterator[str]:
-        """The address to use: the one given, or that of a stack of the run's own."""
+        """The URL of the given gateway, or of a local stack for this run."""
         self._interrupts.on_first(self._break_off)
         if self._options.url is not None:
             yield self._options.url
@@ -151,7 +151,7 @@ class Session:
         self._occupancy, self.files = run.occupancy(), run.files()
 
     async def _resume(self, run: BatchRunner) -> None:
-        """At what earlier sessions began."""
+        """Load the progress of earlier sessions."""
         await run.refresh()
         self._resumed = self._record.begun
         self._before = self._now = run.counts()

@@ -1,4 +1,4 @@
-"""What is said when a run has ended."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TOP_CODES = 3
 
 @dataclass(frozen=True)
 class SessionSummary:
-    """What one command saw end, in so many seconds; occupancy None if unknown.
+    """The requests and tokens of one session. occupancy: None if unknown.
 
-    starting_s: what starting a stack for it took before; None where a gateway ran already.
+    starting_s: time to start a local stack; None if a running gateway was used.
     """
 
     requests: int
@@ -27,7 +27,7 @@ class SessionSummary:
 
 @dataclass(frozen=True)
 class Outcome:
-    """whole counts the results file."""
+    """whole: totals of the results file. session: those of this command."""
 
     results: Path
     whole: Totals

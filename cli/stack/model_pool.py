@@ -1,4 +1,4 @@
-"""Several models under one supervisor: looks at their queues, and obeys swap_policy.py within the budget."""
+"""Runs several models under one supervisor: polls their queues, and swaps them as swap_policy.py decides."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tasks.store.scripts import answering
 from tasks.store.workers import Registry, WorkerInfo
 from tasks.worker.heartbeat import TAKES_TURNS
 
-POLL_S = 0.25  # between two looks at the queues
-ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wait for their restart
-ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
-KILL_S = 10.0  # above the time that its running jobs have, until a worker that makes room is killed
+POLL_S = 0.25  # interval at which the queues are polled
+ANSWER_S = 0.5  # Redis timeout, short since it delays restarts of crashed services
+ANNOUNCED_S = 15.0  # for how long the gateway treats a parked model as available
+KILL_S = 10.0  # after the drain time, until a worker that makes room is killed
 SHORT_PAUSE_S = 5.0  # before a restart, during which a crashed model keeps its memory
-NO_MODEL = ""  # whose queues hold what any worker may run
+NO_MODEL = ""  # the queues of jobs that any worker may run
 
 
 class ModelPool:
-    """tend() is for the supervisor's thread. say gets one line for each event."""
+    """poll() is called from the supervisor's thread. say: called with one line per event."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class ModelPool:
         swap_s: float,
         measure: Callable[[Served], Served],
     ) -> None:
-        """spec: the worker of a model, or what refuses its jobs for a reason. note: a file that shows the
-        pool to other commands. swap_s: after which a worker that makes room is killed. look: what a model
-        needs by now; raises CliError where it cannot be served any more.
+        """spec: makes the worker of a model, or with a reason one that fails its jobs. state_file: shows the
+        pool to other commands. swap_s: after which a worker that makes room is killed. measure: the current
+        memory needs of a model; raises CliError if it can no longer be served.
         """
         self._swap_s = swap_s
         self._measure = measure
@@ -77,7 +77,7 @@ class ModelPool:
             live, waiting = registry.live(), self._waiting(self._store)
             names = [member.served.name for member in self._members if not member.unservable]
             registry.announce_models(names, ANNOUNCED_S)
-        except StoreUnavailable:  # nothing is known, so nothing is swapped, and no worker can say it is ready
+        except StoreUnavailable:  # without the queues nothing is swapped, and no worker can report ready
             for member in self._members:
                 member.load_began = now
             return
@@ -115,7 +115,7 @@ class ModelPool:
             pid, exists = pids.get(member.child), supervisor.has(member.child)
             pause = supervisor.pause(member.child) or 0.0
             if exists and pause > SHORT_PAUSE_S:
-                supervisor.end(member.child, signal.SIGKILL, 0)  # others may have its memory meanwhile
+                supervisor.end(member.child, signal.SIGKILL, 0)  # frees its memory for other models
             member.restart_paused = pause > 0
             worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
             own = waiting[member.served.name] + (waiting[NO_MODEL] if member is default_member else 0)
@@ -128,20 +128,20 @@ class ModelPool:
                 self._give_up(member, CliError(why))
 
     def _default_member(self) -> PooledModel | None:
-        """Who is to be started for jobs that name no model: one of those that can be served, if none runs."""
+        """The model to start for jobs that name none; None if one runs or none can be served."""
         able = [member for member in self._members if member.refusal is None and not member.restart_pending]
         return None if any(m.model.phase is not Phase.PARKED for m in able) else next(iter(able), None)
 
     def _start(self, member: PooledModel, supervisor: Supervisor) -> None:
         if member.refusal is None:
-            try:  # its name may stand for another file since
+            try:  # its name may refer to another file by now
                 need = self._measure(member.served).needed.total
             except CliError as error:
                 self._give_up(member, error)
                 return
             if need > member.model.need:
                 member.model = replace(member.model, need=need)
-                return  # which is decided anew
+                return  # decide again with the new size
             member.model = replace(member.model, need=need)
         spec = self._spec(member.served, member.refusal)
         member.mark_started(spec.log)
@@ -151,13 +151,13 @@ class ModelPool:
             self._say(f"loading {member.served.name}{wait}")
 
     def _stop(self, member: PooledModel, supervisor: Supervisor) -> None:
-        """SIGINT: take no more jobs, and end with those that run."""
+        """Send SIGINT: the worker takes no more jobs, and exits once its running ones have ended."""
         supervisor.end(member.child, signal.SIGINT, self._swap_s)
         member.model = replace(member.model, phase=Phase.STOPPING, idle_since=None)
-        self._say(f"{member.served.name} is parked when its running jobs have ended: another model's turn")
+        self._say(f"{member.served.name} is unloaded for another model once its running jobs have ended")
 
     def _give_up(self, member: PooledModel, error: CliError) -> None:
-        """Its jobs fail with the reason from now on. Raises the error when no model is left."""
+        """Fail the jobs of a model from now on. Raises ModelNotLoadable if no model is left."""
         name = member.served.name
         member.unservable = member.refusal is not None
         member.refusal = str(error).splitlines()[0]
@@ -196,9 +196,9 @@ def pool_of(
     say: Callable[[str], None],
     state_file: Path,
 ) -> ModelPool:
-    """worker: a model worker with these variables more, and its place among several.
+    """Make a pool. worker: makes a model worker from further variables and its index.
 
-    Two engines on the same cores slow each other, so that each gets its share of them.
+    The cores are divided among the models that run together, since engines on shared cores slow each other.
     """
     from engine.llama.context import usable_cores
     from engine.tools.failing_engine import FACTORY, REASON
@@ -209,7 +209,7 @@ def pool_of(
     def spec(model: Served, refusal: str | None) -> ChildSpec:
         env = {"MEDUSAQ_MODEL": model.source, "MEDUSAQ_THREADS": str(threads), TAKES_TURNS: "1"}
         if refusal is not None:
-            # No file is needed for that, and none may be there: a path only says what the model is called.
+            # The failing engine reads no file: the path only gives the name of the model.
             env |= {"MEDUSAQ_ENGINE_FACTORY": FACTORY, REASON: refusal}
             env["MEDUSAQ_MODEL"] = f"./{model.name}.gguf"
         own = worker(env, models.index(model))
@@ -234,7 +234,7 @@ def pool_of(
 
 
 def refusal_bytes() -> int:
-    """What a worker without a model needs."""
+    """Bytes of memory of a worker without a model."""
     from engine.tools.memory_estimate import PROCESS_BYTES
 
     return PROCESS_BYTES

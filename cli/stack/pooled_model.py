@@ -1,4 +1,4 @@
-"""One model of several: what its worker does, how its load goes, and when its turn began."""
+"""One model of a pool: the state of its worker, and the times that swap_policy.py needs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from cli.stack.memory_budget import Served
 from cli.stack.swap_policy import Model, Phase
 from tasks.store.workers import WorkerInfo
 
-LOAD_S = 900.0  # that loading may take, with the measuring of formats and drafts on a busy machine
-LOAD_BYTES_PER_S = 10e6  # and so much more for each byte: a slow disk, or one that is shared
-BUSY = ("running", "waiting")  # figures of an engine that has something to do
+LOAD_S = 900.0  # load timeout, including measurements on a busy machine
+LOAD_BYTES_PER_S = 10e6  # slowest expected disk, by which the timeout grows with the size
+BUSY = ("running", "waiting")  # metrics that count an engine's requests
 
 
 @dataclass(slots=True)
 class PooledModel:
-    """A model of the pool. refusal: why it cannot be served. lost: not even its refusals can be.
+    """A model of the pool. refusal: why it cannot be served, so that its jobs fail. unservable: even the
+    worker that fails its jobs cannot run.
 
     pid: of its newest worker, which began to load at load_began. ending: why its worker is killed. log: of
-    the worker. resting: its worker ended, and may not be started again yet.
+    the worker. restart_paused: its worker ended, and waits for its restart.
     """
 
     served: Served
@@ -33,7 +34,7 @@ class PooledModel:
     log: Path | None = None
     waiting: int = 0
     running: int = 0
-    _turn_begun: bool = False  # whether it has begun
+    _turn_begun: bool = False  # since the last start
 
     @property
     def child(self) -> str:
@@ -41,11 +42,11 @@ class PooledModel:
 
     @property
     def restart_pending(self) -> bool:
-        """It takes no memory, and may not be started yet."""
+        """Whether it is parked and must wait for its restart backoff."""
         return self.restart_paused and self.model.phase is Phase.PARKED
 
     def mark_started(self, log: Path) -> None:
-        """Its worker is started, for a turn of its own."""
+        """Record that its worker was started for a new turn."""
         self.model = replace(self.model, phase=Phase.LOADING, waited_for_since=None)
         self.log, self._turn_begun = log, False
 
@@ -58,9 +59,9 @@ class PooledModel:
         unnamed: int,
         now: float,
     ) -> None:
-        """there: whether it has a worker, be it one that is about to be restarted. worker: once it is ready.
+        """exists: it has a worker, possibly one that is about to be restarted. worker: once it is ready.
 
-        waiting: jobs that it is to be started for; unnamed: those that any worker may run.
+        waiting: jobs for which to start it. unnamed: jobs that any worker may run.
         """
         phase, restarted = self.model.phase, pid not in (None, self.pid)
         if restarted:
@@ -70,7 +71,7 @@ class PooledModel:
         if phase is not Phase.PARKED and not exists:
             phase = Phase.PARKED
         elif phase is Phase.RUNNING and (restarted or pid is None):
-            phase = Phase.LOADING  # it crashed, and keeps its memory for the restart
+            phase = Phase.LOADING  # it crashed, and its memory stays reserved for the restart
         elif phase is Phase.LOADING and worker is not None:
             phase = Phase.RUNNING
         begins = phase is Phase.RUNNING and not self._turn_begun  # a crash gives no second turn
@@ -90,7 +91,7 @@ class PooledModel:
         )
 
     def stuck(self, now: float) -> str | None:
-        """Why its loading is hopeless, if it is."""
+        """The reason to give up loading, or None."""
         load_s = LOAD_S + self.model.need / LOAD_BYTES_PER_S
         if self.model.phase is Phase.LOADING and now - self.load_began > load_s:
             return f"not loaded within {load_s:.0f} s, and its worker was killed; log: {self.log}"
@@ -98,7 +99,7 @@ class PooledModel:
 
 
 def child_name(model: str) -> str:
-    """Of its worker, among the services."""
+    """The service name of a model's worker."""
     return f"worker of {model}"
 
 

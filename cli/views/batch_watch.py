@@ -1,4 +1,4 @@
-"""A batch with live progress, until it has ended."""
+"""Shows the live progress of a batch until it has ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.records.batch import ENDED
 
 
 def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch at its end. Raises GatewayError, and GatewayUnreachable after a long silence."""
+    """Wait for the end of a batch. Raises GatewayError, and GatewayUnreachable after a timeout."""
     try:
         return asyncio.run(_until_ended(check_url(url), batch))
     except KeyboardInterrupt:
-        print(f"the batch goes on: medusaq batches show {batch['id']} --watch", file=sys.stderr)
+        print(f"the batch continues: medusaq batches show {batch['id']} --watch", file=sys.stderr)
         raise
 
 

@@ -1,4 +1,4 @@
-"""What each model does: as a gateway knows it, or a `medusaq up` on this machine, which knows more."""
+"""The state of each model, from the gateway and from a `medusaq up` on this machine, which knows more."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cli.views.snapshot import Snapshot, take_snapshot
 
 RUNNING, PARKED = "running", "parked"  # also Phase's words
 FAILED = "failed"  # it cannot be loaded, and its jobs fail
-UNSERVED = "no worker"  # jobs wait for it, and nobody is known to come
+UNSERVED = "no worker"  # jobs wait for it, and no worker is expected
 NEARBY = (LOOPBACK, "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """state: a Phase, FAILED or UNSERVED. oldest_s: since the oldest job that waits for it was made.
+    """state: a Phase, FAILED or UNSERVED. oldest_s: age of the oldest waiting job.
 
-    need: bytes of memory; None where only another machine knows.
+    need: bytes of memory; None if unknown on this machine.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ModelState:
 
 
 def model_states(snapshot: Snapshot, pool_models: Sequence[Mapping[str, Any]] = ()) -> list[ModelState]:
-    """Of all that are served, announced or waited for. noted: what models_nearby() says."""
+    """The states of all served, announced and queued models. pool_models: from models_nearby()."""
     workers_by_model = {model["id"]: int(model["workers"]) for model in snapshot.models}
     pool_by_name = {pool_model["name"]: pool_model for pool_model in pool_models}
     found = []
@@ -52,7 +52,7 @@ def model_states(snapshot: Snapshot, pool_models: Sequence[Mapping[str, Any]] = 
 
 
 def states_nearby(state_dir: Path) -> list[ModelState] | None:
-    """Of the models of the `medusaq up` that runs on this state folder; None where none answers."""
+    """The states of the models of the `medusaq up` on this state folder; None if none answers."""
     running = running_stack(state_dir)
     if not running:
         return None
@@ -64,12 +64,12 @@ def states_nearby(state_dir: Path) -> list[ModelState] | None:
 
 
 def models_nearby(state_dir: Path, url: str) -> list[Mapping[str, Any]]:
-    """Those of a `medusaq up` with several which runs on this state folder and has this gateway."""
+    """The models of the `medusaq up` on this state folder, if it has several and runs this gateway."""
     return list(running_models(state_dir).get("models", [])) if _nearby(state_dir, url) else []
 
 
 def restarts_nearby(state_dir: Path, url: str) -> list[Restart]:
-    """Services that ended, of a `medusaq up` which runs on this state folder and has this gateway."""
+    """Crashed services of the `medusaq up` on this state folder, if it runs this gateway."""
     return running_restarts(state_dir) if _nearby(state_dir, url) else []
 
 

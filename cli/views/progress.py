@@ -12,7 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-WINDOW_S = 30.0  # speed is that of the last half minute: results come in bursts, and early ones are slow
+WINDOW_S = 30.0  # averaging window: results come in bursts, and early ones are slow
 PLAIN_EVERY_S = 5.0
 UPDATE_S = 0.25
 
@@ -37,7 +37,7 @@ class Speed:
 
 
 class Display:
-    """Use as a context. update() as often as you like: it shows what is due."""
+    """A context manager that shows progress. update() may be called often; it limits its output."""
 
     def __init__(self, console: Console, total: int, done: int, *, enabled: bool) -> None:
         self._total = total
@@ -94,7 +94,7 @@ class Display:
 
 @contextlib.asynccontextmanager
 async def updated(update: Callable[[], None]) -> AsyncIterator[None]:
-    """Calls update all the while, and at the end."""
+    """Call update periodically during the block, and at its end."""
 
     async def keep_on() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What `medusaq top` looks at: the queues, workers and batches of a gateway at one moment."""
+"""The data of `medusaq top`: the queues, workers and batches of a gateway at one moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cli.gateway.client import call, text
 
 PRIORITIES = ("interactive", "bulk")
-MOST_BATCHES = 50  # looked through for those under way: the newest
+MOST_BATCHES = 50  # newest batches that are searched for unfinished ones
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
 
@@ -25,7 +25,7 @@ class Snapshot:
     batches: Sequence[Mapping[str, Any]]  # under way
 
     def value(self, name: str, **labels: str) -> float:
-        """0 for what the gateway does not say."""
+        """The value of a metric, 0 if it is missing."""
         return self.samples.get((f"medusaq_{name}", frozenset(labels.items())), 0.0)
 
     def waiting_by_model(self, priority: str) -> list[tuple[str, float]]:
@@ -56,18 +56,18 @@ class Snapshot:
 
     @property
     def ended(self) -> float:
-        """Jobs that ever ended."""
+        """Number of jobs that have ended."""
         return sum(count for (name, _), count in self.samples.items() if name == "medusaq_jobs_ended_total")
 
     @property
     def workers(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Name of the model and what /v1/models says of the worker."""
+        """(model name, worker details from /v1/models) for each worker."""
         return [(model["id"], worker) for model in self.models for worker in model["workers_detail"]]
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What changed between two pictures, a second; empty for a first one."""
+    """Rates of change between two snapshots; empty for the first one."""
 
     jobs_per_s: float | None = None
     lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by batch
@@ -83,7 +83,7 @@ class Speeds:
 
 
 def take_snapshot(url: str) -> Snapshot:
-    """Ask a gateway. Raises GatewayUnreachable and GatewayError."""
+    """Query a gateway. Raises GatewayUnreachable and GatewayError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = {

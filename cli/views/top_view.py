@@ -1,4 +1,4 @@
-"""A picture of the system as a terminal shows it, narrow or wide."""
+"""Renders a snapshot of the system for the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cli.views.model_states import FAILED, UNSERVED, ModelState
 from cli.views.progress import duration
 from cli.views.snapshot import PRIORITIES, Snapshot, Speeds, done
 
-NARROW = 80  # columns; below, tables leave out what is nice to know
+NARROW = 80  # columns; narrower tables omit less important columns
 
 
 def view(
@@ -151,7 +151,7 @@ def _batches(snapshot: Snapshot, speeds: Speeds, wide: bool) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """The first column is a name, which gives way when there is no room."""
+    """A table whose name columns shrink if the terminal is narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         name = index == 0 or column in ("model", "state", "status")

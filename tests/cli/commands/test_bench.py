@@ -43,7 +43,7 @@ def test_rows_are_written_and_shown(cli: Cli, rows: Path) -> None:
         ('{"category": "qa", "turns": [""]}', "line 1: category and the first of turns must be text"),
         ('{"category": "qa", "turns": "Why?"}', "line 1: category and the first of turns must be text"),
         ('{"category": "qa", "turns": ["\\ud83d"]}', "line 1: category and the first of turns must be text"),
-        ("", "holds no prompts"),
+        ("", "the file has no prompts"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(cli: Cli, line: str, message: str) -> None:

@@ -27,7 +27,7 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
     made = cli("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
-    assert re.fullmatch(r"key_\w{32} is made; keep the key above, it is not shown again\n", made.stderr)
+    assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again\n", made.stderr)
     wait_until(lambda: needs_key(url), 20)
 
     refused = cli("submit", "x", "--url", url)

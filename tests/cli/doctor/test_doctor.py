@@ -374,7 +374,7 @@ def test_a_broken_check_keeps_no_other_from_being_made() -> None:
 
     first, second = guarded("x", broken)
     assert first.what == "found"
-    assert (second.grade, second.what) == (Grade.WARN, "could not be looked at: ValueError: of")
+    assert (second.grade, second.what) == (Grade.WARN, "the check failed: ValueError: of")
 
 
 # What this machine cannot be brought to: the same code with other numbers.

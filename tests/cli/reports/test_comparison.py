@@ -247,12 +247,12 @@ def test_an_unknown_model_is_one_line(cli: Cli, gateway: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give prompts, or a file of them with --prompts"),
-        (("x", "--prompts", "p.txt"), "give prompts, or a file of them with --prompts"),
+        ((), "give either prompts or --prompts FILE"),
+        (("x", "--prompts", "p.txt"), "give either prompts or --prompts FILE"),
         (("",), "prompt 1: prompt: string should have at least 1 character"),
         (("x", "--max-tokens", "0"), "--max-tokens: input should be greater than or equal to 1"),
         (("--prompts", "none.txt"), "cannot read none.txt: No such file or directory"),
-        (("--prompts", "empty.txt"), "empty.txt holds no prompts"),
+        (("--prompts", "empty.txt"), "empty.txt has no prompts"),
         (("--prompts", "bad.jsonl"), "bad.jsonl, line 2: not valid JSON: Expecting value (column 1)"),
         (("x", "-o", "."), "-o: . is a folder"),
         (("x", "--html", "no/where.html"), "--html: the folder no does not exist"),
