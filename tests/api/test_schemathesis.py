@@ -50,7 +50,7 @@ EXPLAINED = (
     ("POST .*", r"response_format\.json_schema", "goes with the type json_schema"),
     # Nor the time, the context of the models that are served, and what leads to a public address.
     ("POST .*", "deadline", "must be in the future"),
-    ("POST .*", "max_tokens|max_length", "is over the context"),
+    ("POST .*", "max_tokens|max_length", "exceeds the model.s context"),
     ("POST .*", r"webhook\.url", "must look like|no such port|does not lead to public|is no name of a host"),
 )
 

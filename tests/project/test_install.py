@@ -305,7 +305,7 @@ def test_without_a_network_the_reason_and_the_log_are_named(project: Path) -> No
     assert "error: pip failed after " in ended.stderr
     assert "WARNING: Retrying" in ended.stderr
     assert "ERROR: No matching distribution found for tiny-thing==1.0" in ended.stderr
-    assert f"the whole log: {project / '.venv' / 'install.log'}" in ended.stderr
+    assert f"full log: {project / '.venv' / 'install.log'}" in ended.stderr
     assert not (project / ".venv" / "install-times").exists()
 
 

@@ -86,7 +86,7 @@ def test_a_bare_machine_is_well_and_a_person_can_read_it(cli: Cli) -> None:
     ended = cli("doctor")
     assert ended.returncode == 0, ended.stdout
     assert not [line for line in ended.stdout.splitlines() if not line.startswith("ok ")], ended.stdout
-    assert "`medusaq up` brings its own" in ended.stdout
+    assert "`medusaq up` starts its own" in ended.stdout
 
 
 @pytest.mark.stack
@@ -113,7 +113,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli) -> None:
     running.wait()
     cli.gone()
     assert (cli.folder / ".medusaq" / "stack.json").exists()
-    assert "none runs here" in only(examined(cli), "redis", Grade.OK).what
+    assert "is not running" in only(examined(cli), "redis", Grade.OK).what
 
 
 def test_settings_that_are_refused_and_names_that_mean_nothing(cli: Cli) -> None:

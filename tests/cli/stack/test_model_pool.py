@@ -125,7 +125,7 @@ def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, st
     wait_until(lambda: child_name("a") in supervisor.pids())
     ready(store, supervisor, "a")
     store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
-    pool.saying("a is parked when its running jobs have ended")
+    pool.saying("a is unloaded for another model once its running jobs have ended")
     pool.saying("loading b")
     assert child_name("a") not in supervisor.pids()
 
