@@ -1,6 +1,6 @@
-"""`/metrics`: all there is to see of the system, for Prometheus, whichever gateway it asks.
+"""`/metrics`: Prometheus metrics of the whole system, from any gateway.
 
-The queues as Redis has them, the figures that every live worker left there, and those of this gateway itself.
+Includes the queues in Redis, the metrics that the live workers store there, and this gateway's own.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tasks.store.queue_stats import QueueStats, Waiting, queue_stats
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["system"])
 
-FREE_BYTES_S = 1.0  # a file store that does not say its free space so soon must not keep the rest back
-NOBODY_WAITS = Waiting(0, 0.0)
+FREE_BYTES_S = 1.0  # timeout for the free space of the file store: a slow one must not delay the rest
+NONE_WAITING = Waiting(0, 0.0)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
-    """Queues, workers and this gateway, in the text format of Prometheus; without Redis the last of them."""
-    families = [*await run_in_threadpool(_of_redis, gateway), *await _of_files(gateway)]
+    """Metrics of queues, workers and this gateway in Prometheus' format; without Redis only the last."""
+    families = [*await run_in_threadpool(_redis_families, gateway), *await _file_store_families(gateway)]
     registry = CollectorRegistry()
-    registry.register(_Page([*families, *ProcessMetrics.own("gateway", "").families]))
+    registry.register(_Families([*families, *ProcessMetrics.own("gateway", "").families]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Page(Collector):
-    """Families as they come, those of one name put together."""
+class _Families(Collector):
+    """Metric families, of which those with the same name are merged."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families: dict[str, Metric] = {}
@@ -56,12 +56,12 @@ class _Page(Collector):
         yield from self._families.values()
 
 
-def _of_redis(gateway: Gateway) -> Iterator[Metric]:
-    """All that is in Redis; nothing but the word that it is away when it is."""
+def _redis_families(gateway: Gateway) -> Iterator[Metric]:
+    """The metrics from Redis; only medusaq_redis_up if it is unavailable."""
     store = gateway.store
     try:
         now, view = queue_stats(store.db), gateway.view()
-        found = [
+        families = [
             *_queues(now),
             *_models(now, view),
             *_workers(MetricsStore(store.db).read()),
@@ -69,9 +69,9 @@ def _of_redis(gateway: Gateway) -> Iterator[Metric]:
         ]
     except StoreUnavailable as error:
         log.warning("metrics without the queues and the workers: %s", error)
-        found = None
-    yield _gauge("medusaq_redis_up", "Whether Redis answers this gateway", float(found is not None))
-    yield from found or ()
+        families = None
+    yield _gauge("medusaq_redis_up", "Whether Redis answers this gateway", float(families is not None))
+    yield from families or ()
 
 
 def _queues(now: QueueStats) -> Iterator[Metric]:
@@ -94,7 +94,7 @@ def _queues(now: QueueStats) -> Iterator[Metric]:
 
 
 def _models(now: QueueStats, view: View) -> Iterator[Metric]:
-    """Of each that is served or announced, and each that jobs wait for: no name that only a request gave."""
+    """Metrics by model: served, announced and queued ones, not arbitrary names from requests."""
     waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
     jobs = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
     oldest = "How long the oldest of them has waited"
@@ -102,7 +102,7 @@ def _models(now: QueueStats, view: View) -> Iterator[Metric]:
     models = sorted({*view.served, *now.models})
     for model in models:
         for priority in now.waiting:
-            queue = now.models.get(model, {}).get(priority, NOBODY_WAITS)
+            queue = now.models.get(model, {}).get(priority, NONE_WAITING)
             jobs.add_metric((model, priority), queue.jobs)
             ages.add_metric((model, priority), queue.oldest_s)
     alive = {model: len(view.able(model)) for model in models}
@@ -111,7 +111,7 @@ def _models(now: QueueStats, view: View) -> Iterator[Metric]:
 
 
 def _workers(workers: list[ProcessMetrics]) -> Iterator[Metric]:
-    """Their families, and how many workers there are."""
+    """The metrics of the workers, and their number."""
     alive = dict.fromkeys(("worker", "io"), 0)
     for each in workers:
         alive[each.service] = alive.get(each.service, 0) + 1
@@ -122,8 +122,8 @@ def _workers(workers: list[ProcessMetrics]) -> Iterator[Metric]:
 def _memory(store: JobStore) -> Iterator[Metric]:
     try:
         memory = store.db.redis.info("memory")
-    except redis.ResponseError as error:  # a hosted server may refuse
-        log.debug("no figures of Redis's memory: %s", error)
+    except redis.ResponseError as error:  # some hosted servers forbid INFO
+        log.debug("no metrics of Redis's memory: %s", error)
         return
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis: {error}") from error
@@ -132,7 +132,7 @@ def _memory(store: JobStore) -> Iterator[Metric]:
     yield _gauge("medusaq_redis_memory_max_bytes", limit, memory.get("maxmemory", 0))
 
 
-async def _of_files(gateway: Gateway) -> list[Metric]:
+async def _file_store_families(gateway: Gateway) -> list[Metric]:
     free = None
     with move_on_after(FREE_BYTES_S):
         try:

@@ -1,4 +1,4 @@
-"""Jobs that did not succeed, as answers to whoever waited for them."""
+"""Converts the outcome of an unsuccessful job into an API error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tasks.schema.openai_responses import MODEL_NOT_FOUND, error_response
 
 
 def failure(job: Job) -> ApiError | None:
-    """Why an ended job has no whole answer; None for one that has."""
+    """The error of a job that has ended; None if it succeeded."""
     if job.status is Status.SUCCEEDED:
         return None
     if job.error is not None:
@@ -20,4 +20,4 @@ def failure(job: Job) -> ApiError | None:
         return BadRequest(response.error["message"], code=code, param=response.error["param"])
     if job.status is Status.EXPIRED:
         return NotInTime(f"{job.id} did not end before its deadline")
-    return JobCancelled(f"{job.id} was {job.status} before it ended")
+    return JobCancelled(f"{job.id} was {job.status} before it finished")

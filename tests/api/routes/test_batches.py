@@ -320,7 +320,7 @@ def test_a_bad_field_is_named(
 
 def test_an_output_file_is_no_input(client: openai.OpenAI) -> None:
     done = end(client, create(client, [chat(0)]))
-    with pytest.raises(openai.BadRequestError, match="its purpose is 'batch_output'"):
+    with pytest.raises(openai.BadRequestError, match="the file's purpose is 'batch_output'"):
         client.batches.create(
             input_file_id=done.output_file_id or "", endpoint="/v1/chat/completions", completion_window="24h"
         )

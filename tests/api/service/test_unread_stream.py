@@ -29,15 +29,15 @@ def test_a_listener_that_does_not_read(settings: Settings, store: JobStore) -> N
 
 async def _listen_late(settings: Settings, store: JobStore) -> None:
     gateway = Gateway(settings, make_store(settings.files))
-    gateway.waiter.start()
+    gateway.job_events.start()
     claim = claimed(store, queued(store, streaming=True))
     stream = follow(gateway, store.get(claim.job_id), OpenKey())
     assert isinstance(await anext(stream), Job)
-    [inbox] = gateway.waiter._inboxes[claim.job_id]
+    [inbox] = gateway.job_events._inboxes[claim.job_id]
     await _until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}tokens")[0][1] == 1)
 
     at = most = 0
-    with gateway.waiter.inbox(claim.job_id) as read:
+    with gateway.job_events.inbox(claim.job_id) as read:
         for word in WORDS:
             message = f'{{"id":"{claim.job_id}","at":{at},"text":"{word}"}}'
             assert store.append_text([TextChunk(claim.job_id, claim.fencing_token, at, word, message)]) == [
@@ -53,7 +53,7 @@ async def _listen_late(settings: Settings, store: JobStore) -> None:
     result = {"text": "".join(WORDS), "usage": {"total_tokens": len(WORDS)}}
     assert store.finish(claim.job_id, claim.fencing_token, Status.SUCCEEDED, result=result)
     assert await _rest(stream) == "".join(WORDS)
-    await gateway.waiter.stop()
+    await gateway.job_events.stop()
     gateway.close()
 
 

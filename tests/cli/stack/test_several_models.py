@@ -152,7 +152,7 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
     long = sent(url, "a", "long delay=4")
     wait_until(lambda: httpx.get(f"{url}/v1/jobs/{long}").json()["status"] == "running", 20)
     other = sent(url, "b", "other")
-    running.wait_for("a is parked when its running jobs have ended")
+    running.wait_for("a is unloaded for another model once its running jobs have ended")
     record = ended(url, long)
     assert (record["status"], record["attempts"]) == ("succeeded", 1)
     assert ended(url, other)["model"] == "b"
