@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from api.http import error_responses
-from api.middleware.auth import Access
+from api.middleware.auth import Authentication
 from api.middleware.body_limit import BodyLimit
-from api.middleware.metrics import HttpFigures
+from api.middleware.metrics import HttpMetrics
 from api.middleware.security_headers import SecurityHeaders, add_docs
-from api.middleware.tracing import HttpTraces
+from api.middleware.tracing import HttpTracing
 from api.openapi import document
 from api.routes import batches, comparison, files, job_events, jobs, metrics, openai, system, webhooks
 from api.service.dependencies import Gateway
@@ -28,9 +28,10 @@ VERSION = "1"
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The gateway for these settings; raises SettingsError when they would open it to everyone.
+    """Build the gateway application.
 
-    Or when the file store they name needs a package that is not installed.
+    Raises SettingsError if the settings would expose an unprotected gateway to other machines, or if their
+    file store needs a package that is not installed.
     """
     chosen = settings or get_settings()
     check_bind(chosen)
@@ -41,13 +42,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         gateway = Gateway(chosen, objects, tracing)
         app.state.gateway = gateway
-        gateway.waiter.start()
+        gateway.job_events.start()
         gateway.open_requests.start()
         tell_ready()
         yield
         await gateway.abandon()
         await gateway.open_requests.stop()
-        await gateway.waiter.stop()
+        await gateway.job_events.stop()
         gateway.close()
         tracing.close()
 
@@ -57,7 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect names the Host that the client sent
+        redirect_slashes=False,  # a redirect would repeat the client's Host header, which is not trusted
     )
     app.include_router(jobs.router)
     app.include_router(batches.router)
@@ -70,12 +71,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(metrics.router)
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes, other=uploads)
-    app.add_middleware(Access, settings=chosen)
+    app.add_middleware(Authentication, settings=chosen)
     app.add_middleware(SecurityHeaders)
     add_docs(app)
-    app.add_middleware(HttpFigures)
+    app.add_middleware(HttpMetrics)
     if tracing.on:
-        app.add_middleware(HttpTraces, tracing=tracing)
+        app.add_middleware(HttpTracing, tracing=tracing)
     error_responses.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with what holds everywhere and the bodies that routes read themselves."""
+"""The OpenAPI document: FastAPI's own, plus common responses and the bodies that routes parse themselves."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ BODIES: list[tuple[type[BaseModel], JsonSchemaMode]] = [
     (BatchRequest, "validation"),
     (ErrorBody, "serialization"),
 ]
-# What stands before any endpoint: keys, other sites, the size of a body, rates, Redis, our own faults.
-EVERYWHERE = {
-    "401": "No API key, or none of this gateway's",
-    "403": "Without keys: sent by a page of another site",
-    "404": "There is no such thing, or it is another key's",
+# Responses that any endpoint can give.
+COMMON_RESPONSES = {
+    "401": "The API key is missing or invalid",
+    "403": "The gateway has no API keys, and the request came from a page of another site",
+    "404": "The object does not exist, or belongs to another API key",
     "413": "The body is over the limit",
-    "429": "The key, or the queue, has reached a limit: see Retry-After",
+    "429": "A limit of the API key or of the queue is reached: see Retry-After",
     "500": "An internal error",
-    "503": "Redis, or a worker that is waited for, is away: see Retry-After",
+    "503": "Redis is unavailable, or no worker is alive: see Retry-After",
 }
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Made once."""
+    """Return the OpenAPI document, which is generated once and cached."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         _, extra = models_json_schema(BODIES, ref_template=REF)
-        components = made.setdefault("components", {})
+        components = schema.setdefault("components", {})
         components.setdefault("schemas", {}).update(extra["$defs"])
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{"key": []}]
-        for path, operations in made["paths"].items():
+        schema["security"] = [{"key": []}]
+        for path, operations in schema["paths"].items():
             for operation in operations.values():
                 _complete(path, operation)
-        app.openapi_schema = made
+        app.openapi_schema = schema
     return app.openapi_schema
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     error = {"application/json": {"schema": {"$ref": REF.format(model="ErrorBody")}}}
-    if "422" in responses:  # FastAPI's own shape, which ours replaces
-        responses["422"] = {"description": "A parameter is wrong", "content": error}
+    if "422" in responses:  # FastAPI's error schema, which this gateway does not use
+        responses["422"] = {"description": "A parameter is invalid", "content": error}
     if path in PUBLIC or path == METRICS:
         operation["security"] = [] if path in PUBLIC else [{}, {"key": []}]
         return
-    for status, description in EVERYWHERE.items():
+    for status, description in COMMON_RESPONSES.items():
         responses.setdefault(status, {"description": description, "content": error})

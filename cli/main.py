@@ -1,4 +1,4 @@
-"""`medusaq`: the commands, and every error as one line on stderr and an exit code."""
+"""`medusaq`: registers the commands, and reports every error as one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ app.command("redis", hidden=True)(redis)
 @app.callback(invoke_without_command=True)
 def overview(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     """Batch processing of language-model prompts.
 
@@ -87,7 +87,7 @@ def overview(
 
 
 def main() -> None:
-    """The entry point: never a traceback for what a user can cause."""
+    """The entry point. Errors that a user can cause are shown without a traceback."""
     try:
         code = app(prog_name="medusaq", standalone_mode=False)
     except typer.TyperException as error:
@@ -100,7 +100,7 @@ def main() -> None:
         _fail(f"error: {error}", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", Interrupted("").exit_code)
-    except BrokenPipeError:  # the reader of our output has left, as in `medusaq jobs | head`
+    except BrokenPipeError:  # the reader closed the pipe, as in `medusaq jobs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that is not ours

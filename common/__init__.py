@@ -1,1 +1,1 @@
-"""Helpers that every other folder may use. They import nothing of ours."""
+"""Helpers that every other package may use. They import no other package of this project."""

@@ -1,10 +1,11 @@
-"""Files that appear whole or not at all: written beside their place under another name, then moved into it.
+"""Atomic file writes: the content goes to a temporary file beside the target, which then replaces it.
 
-A part file is removed when the writing fails. What a killed process left is removed by the next write of the
-same target: a living writer holds a lock on its part. PyPI's atomicwrites does without, and is archived.
+The temporary file is removed if the write fails. One that a killed process left behind is removed by the next
+write of the same target: a live writer holds a lock on it. PyPI's atomicwrites has no such cleanup, and is
+archived.
 
-durable: the content reaches the disk before the name does, and the name before the block ends, so that a loss
-of power leaves the old file or the new one. Without it, it may leave an empty one.
+durable: fsync the file before the rename, and the folder after it, so that a power loss leaves the old or the
+new content. Otherwise it may leave an empty file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-TOKEN_BYTES = 4  # of the name of a part: TARGET.0123abcd.part
+TOKEN_BYTES = 4  # in the name of a temporary file: TARGET.0123abcd.part
 ANY_TOKEN = "[0-9a-f]" * (2 * TOKEN_BYTES)
 
 
@@ -31,7 +32,7 @@ def atomic_write(target: Path, content: bytes | str, *, durable: bool) -> None:
 
 @contextmanager
 def atomic_file(target: Path, *, durable: bool) -> Iterator[BinaryIO]:
-    """A stream, whose content replaces the target at the end of the block. Raises OSError."""
+    """Open a stream whose content replaces the target at the end of the block. Raises OSError."""
     with _part_of(target) as (part, stream):
         yield stream
         stream.flush()
@@ -42,7 +43,7 @@ def atomic_file(target: Path, *, durable: bool) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_path(target: Path, *, durable: bool) -> Iterator[Path]:
-    """For writers that open files by name: an empty file, which replaces the target at the end of the block.
+    """Create an empty file that replaces the target at the end of the block, for writers that need a path.
 
     Raises OSError.
     """
@@ -54,24 +55,24 @@ def atomic_path(target: Path, *, durable: bool) -> Iterator[Path]:
 
 
 def check_writable(target: Path) -> None:
-    """Raises OSError where a write of the target could not even begin."""
+    """Raise OSError if the target's folder does not allow a write."""
     with _part_of(target):
         pass
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Bring what was written to an open file to the disk."""
+    """Flush an open file to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_path(path: Path) -> None:
-    """Bring a file to the disk; of a folder, its renames, removals and new entries."""
+    """Flush a file to disk, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no fsync of folders
+        if error.errno != errno.EINVAL:  # this file system does not support fsync of folders
             raise
     finally:
         os.close(handle)
@@ -85,16 +86,16 @@ def _move(part: Path, target: Path, durable: bool) -> None:
 
 @contextmanager
 def _part_of(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A locked file beside the target, which is gone in the end unless it was moved."""
+    """A locked temporary file beside the target, removed at the end unless it was renamed."""
     for leftover in target.parent.glob(f"{glob.escape(target.name)}.{ANY_TOKEN}.part"):
-        with suppress(OSError), leftover.open("rb") as stream:  # held by its writer, or removed by another
+        with suppress(OSError), leftover.open("rb") as stream:  # locked by a live writer, or already removed
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             leftover.unlink()
     while True:
         part = target.with_name(f"{target.name}.{secrets.token_hex(TOKEN_BYTES)}.part")
         with part.open("xb") as stream:
             try:
-                with suppress(OSError):  # a file system without locks, where leftovers stay
+                with suppress(OSError):  # no locks on this file system: leftovers are not cleaned up
                     fcntl.flock(stream, fcntl.LOCK_EX)
                 if os.fstat(stream.fileno()).st_nlink:
                     yield part, stream

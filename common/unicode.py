@@ -1,4 +1,4 @@
-"""What JSON can spell and UTF-8 cannot carry."""
+"""Lone surrogates, which JSON can contain and UTF-8 cannot encode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 def is_unicode(value: object) -> bool:
-    """Whether UTF-8 can carry a value read from JSON, which can spell halves of surrogate pairs."""
+    """Whether a value read from JSON can be encoded as UTF-8, that is, has no lone surrogates."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -11,28 +11,28 @@ from compiling.result.compilation import Compiled, Options
 from compiling.run import compile_model
 from compiling.source.hub import looks_like_a_name
 from engine.host.measurement_cache import cache_folder
-from engine.weights.saved_format import Choice, keep_choice
+from engine.weights.saved_format import SavedFormat, save_format
 
 
 def own_folder(source: str) -> Path:
-    """Where files and measurements are kept for a model when no folder was named."""
+    """The default folder of a model's files and measurements."""
     path = Path(source)
     of_hub = looks_like_a_name(source) and not path.exists()
     return cache_folder() / f"compiled-{digest(source if of_hub else str(path.resolve()))}"
 
 
 def choose(options: Options, progress: Progress) -> Compiled:
-    """Measure, and keep what is recommended as this machine's choice for the model.
+    """Measure, and save the recommended format as the model's format on this machine.
 
-    In its own folder only the recommended file stays. Raises CompileError or EngineError.
+    In the default folder only the recommended file stays. Raises CompileError or EngineError.
     """
     if options.folder == own_folder(options.source):
         options = replace(options, keep=False)
     compiled = compile_model(options, progress)
     best = compiled.recommended
     file = None if best is compiled.rows[0] else str(Path(best.path).resolve())
-    keep_choice(
+    save_format(
         compiled.source.path,
-        Choice(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
+        SavedFormat(best.type, file, options.load.value, options.max_kl, compiled.recommendation.reason),
     )
     return compiled

@@ -28,7 +28,7 @@ from engine.llama.model import build
 from engine.weights.importance_matrix import check_text
 from engine.weights.quantise import Importance, quantised_size, requantise
 
-WORK = "work"  # folder of what is needed meanwhile
+WORK = "work"  # folder of intermediate files
 AS_SHIPPED = "source"
 REFERENCE = "exact values"  # in the record, beside the types
 
@@ -111,7 +111,7 @@ class _Run:
             left_out=self._left_out,
         )
 
-    # What there is, and what is missing
+    # What is done, and what is missing
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class _Run:
     # Before the work
 
     def _clear(self) -> None:
-        """What work broken off has left half-written; raises CompileError for files that others made."""
+        """Remove partial files of an interrupted run. Raises CompileError for files that others made."""
         self._work.mkdir(exist_ok=True)
         for left in (
             *self._work.glob("*.part"),
@@ -257,7 +257,7 @@ class _Run:
         self._rounds.put(type, number, self._ask("speed", self._path(type)))
 
     def _keep(self, recommended: str) -> None:
-        """All, or the recommended one alone, which is made again where it went."""
+        """Unless all files are kept, delete all but the recommended one, which is rewritten if missing."""
         if self._options.keep:
             return
         for type in self._types:

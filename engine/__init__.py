@@ -2,15 +2,13 @@
 
 import os
 
-# Before llama.cpp loads its OpenMP: a thread that waits for the other spins this often, then sleeps. By
-# default it spins on for milliseconds, and when another process takes a core, it burns the time that process
-# would need: two engines on the same cores become several times slower, and the whole system on two cores a
-# little. The price is paid by a lone request to a small model, whose calls end too soon for a sleep to be
-# cheap; see docs/explanation/speculation.md. Who has set it already knows better.
+# Must be set before llama.cpp loads OpenMP: a waiting thread spins this often, then sleeps. By default it
+# spins for milliseconds, which takes time from other processes on the same cores: two engines become several
+# times slower. The price is paid by a lone request to a small model, whose calls are too short for a sleep;
+# see docs/explanation/speculation.md. A value from the environment is kept.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-# Before ONNX Runtime or the hub's client loads, here and in child processes: the first uploads figures to its
-# vendor, the second adds them to its requests.
+# Must be set before ONNX Runtime or huggingface_hub loads, here and in child processes: both send usage data.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")

@@ -1,4 +1,4 @@
-"""The engine on a thread of its own: submit from anywhere, get a future, and the text as it comes."""
+"""Runs the engine on a thread of its own: submit() returns a future, text is streamed to callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.base.errors import EngineClosed, EngineError
 from engine.base.request import Completion, FinishReason, OnText, Request
 from engine.core.engine import Engine, ModelInfo
 from engine.core.metrics import EngineMetrics, Metrics
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.core.text_listener import Listener
 from engine.text import chat_templates
 from engine.tuning import Tuning
@@ -28,14 +28,14 @@ class _Cancelled:
     request_id: str
 
 
-_Message = Sequence | _Cancelled | None  # None: something else has changed
+_Message = SequenceState | _Cancelled | None  # None: check what has changed
 
 
 @dataclass(slots=True)
 class _Entry:
     """A request inside the engine."""
 
-    sequence: Sequence
+    sequence: SequenceState
     future: Future[Completion]
     listeners: list[Listener] = field(default_factory=list)
 
@@ -44,19 +44,19 @@ class EngineService:
     """Runs Engine.step() for as long as there is work."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Load the model, start the thread. How it runs fastest here is measured after that, if need be.
+        """Load the model and start the thread. Its speed on this machine is measured later, if not known.
 
-        Raises ModelLoadError, or HeadsLoadError for heads that were asked for.
+        Raises ModelLoadError, or HeadsLoadError for heads named in the config.
         """
         if config.chat_template:
-            chat_templates.read(config.chat_template)  # refused before the model is loaded, which takes long
+            chat_templates.read(config.chat_template)  # fails before the model is loaded, which takes long
         model, settled = open_at_once(config)
         self._engine = Engine(config, model)
         self._window_s = config.batch_window_ms / 1e3
         self._metrics = Metrics(config.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
-        self._heard: dict[str, _Entry] = {}  # those with listeners
+        self._streaming: dict[str, _Entry] = {}  # entries with listeners
         self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
         self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
@@ -71,9 +71,9 @@ class EngineService:
     def submit(self, request: Request, on_text: OnText | None = None) -> Future[Completion]:
         """Queue a request. Every outcome, refusals included, comes through the future.
 
-        on_text: called on the engine's thread, which it must not block, with every piece of text that
-        no stop string can take back; all of them come before the future's result, of which they are
-        the text. One that raises is dropped.
+        on_text: called on the engine's thread, which it must not block, with each piece of text once no stop
+        string can remove it. The last call comes before the future's result; joined, the pieces are its text.
+        A callback that raises is not called again.
         """
         future: Future[Completion] = Future()
         try:
@@ -96,7 +96,7 @@ class EngineService:
             cancelled = self._preparing[request_id] = threading.Event()
         return cancelled
 
-    def _prepare(self, request: Request, cancelled: threading.Event) -> Sequence:
+    def _prepare(self, request: Request, cancelled: threading.Event) -> SequenceState:
         def stopped() -> FinishReason | None:
             if self._closed:
                 raise EngineClosed("the engine is shut down")
@@ -107,7 +107,7 @@ class EngineService:
 
         return self._engine.prepare(request, time.monotonic(), stopped)
 
-    def _enter(self, sequence: Sequence, future: Future[Completion], on_text: OnText | None) -> None:
+    def _enter(self, sequence: SequenceState, future: Future[Completion], on_text: OnText | None) -> None:
         request_id = sequence.request.id
         with self._lock:
             cancelled = self._preparing.pop(request_id).is_set()
@@ -125,7 +125,7 @@ class EngineService:
             self._inbox.put(_Cancelled(request_id))
 
     def listen(self, request_id: str, on_text: OnText) -> bool:
-        """Call on_text as submit() would have, from the first character on; False when it is not here."""
+        """Stream a submitted request to on_text, from its first character on; False for an unknown id."""
         with self._lock:
             entry = self._entries.get(request_id)
             if entry:
@@ -134,10 +134,10 @@ class EngineService:
 
     def _listen(self, entry: _Entry, on_text: OnText) -> None:
         entry.listeners.append(Listener(entry.sequence, on_text))
-        self._heard[entry.sequence.request.id] = entry
+        self._streaming[entry.sequence.request.id] = entry
 
     def cancel(self, request_id: str) -> bool:
-        """Ask for an end within two steps; the future then holds the partial completion."""
+        """End a request within two steps, with a partial completion. False for an unknown id."""
         with self._lock:
             preparing = self._preparing.get(request_id)
             if preparing:
@@ -169,36 +169,36 @@ class EngineService:
         reason = "the engine was shut down"
         try:
             while not self._closed:
-                self._turn()
+                self._run_step()
         except Exception:
-            log.exception("the engine stopped on an error of its own")
+            log.exception("the engine stopped on an internal error")
             reason = "the engine stopped on an internal error"
         with self._lock:
             self._closed = True
         for request_id in tuple(self._entries):
             self._resolve(request_id, EngineClosed(reason))
 
-    def _turn(self) -> None:
+    def _run_step(self) -> None:
         if self._engine.idle:
-            self._wait_for_company()
+            self._wait_for_batch()
         self._take_all()
         if self._engine.idle:
             return
         began = time.perf_counter()
         report = self._engine.step()
         self._metrics.observe(report, time.perf_counter() - began)
-        if self._heard:
-            self._tell()
+        if self._streaming:
+            self._deliver_text()
         for ended in report.ended:
             self._resolve(ended.request_id, ended.outcome)
 
-    def _tell(self) -> None:
+    def _deliver_text(self) -> None:
         with self._lock:
-            listeners = [listener for entry in self._heard.values() for listener in entry.listeners]
+            listeners = [listener for entry in self._streaming.values() for listener in entry.listeners]
         for listener in listeners:
-            listener.tell()
+            listener.deliver()
 
-    def _wait_for_company(self) -> None:
+    def _wait_for_batch(self) -> None:
         """Block until something arrives, then for the batch window or until the slots are full."""
         with self._tuning.idle():
             first = self._first()
@@ -225,7 +225,7 @@ class EngineService:
                 return
 
     def _take(self, message: _Message) -> None:
-        if isinstance(message, Sequence):
+        if isinstance(message, SequenceState):
             self._engine.add(message)
         elif isinstance(message, _Cancelled):
             self._engine.cancel(message.request_id)
@@ -233,15 +233,15 @@ class EngineService:
     def _resolve(self, request_id: str, outcome: Completion | EngineError) -> None:
         with self._lock:
             entry = self._entries.pop(request_id)
-            self._heard.pop(request_id, None)
+            self._streaming.pop(request_id, None)
         if isinstance(outcome, EngineError):
             entry.future.set_exception(outcome)
             return
         for listener in entry.listeners:
-            listener.tell(final=True)
+            listener.deliver(final=True)
         entry.future.set_result(outcome)
 
 
 def load(config: EngineConfig) -> EngineService:
-    """A running engine for these settings. Raises ModelLoadError or HeadsLoadError."""
+    """Start an engine with these settings. Raises ModelLoadError or HeadsLoadError."""
     return EngineService(config)

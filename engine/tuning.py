@@ -41,7 +41,7 @@ class Tuning:
 
     def __init__(self, engine: Engine, config: EngineConfig, settled: bool, wake: Callable[[], None]) -> None:
         """settled: the format of the weights stays. wake: called when there is something to adopt, from
-        another thread. Raises HeadsLoadError for heads that were asked for.
+        another thread. Raises HeadsLoadError for heads named in the config.
         """
         self._engine, self._config, self._settled, self._wake = engine, config, settled, wake
         self._idle_time = IdleTime()
@@ -50,8 +50,8 @@ class Tuning:
         self.under_way = not settled
         if config.speculation and engine.model.can_share_prefixes:
             self._drafting = Drafting(engine.model, config)
-            profile = self._drafting.known(engine.model)
-            self._drafting.begin(engine, profile)
+            profile = self._drafting.cached(engine.model)
+            self._drafting.start(engine, profile)
             self.under_way |= profile is None
         self._thread = threading.Thread(target=self._run, args=(engine.model,), name="tuning", daemon=True)
         if self.under_way:
@@ -80,7 +80,7 @@ class Tuning:
                 log.warning("weights stay as they are: %s", error.message)
                 return  # T(n) is that of the others
         if self._drafting and found.profile:
-            self._drafting.begin(self._engine, found.profile)
+            self._drafting.start(self._engine, found.profile)
 
     def close(self) -> None:
         """Stop measuring after the call under way."""

@@ -22,10 +22,10 @@ from tasks.base.telemetry.metrics import REGISTRY
 from tasks.batches.leader import BatchDriver
 from tasks.broker.publisher import Publisher
 from tasks.files.factory import make_store
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
 from tasks.store.jobs import JobStore
-from tasks.store.metrics_store import FigureReporter
+from tasks.store.metrics_store import MetricsReporter
 from tasks.webhooks.sender import WebhookSender
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ for _outcome in OUTCOMES:  # they are there before the first
 _store = JobStore(settings)
 _publisher = Publisher(app)
 try:
-    _files = FileKeeper(make_store(settings.files), FileRecords(_store.db))
+    _files = FileManager(make_store(settings.files), FileRecords(_store.db))
 except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
 _batches: BatchDriver | None = None
 _webhooks: WebhookSender | None = None
-_reporter: FigureReporter | None = None
+_reporter: MetricsReporter | None = None
 
 
 @signals.worker_ready.connect
@@ -63,7 +63,7 @@ def _start(**_: object) -> None:
     _batches.start()
     _webhooks = WebhookSender(settings, _store.db)
     _webhooks.start()
-    _reporter = FigureReporter(settings, _store.db, "io", f"{socket.gethostname()}:{os.getpid()}")
+    _reporter = MetricsReporter(settings, _store.db, "io", f"{socket.gethostname()}:{os.getpid()}")
     _reporter.start()
     for periodic in _periodic:
         periodic.start()

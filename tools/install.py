@@ -1,7 +1,7 @@
-"""Runs pip in .venv and shows how far it is: `install.py serving` or `install.py all`, from the Makefile.
+"""Runs pip in .venv with a progress display: `install.py serving` or `install.py all`, from the Makefile.
 
-serving is what the system needs to run; all adds what training, compiling, charts and the tests need.
-The versions are those of requirements.lock. It needs only the standard library: nothing else is there yet.
+serving installs what the system needs to run; all adds training, compiling, charts and the tests. The
+versions are those of requirements.lock. Uses only the standard library, since nothing else is installed yet.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements.lock"
 EXTRAS = ("worker", "medusa", "local")
-CMAKE_ARGS = "-DLLAVA_BUILD=OFF"  # libmtmd reads images, and nothing here imports its binding
+CMAKE_ARGS = "-DLLAVA_BUILD=OFF"  # skips libmtmd (images), which nothing here uses
 LLAMA_CPP = "llama-cpp-python"
 
 POLL_S = 0.25
 PLAIN_EVERY_S = 5.0
-TOLD_LINES = 12
-TOLD_WIDTH = 240
+MAX_ERROR_LINES = 12
+MAX_ERROR_WIDTH = 240
 
 STAMPED = re.compile(r"^\d{4}-\d\d-\d\dT[\d:,]+ ")  # each line of pip's log
 FETCHED = re.compile(
@@ -39,26 +39,26 @@ BUILDS = re.compile(r"^ *Building (?:wheel|editable) for (\S+) \(.*\): (started|
 STEP = re.compile(r"^ *\[(\d+)/(\d+)\] ")  # of ninja
 PERCENT = re.compile(r"^ *\[ *(\d+)%\] ")  # of make
 INSTALLING = re.compile(r"^Installing collected packages: (.*)")
-USEFUL = re.compile(
+ERROR_LINE = re.compile(
     r"^(?:ERROR|FAILED|ninja|CMake Error.*): |^(?:WARNING: Retrying|CMake Error)|\b(?:fatal )?error: "
     r"|No space left|Killed|Permission denied|No module named"
 )
 
 
 def arguments(what: str) -> list[str]:
-    """Of `pip install`."""
+    """The arguments of `pip install`."""
     if what == "serving":
         return ["-c", LOCK, "-e", f".[{','.join(EXTRAS)}]"]
     return ["-r", LOCK, "-e", "."]
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What the user has set comes last: cmake takes the last of two values."""
+    """Add our CMAKE_ARGS before the user's: cmake uses the last value of an option."""
     return {**env, "CMAKE_ARGS": f"{CMAKE_ARGS} {env.get('CMAKE_ARGS', '')}".strip()}
 
 
 def expected(what: str, root: Path = ROOT) -> set[str]:
-    """The locked packages that will be installed; the comments of the lock file tell who needs whom."""
+    """The locked packages that will be installed, from the dependency comments of the lock file."""
     needed_by: dict[str, set[str]] = {}
     for line in (root / LOCK).read_text(encoding="utf-8").splitlines():
         if "==" in line:
@@ -68,11 +68,11 @@ def expected(what: str, root: Path = ROOT) -> set[str]:
     if what != "serving":
         return set(needed_by)
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"]]
+    requirements = [*project["dependencies"]]
     for extra in EXTRAS:
-        asked += project["optional-dependencies"][extra]
+        requirements += project["optional-dependencies"][extra]
     found: set[str] = set()
-    more = {_name(re.split(r"[^\w.-]", each)[0]) for each in asked}
+    more = {_name(re.split(r"[^\w.-]", each)[0]) for each in requirements}
     while more:
         found |= more
         more = {name for name, by in needed_by.items() if by & found} - found
@@ -80,7 +80,7 @@ def expected(what: str, root: Path = ROOT) -> set[str]:
 
 
 def _name(name: str) -> str:
-    """As PEP 503 compares names."""
+    """The normalized name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
@@ -123,7 +123,7 @@ class Progress:
 
     def _fetch(self, name: str, metadata_alone: bool, size: str | None) -> None:
         self._fetching = f": {name}" + (f" ({size})" if size else "")
-        if not metadata_alone and _name(name) in self.expected:  # a builder's own tools are not
+        if not metadata_alone and _name(name) in self.expected:  # build dependencies are not counted
             self._fetched.add(_name(name))
 
     def _build(self, name: str, started: bool) -> None:
@@ -136,7 +136,7 @@ class Progress:
 
 
 class Display:
-    """One line that changes on a terminal, and a line every few seconds elsewhere."""
+    """Shows progress: one updated line on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -168,22 +168,22 @@ class Display:
 def install(
     pip: Sequence[str], env: Mapping[str, str], log: Path, progress: Progress, display: Display
 ) -> int:
-    """The exit code of pip, whose messages are all in the log."""
+    """Run pip, logging all of its messages, and return its exit code."""
     log.unlink(missing_ok=True)  # pip appends
-    with log.open("a", encoding="utf-8") as errors, log.open(encoding="utf-8", errors="replace") as told:
+    with log.open("a", encoding="utf-8") as errors, log.open(encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
             [*pip, "--log", str(log)],
             env=env,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,  # what it says before it has opened its log
+            stderr=errors,  # messages from before pip opens its log
         )
-        half = ""
+        partial = ""
         try:
             while True:
-                ended = process.poll() is not None  # asked before reading, so that nothing is missed
-                *lines, half = (half + told.read()).split("\n")
+                ended = process.poll() is not None  # checked before reading, so that no output is missed
+                *lines, partial = (partial + output.read()).split("\n")
                 for line in lines:
                     progress.read(line)
                 display.update(progress.text())
@@ -197,12 +197,12 @@ def install(
                 process.wait()
 
 
-def useful(log: Path) -> list[str]:
-    """The last lines that say what went wrong, each once; the last lines at all where none does."""
+def error_lines(log: Path) -> list[str]:
+    """The last distinct lines that name an error, or the last lines if none does."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    lines = [STAMPED.sub("", line).strip()[:TOLD_WIDTH] for line in text.splitlines()]
-    found = dict.fromkeys(line for line in lines if USEFUL.search(line))
-    return [*(found or dict.fromkeys(filter(None, lines)))][-TOLD_LINES:]
+    lines = [STAMPED.sub("", line).strip()[:MAX_ERROR_WIDTH] for line in text.splitlines()]
+    found = dict.fromkeys(line for line in lines if ERROR_LINE.search(line))
+    return [*(found or dict.fromkeys(filter(None, lines)))][-MAX_ERROR_LINES:]
 
 
 def duration(seconds: float) -> str:
@@ -228,7 +228,7 @@ def main() -> int:
     took = time.monotonic() - started
     if code:
         print(f"error: pip failed after {duration(took)} while {progress.text()}:", file=sys.stderr)
-        print(*(f"  {line}" for line in useful(log)), f"the whole log: {log}", sep="\n", file=sys.stderr)
+        print(*(f"  {line}" for line in error_lines(log)), f"full log: {log}", sep="\n", file=sys.stderr)
         return code
     rows = [("installing", took - progress.build_s)]
     if progress.build_s:

@@ -1,1 +1,1 @@
-"""Making draft heads for a GGUF from what that GGUF itself writes: prompts, collecting, training."""
+"""Trains draft heads for a GGUF on the GGUF's own outputs: prompts, collection, training."""

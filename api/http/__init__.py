@@ -1,5 +1,5 @@
-"""HTTP itself: connection limits, errors, headers, byte ranges, server-sent events.
+"""The HTTP layer: connection limits, errors, headers, byte ranges, server-sent events.
 
 In: bytes and exceptions.
-Out: answers in one shape, and connections within their bounds.
+Out: error responses of one format, and connections within their limits.
 """

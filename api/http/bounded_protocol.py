@@ -1,6 +1,6 @@
-"""HTTP as uvicorn speaks it through httptools, within the limits of api.http.connection_limits.
+"""uvicorn's httptools protocol with the limits of api.http.connection_limits.
 
-Neither uvicorn nor httptools bounds headers, pipelined requests, or the time that a client takes.
+Neither uvicorn nor httptools limits headers, pipelined requests, or the time that a client takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from api.http.connection_limits import REFUSED, Connections, Limits
+from api.http.connection_limits import REFUSED, ConnectionRegistry, Limits
 from api.http.error_responses import respond
 from api.http.errors import (
     TABLE,
@@ -30,18 +30,18 @@ from api.http.headers import API_HEADERS
 
 log = logging.getLogger("uvicorn.error")
 
-PIECE = 16 * 1024  # bytes parsed between two checks: so much more than a limit may be held
-FRAMING = 8  # bytes of chunk sizes for each byte of a body: chunks of one byte have five
-FIELD_FRAMING = 4  # bytes: ": " and the end of the line
-SHOWN = 200  # bytes of a path in the log
+PARSE_BYTES = 16 * 1024  # parsed between two checks of the limits, which can be exceeded by this much
+MAX_FRAMING_RATIO = 8  # bytes of chunk framing per byte of a body; one-byte chunks need five
+FIELD_OVERHEAD = 4  # bytes: ": " and the end of the line
+LOGGED_PATH_BYTES = 200
 
 
 class _PipelineFull(Exception):
-    """More requests wait than Limits.pipelined."""
+    """The connection has more than Limits.pipelined waiting requests."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection."""
+    """One client connection."""
 
     limits: ClassVar[Limits] = Limits()
 
@@ -53,20 +53,22 @@ class BoundedHttp(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._open = Connections.of(server_state, self.limits)
-        self._running: RequestResponseCycle | None = None  # what is answered; self.cycle is what came last
-        self._error: ApiError | None = None  # of a callback, which can only raise to the parser
-        self._fields = 0  # bytes of the headers that are whole
+        self._registry = ConnectionRegistry.of(server_state, self.limits)
+        self._answered_cycle: RequestResponseCycle | None = (
+            None  # being answered; self.cycle is the last received
+        )
+        self._error: ApiError | None = None  # raised in a parser callback, which httptools wraps
+        self._header_bytes = 0  # bytes of the complete headers
         self._in_body = False  # headers are complete, the message is not
-        self._body = 0  # bytes of the message's body
-        self._overhead = 0  # bytes of the message, or before it, that are no body
+        self._body_bytes = 0  # bytes of the message's body
+        self._framing_bytes = 0  # bytes of the message that are not its body
         now = self.loop.time()
-        self._since = now  # of a head its first byte, else the end of the last answer
-        self._period = (now, 0)  # of a body: when it began, and the bytes that had come
-        self._unread: tuple[float, int] | None = None  # since when answers wait for the client, their bytes
-        self._left = False  # the client closed its side
-        self._deaf = False  # what still comes is thrown away
-        self._refused_at: float | None = None
+        self._since = now  # first byte of the current request head, or end of the last response
+        self._period = (now, 0)  # start of the current transfer period, and body bytes received by then
+        self._write_stall: tuple[float, int] | None = None  # (start, buffered bytes)
+        self._client_closed = False  # the client half-closed the connection
+        self._ignoring_input = False  # further input is discarded
+        self._rejected_at: float | None = None
         self._closed_at: float | None = None
 
     @property
@@ -75,63 +77,65 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if not self._open.add(self, self.client[0] if self.client else None, self.loop):
-            self._refuse(
-                TooManyConnections(f"the gateway has no room for more than {self._open.most} connections")
+        if not self._registry.add(self, self.client[0] if self.client else None, self.loop):
+            self._reject(
+                TooManyConnections(
+                    f"the gateway takes at most {self._registry.max_connections} connections; try again later"
+                )
             )
 
     def eof_received(self) -> None:
-        self._left = True
+        self._client_closed = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._open.closed(self)
-        if self._busy and not self._deaf and (self._left or exc is not None):
+        self._registry.closed(self)
+        if self._busy and not self._ignoring_input and (self._client_closed or exc is not None):
             scope = self.cycle.scope
-            path = scope.get("raw_path", b"")[:SHOWN].decode("ascii", "replace")
+            path = scope.get("raw_path", b"")[:LOGGED_PATH_BYTES].decode("ascii", "replace")
             log.info("the client closed the connection before the end of %s %s", scope["method"], path)
-        if self._running is not None:  # uvicorn tells the last one alone
-            self._running.disconnected = True
-            self._running.message_event.set()
+        if self._answered_cycle is not None:  # uvicorn notifies only the last cycle
+            self._answered_cycle.disconnected = True
+            self._answered_cycle.message_event.set()
         self.pipeline.clear()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
-    # Bytes as they come
+    # Input
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignoring_input:
             return
         self._unset_keepalive_if_required()
-        if not (self._in_body or self._overhead):
+        if not (self._in_body or self._framing_bytes):
             self._since = self.loop.time()
-        for start in range(0, len(data), PIECE):
-            self._feed(data if len(data) <= PIECE else memoryview(data)[start : start + PIECE])
-            if self._deaf or self.transport.is_closing():
+        for start in range(0, len(data), PARSE_BYTES):
+            self._feed(data if len(data) <= PARSE_BYTES else memoryview(data)[start : start + PARSE_BYTES])
+            if self._ignoring_input or self.transport.is_closing():
                 return
 
-    def _feed(self, piece: bytes | memoryview) -> None:
-        self._overhead += len(piece)
+    def _feed(self, data: bytes | memoryview) -> None:
+        self._framing_bytes += len(data)
         try:
-            self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 allows; a body would not be recognised
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 allows; a body could not be parsed
             self._finish()
         except httptools.HttpParserError as failed:
             if isinstance(failed.__context__, _PipelineFull):
                 self._finish()
             else:
-                self._refuse(self._error or MalformedRequest("this is no valid HTTP request"))
+                self._reject(self._error or MalformedRequest("this is not a valid HTTP request"))
         else:
-            self._overhead = max(self._overhead, 0)
-            if self._overhead > self.limits.head_bytes + FRAMING * self._body:
-                self._refuse(self._too_large())
+            self._framing_bytes = max(self._framing_bytes, 0)
+            if self._framing_bytes > self.limits.head_bytes + MAX_FRAMING_RATIO * self._body_bytes:
+                self._reject(self._too_large())
 
-    # What the parser finds in them
+    # Parser callbacks
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._fields = 0
-        if not self._overhead:  # in the piece that ended the last message
-            self._overhead = 1
+        self._header_bytes = 0
+        if not self._framing_bytes:  # it began in the same read that ended the last message
+            self._framing_bytes = 1
             self._since = self.loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -146,10 +150,10 @@ class BoundedHttp(HttpToolsProtocol):
         if self._in_body:  # a trailer
             return
         super().on_header(name, value)
-        self._fields += len(name) + len(value) + FIELD_FRAMING
+        self._header_bytes += len(name) + len(value) + FIELD_OVERHEAD
         if len(self.headers) > self.limits.headers:
-            self._error = HeadersTooLarge(f"there are more than {self.limits.headers} headers")
-        elif len(self.url) + self._fields > self.limits.head_bytes:
+            self._error = HeadersTooLarge(f"the request has more than {self.limits.headers} headers")
+        elif len(self.url) + self._header_bytes > self.limits.head_bytes:
             self._error = self._too_large()
         if self._error is not None:
             raise self._error
@@ -160,57 +164,57 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_body = True
         self._period = (self.loop.time(), 0)
-        self._open.busy(self)
+        self._registry.busy(self)
 
     def on_body(self, body: bytes) -> None:
-        self._body += len(body)
-        self._overhead -= len(body)
+        self._body_bytes += len(body)
+        self._framing_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_body = False
-        self._body = self._overhead = 0
+        self._body_bytes = self._framing_bytes = 0
 
-    # Answers
+    # Responses
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
+        self._answered_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._since = self.loop.time()
         if not self._busy:
-            self._open.idle(self)
+            self._registry.idle(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = (self.loop.time(), self.transport.get_write_buffer_size())
+        self._write_stall = (self.loop.time(), self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None
+        self._write_stall = None
 
-    # Limits that are reached
+    # Limits
 
     def _too_large(self) -> HeadersTooLarge:
-        most = self.limits.head_bytes
-        return HeadersTooLarge(f"the request line and the headers are over the limit of {most} bytes")
+        limit = self.limits.head_bytes
+        return HeadersTooLarge(f"the request line and the headers are over the limit of {limit} bytes")
 
     def _finish(self) -> None:
-        """Answer what is whole, and close."""
-        self._deaf = True
+        """Answer the complete requests, then close."""
+        self._ignoring_input = True
         self.cycle.keep_alive = False
 
-    def _refuse(self, error: ApiError) -> None:
-        """Answer what is coming in with this error, and close; requests before it are still answered."""
+    def _reject(self, error: ApiError) -> None:
+        """Answer the current request with this error, then close; earlier requests are still answered."""
         REFUSED.labels(TABLE[type(error)].code).inc()
         if self._busy and not self._in_body:
             self._finish()
             return
-        self._deaf = True
-        if self._in_body:  # of a request that is known already
+        self._ignoring_input = True
+        if self._in_body:  # the application may already be handling the request
             started = self.cycle.response_started
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -219,23 +223,23 @@ class BoundedHttp(HttpToolsProtocol):
                 return
         response = respond(error)
         content = [STATUS_LINE[response.status_code]]
-        own = [(name.lower().encode(), value.encode()) for name, value in API_HEADERS.items()]
-        for name, value in (*self.server_state.default_headers, *response.raw_headers, *own):
+        api_headers = [(name.lower().encode(), value.encode()) for name, value in API_HEADERS.items()]
+        for name, value in (*self.server_state.default_headers, *response.raw_headers, *api_headers):
             content += [name, b": ", value, b"\r\n"]
         self.transport.write(b"".join([*content, b"connection: close\r\n\r\n", response.body]))
-        if self._open.may_linger(self):
-            self._refused_at = self.loop.time()
+        if self._registry.may_linger(self):
+            self._rejected_at = self.loop.time()
             self.transport.write_eof()
             self.flow.resume_reading()
         else:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(MalformedRequest(msg))
+        self._reject(MalformedRequest(msg))
 
     def evict(self) -> None:
         REFUSED.labels("evicted").inc()
-        self._deaf = True
+        self._ignoring_input = True
         self.transport.abort()
 
     def check(self, now: float) -> None:
@@ -243,23 +247,23 @@ class BoundedHttp(HttpToolsProtocol):
             self._closed_at = self._closed_at or now
             if now - self._closed_at > self.limits.transfer_s:
                 self.transport.abort()
-        elif self._refused_at is not None:
-            if now - self._refused_at > self.limits.linger_s:
+        elif self._rejected_at is not None:
+            if now - self._rejected_at > self.limits.linger_s:
                 self.transport.abort()
-        elif self._unread is not None and self._is_unread(now, *self._unread):
+        elif self._write_stall is not None and self._is_stalled(now, *self._write_stall):
             REFUSED.labels("answer_unread").inc()
-            self._deaf = True
+            self._ignoring_input = True
             self.transport.abort()
         elif self._in_body:
             self._check_body(now)
         elif not self._busy:
             self._check_head(now)
 
-    def _is_unread(self, now: float, since: float, waiting: int) -> bool:
+    def _is_stalled(self, now: float, since: float, waiting: int) -> bool:
         if now - since <= self.limits.transfer_s:
             return False
         left = self.transport.get_write_buffer_size()
-        self._unread = (now, left)
+        self._write_stall = (now, left)
         return waiting - left < self.limits.transfer_bytes
 
     def _check_body(self, now: float) -> None:
@@ -267,18 +271,18 @@ class BoundedHttp(HttpToolsProtocol):
         if not self._busy:
             if now - max(self._since, began) > self.limits.discard_s:
                 self.transport.close()
-        elif self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is we who let it wait
-            self._period = (now, self._body)
+        elif self.flow.read_paused or self.cycle.waiting_for_100_continue:  # this server paused it
+            self._period = (now, self._body_bytes)
         elif now - began > self.limits.transfer_s:
-            if self._body - before < self.limits.transfer_bytes:
+            if self._body_bytes - before < self.limits.transfer_bytes:
                 least, period = self.limits.transfer_bytes, self.limits.transfer_s
-                self._refuse(RequestTimeout(f"the body came slower than {least} bytes in {period:g} s"))
-            self._period = (now, self._body)
+                self._reject(RequestTimeout(f"the body arrived slower than {least} bytes in {period:g} s"))
+            self._period = (now, self._body_bytes)
 
     def _check_head(self, now: float) -> None:
-        if self._overhead:
+        if self._framing_bytes:
             if now - self._since > self.limits.head_s:
-                self._refuse(RequestTimeout(f"the headers did not come within {self.limits.head_s:g} s"))
+                self._reject(RequestTimeout(f"the headers did not arrive within {self.limits.head_s:g} s"))
             return
         longest = self.timeout_keep_alive if self.cycle is not None else self.limits.head_s
         if now - self._since > longest:

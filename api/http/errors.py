@@ -1,28 +1,28 @@
-"""Every way a request can fail: one table from exception to status, type and code.
+"""The errors of the API: one table from exception to status, type and code.
 
-Without the web framework, so that a command which checks requests need not load it.
+Does not import the web framework, so that commands which validate requests need not load it.
 
 ApiError
-├── NoKey                  no API key came, and one is needed
-├── BadKey                 the API key is unknown, or was revoked
-├── ForeignPage            a browser was sent here by another site
-├── TooManyRequests        of one key in this minute, or open at once
-├── BadRequest             a field, header or query parameter is wrong; `param` names it
-├── UnknownModel           models are served or known, and this is none of them
+├── NoKey                  the API key is missing
+├── BadKey                 the API key is unknown or revoked
+├── ForeignPage            cross-site request from a browser
+├── TooManyRequests        a key's rate limit, or its limit of open requests, is reached
+├── BadRequest             a field, header or query parameter is invalid; `param` names it
+├── UnknownModel           no worker serves, or ever served, a model of this name
 ├── BodyTooLarge           the body is over max_body_bytes, or a file over max_file_bytes
-├── UnsupportedMedia       the body is not declared as JSON, or an upload not as a form
-├── MalformedRequest       what came is not HTTP
-├── HeadersTooLarge        the request line and headers, in bytes or number
-├── TargetTooLong          the path and query
-├── RequestTimeout         headers or a body that come too slowly
-├── TooManyConnections     of all clients, or of one address
-├── RangeNotSatisfiable    a range that begins behind the end of the file
-├── NoWorker               no worker of the model is alive, and somebody waits for the answer
-├── NotInTime              the job behind the answer did not end in time
-├── JobCancelled           somebody cancelled the job behind the answer
-├── JobUnsuccessful        the job behind the answer failed
+├── UnsupportedMedia       the Content-Type is not JSON, or for uploads not a form
+├── MalformedRequest       not valid HTTP
+├── HeadersTooLarge        the request line and headers are too large, or the headers too many
+├── TargetTooLong          the path and query are too long
+├── RequestTimeout         headers or a body arrive too slowly
+├── TooManyConnections     too many connections, in total or from one address
+├── RangeNotSatisfiable    the byte range is outside the file
+├── NoWorker               an online request, and no worker of the model is alive
+├── NotInTime              the job of an online request did not end in time
+├── JobCancelled           the job of an online request was cancelled
+├── JobUnsuccessful        the job of an online request failed
 ├── BatchNotEnded          only a batch that has ended can be retried or deleted
-└── ClientGone             the connection was closed before the answer
+└── ClientGone             the client closed the connection before the response
 
 The body is always {"error": {"message", "type", "param", "code"}}.
 """
@@ -58,11 +58,11 @@ INVALID = "invalid_request_error"
 AUTHENTICATION = "authentication_error"
 PERMISSION = "permission_error"
 SERVER = "server_error"
-CLIENT_CLOSED = 499  # nginx's status of a request that nobody waits for any more
+CLIENT_CLOSED = 499  # nginx's status for a client that closed the connection
 
 
 class ApiError(Exception):
-    """A request the gateway refuses; code, param and headers of the answer may be set per case."""
+    """Base of the gateway's own errors. code and param override those of TABLE."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ApiError(Exception):
 
 
 class NoKey(ApiError):
-    """No API key came, and one is needed."""
+    """The request has no API key, and needs one."""
 
 
 class BadKey(ApiError):
@@ -89,19 +89,19 @@ class BadKey(ApiError):
 
 
 class ForeignPage(ApiError):
-    """A browser was sent here by another site."""
+    """A browser sent the request for a page of another site."""
 
 
 class TooManyRequests(ApiError):
-    """One key has sent more in this minute than it may, or has too many requests open."""
+    """A key's requests per minute, or its open requests, are at their limit."""
 
 
 class BadRequest(ApiError):
-    """A field, header or query parameter is wrong."""
+    """A field, header or query parameter is invalid."""
 
 
 class UnknownModel(ApiError):
-    """Models are served, and neither they nor any that were served before have this name."""
+    """No model of this name is served, or was served before."""
 
 
 class BodyTooLarge(ApiError):
@@ -109,18 +109,18 @@ class BodyTooLarge(ApiError):
 
 
 class UnsupportedMedia(ApiError):
-    """The body is not declared as JSON: a browser's form could send it from any page.
+    """The Content-Type is not application/json, or for an upload not multipart/form-data.
 
-    Or, for an upload, not as a form.
+    Requiring JSON also keeps forms of other sites from sending requests through a browser.
     """
 
 
 class MalformedRequest(ApiError):
-    """What came is not HTTP."""
+    """The request is not valid HTTP."""
 
 
 class HeadersTooLarge(ApiError):
-    """The request line and the headers are too many bytes, or the headers too many."""
+    """The request line and headers are too large, or the headers too many."""
 
 
 class TargetTooLong(ApiError):
@@ -128,31 +128,31 @@ class TargetTooLong(ApiError):
 
 
 class RequestTimeout(ApiError):
-    """Headers or a body that come too slowly."""
+    """The headers or the body arrive too slowly."""
 
 
 class TooManyConnections(ApiError):
-    """No connection is left, or none for this address."""
+    """The limit of connections is reached, in total or for one address."""
 
 
 class RangeNotSatisfiable(ApiError):
-    """A range that begins behind the end of the file."""
+    """The byte range is outside the file."""
 
 
 class NoWorker(ApiError):
-    """No worker of the model is alive, and the client waits for its answer."""
+    """The client waits for its result, and no worker of the model is alive."""
 
 
 class NotInTime(ApiError):
-    """The job behind the answer has not ended in time."""
+    """The job of an online request did not end in time."""
 
 
 class JobCancelled(ApiError):
-    """Somebody cancelled the job behind the answer."""
+    """The job of an online request was cancelled."""
 
 
 class JobUnsuccessful(ApiError):
-    """The job behind the answer failed, through no fault of the request."""
+    """The job of an online request failed, and the request was not at fault."""
 
 
 class BatchNotEnded(ApiError):
@@ -160,17 +160,17 @@ class BatchNotEnded(ApiError):
 
 
 class ClientGone(ApiError):
-    """The connection was closed before there was an answer: nobody reads this one."""
+    """The client closed the connection before the response."""
 
 
 class Row(NamedTuple):
-    """again: False where the same request would only do the same once more, so that nobody repeats it."""
+    """retryable: False tells clients that repeating the request cannot help."""
 
     status: int
     type: str
     code: str
     param: str | None = None
-    again: bool = True
+    retryable: bool = True
 
 
 TABLE: dict[type[Exception], Row] = {
@@ -178,10 +178,10 @@ TABLE: dict[type[Exception], Row] = {
     BadKey: Row(401, AUTHENTICATION, "invalid_api_key", "Authorization"),
     ForeignPage: Row(403, PERMISSION, "cross_site"),
     TooManyRequests: Row(429, "requests", "rate_limit_exceeded"),
-    StorageLimit: Row(429, "insufficient_quota", "storage_limit", again=False),
+    StorageLimit: Row(429, "insufficient_quota", "storage_limit", retryable=False),
     FilesLimit: Row(413, INVALID, "file_storage_limit"),
     LimitReached: Row(429, "requests", "queue_full"),
-    BudgetSpent: Row(429, "insufficient_quota", "insufficient_quota", again=False),
+    BudgetSpent: Row(429, "insufficient_quota", "insufficient_quota", retryable=False),
     BadRequest: Row(400, INVALID, INVALID_VALUE),
     InvalidRequest: Row(400, INVALID, INVALID_VALUE),
     UnknownModel: Row(404, INVALID, "model_not_found", "model"),
@@ -194,18 +194,18 @@ TABLE: dict[type[Exception], Row] = {
     TooManyConnections: Row(503, SERVER, "too_many_connections"),
     RangeNotSatisfiable: Row(416, INVALID, "range_not_satisfiable", "Range"),
     NoWorker: Row(503, SERVER, "no_worker"),
-    NotInTime: Row(504, SERVER, "not_in_time", again=False),
-    JobCancelled: Row(409, INVALID, "job_cancelled", again=False),
-    JobUnsuccessful: Row(500, SERVER, "job_failed", again=False),
+    NotInTime: Row(504, SERVER, "not_in_time", retryable=False),
+    JobCancelled: Row(409, INVALID, "job_cancelled", retryable=False),
+    JobUnsuccessful: Row(500, SERVER, "job_failed", retryable=False),
     ClientGone: Row(CLIENT_CLOSED, INVALID, "connection_closed"),
     JobNotFound: Row(404, INVALID, "job_not_found"),
     BatchNotFound: Row(404, INVALID, "batch_not_found"),
     BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
     DeliveryNotFound: Row(404, INVALID, "delivery_not_found"),
-    SecretFixed: Row(409, INVALID, "secret_fixed", again=False),
-    SecretChanging: Row(409, INVALID, "secret_changing", again=False),
+    SecretFixed: Row(409, INVALID, "secret_fixed", retryable=False),
+    SecretChanging: Row(409, INVALID, "secret_changing", retryable=False),
     JobNotFinished: Row(409, INVALID, "job_not_finished"),
-    IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key", again=False),
+    IdempotencyConflict: Row(409, INVALID, "idempotency_conflict", "Idempotency-Key", retryable=False),
     StoreUnavailable: Row(503, SERVER, "store_unavailable"),
     FileNotFound: Row(404, INVALID, "file_not_found"),
     FileInUse: Row(409, INVALID, "file_in_use"),

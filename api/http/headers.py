@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 
 JSON_TYPE = "application/json"
-# Of every answer that does not say otherwise: a browser is to trust it with nothing.
+# Defaults of every response: browsers must not render, frame or cache it.
 API_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -17,5 +17,5 @@ API_HEADERS = {
 
 
 def media_type(headers: Headers) -> str:
-    """Of a body, without parameters; "" where it is not declared."""
+    """The Content-Type without parameters, in lower case; "" if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""What is left of a key's limits, in the headers that OpenAI's clients know."""
+"""OpenAI's x-ratelimit-* headers for an API key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tasks.records.api_key import Admission
 
 
 def rate_headers(found: Admission) -> dict[str, str]:
-    """Of the limits that the key has; tokens as they were when the request came."""
+    """The headers of the limits that the key has; tokens as counted before this request."""
     headers: dict[str, str] = {}
     for what, rate in (("requests", found.requests), ("tokens", found.tokens)):
         if rate is not None:
@@ -19,7 +19,7 @@ def rate_headers(found: Admission) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """As there: 7s, 6m0s, 23h59m3s; rounded up."""
+    """Seconds in OpenAI's format, rounded up: 7s, 6m0s, 23h59m3s."""
     whole = math.ceil(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""Server-sent events: the response, and data as they carry it."""
+"""Server-sent events: the response, and the encoding of one event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SEPARATOR = "\n"
 
 
 class EventStream(EventSourceResponse):
-    """Encoded events, comments in their pauses, and at_end however it ends: a closed connection too."""
+    """Sends encoded events, with ping comments during pauses.
+
+    at_end is called when the response ends, also if the client closes the connection.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class EventStream(EventSourceResponse):
 
 
 def encoded(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
-    """One event; an object becomes JSON on one line."""
+    """Encode one event; an object becomes one line of JSON."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {text}\n\n".encode()

@@ -1,5 +1,5 @@
-"""What every request passes: authentication, limits of bodies, security headers, metrics, traces.
+"""ASGI middleware: authentication, body limits, security headers, metrics, traces.
 
 In: ASGI messages.
-Out: the same messages, or an early answer.
+Out: the same messages, or an early response.
 """

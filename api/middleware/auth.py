@@ -1,8 +1,8 @@
-"""Who calls, and whether they may: ASGI middleware around the whole application.
+"""Authentication by API key: ASGI middleware around the whole application.
 
-Where no key was ever made, the gateway is open to this machine alone. Once there are keys, each request is
-looked up and counted in one Lua call; a revoked key is refused from the next request on, and what it has open
-ends (api/requests/open_requests.py).
+Until the first key is created, only this machine may use the gateway. Once there are keys, each request is
+looked up and counted in one Lua call. A revoked key is rejected from the next request on, and its open
+requests end (api/requests/open_requests.py).
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from api.requests.open_requests import OpenRequests
 from api.requests.threads import KeyThreads, run_in_threadpool
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings, is_loopback
-from tasks.records.api_key import NOBODY, Admission, KeyStanding
+from tasks.records.api_key import NOBODY, Admission, KeyStatus
 from tasks.store.api_keys import SECRET_PREFIX, KeyStore
 
 log = logging.getLogger(__name__)
 
-HEALTH = "/healthz"  # it waits for nothing, and must answer a load balancer however many others wait
-# What anybody may see: whether the service lives, and what is in its public source.
+HEALTH = "/healthz"  # exempt from the limit of open requests: a load balancer must always get an answer
+# Need no key: health checks and the API documentation.
 PUBLIC = frozenset({HEALTH, "/readyz", DOCS, *SWAGGER_UI, "/openapi.json"})
-METRICS = "/metrics"  # of all keys together: for whoever is on this machine, and for keys
-OPEN_AGE_S = 1.0  # so soon the first key is asked for everywhere
+METRICS = "/metrics"  # needs a key, except from this machine
+OPEN_AGE_S = 1.0  # how long the result "there are no keys" is cached
 
 
-class Access:
-    """keys is made by the application's lifespan, as `app.state.gateway.keys`."""
+class Authentication:
+    """ASGI middleware. Uses `app.state.gateway`, which the application's lifespan sets."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._local = is_loopback(settings.reached_at)
-        self._loopback = is_loopback(settings.host)  # not so in a container that is published on loopback
+        self._loopback = is_loopback(
+            settings.host
+        )  # False in a container whose port is published on loopback
         self._open_until = float("-inf")
         self._threads = KeyThreads()
 
@@ -55,9 +57,12 @@ class Access:
         headers: dict[str, str] = {}
         try:
             caller = Caller()
-            asked = Headers(scope=scope)
-            if not (scope["path"] in PUBLIC or (scope["path"] == METRICS and self._is_scraped(scope, asked))):
-                caller = await self._caller(scope, asked, headers)
+            request_headers = Headers(scope=scope)
+            if not (
+                scope["path"] in PUBLIC
+                or (scope["path"] == METRICS and self._is_scraped(scope, request_headers))
+            ):
+                caller = await self._caller(scope, request_headers, headers)
             limited = scope["path"] != HEALTH
             caller = replace(caller, key=_open_requests(scope).enter(caller.owner, limited=limited))
         except Exception as error:
@@ -75,35 +80,39 @@ class Access:
         finally:
             _open_requests(scope).leave(caller.owner)
 
-    def _is_scraped(self, scope: Scope, asked: Headers) -> bool:
-        """Whether figures are asked for on this machine, by no page in its browser and through no proxy."""
+    def _is_scraped(self, scope: Scope, request_headers: Headers) -> bool:
+        """Whether a program on this machine requests the metrics, not a web page and not through a proxy."""
         if self._is_remote(scope):
             return False
-        return self._local and not (self._loopback and _from_elsewhere(scope, asked))
+        return self._local and not (self._loopback and _cross_site_reason(scope, request_headers))
 
     def _is_remote(self, scope: Scope) -> bool:
-        """Whether another machine asks, of a gateway that believes to listen on loopback.
+        """Whether the client is on another machine although the settings say that the gateway is on loopback.
 
-        The server that runs the application may have been told another address than the settings. A Unix
-        socket has no client.
+        The server may listen on another address than the settings say. A Unix socket has no client address.
         """
         client = scope.get("client")
         return self._loopback and client is not None and not is_loopback(client[0])
 
-    async def _caller(self, scope: Scope, asked: Headers, answered: dict[str, str]) -> Caller:
-        """Raises ApiError and StoreUnavailable. answered: gets the headers of the answer."""
+    async def _caller(
+        self, scope: Scope, request_headers: Headers, response_headers: dict[str, str]
+    ) -> Caller:
+        """Authenticate a request, and add the rate-limit headers to response_headers.
+
+        Raises ApiError and StoreUnavailable.
+        """
         keys: KeyStore = scope["app"].state.gateway.keys
-        secret = _secret(asked)
-        # Who sends a key is never taken for nobody, however new the key is.
+        secret = _secret(request_headers)
+        # A request with a key is always looked up: the key may be newer than the cached result.
         if secret.startswith(SECRET_PREFIX) or time.monotonic() >= self._open_until:
             try:
-                with self._threads.of_holder(secret):
+                with self._threads.of_secret(secret):
                     found = await run_in_threadpool(keys.admit, secret)
             except StoreUnavailable as error:
                 log.warning("%s", error)
                 raise
-            if not self._is_open(found.standing):
-                answered |= rate_headers(found)
+            if not self._is_open(found.status):
+                response_headers |= rate_headers(found)
                 if found.key_id:
                     self._threads.remember(secret, found.key_id)
                 return _admitted(found, secret)
@@ -111,18 +120,18 @@ class Access:
         if not self._settings.allow_open:
             if self._is_remote(scope):
                 raise NoKey(
-                    "without API keys this gateway serves its own machine alone; make one with "
+                    "this gateway has no API keys, so it only serves its own machine; create a key with "
                     "`medusaq keys create NAME`"
                 )
-            if how := _from_elsewhere(scope, asked):
+            if how := _cross_site_reason(scope, request_headers):
                 raise ForeignPage(how)
         return Caller()
 
-    def _is_open(self, standing: KeyStanding) -> bool:
-        """Revoking the last key opens nothing by accident."""
-        if standing is KeyStanding.NEVER:
+    def _is_open(self, standing: KeyStatus) -> bool:
+        """Whether requests need no key. Revoking the last key does not open the gateway by itself."""
+        if standing is KeyStatus.NEVER:
             return self._local or self._settings.allow_open
-        return standing is KeyStanding.NONE and self._settings.allow_open
+        return standing is KeyStatus.NONE and self._settings.allow_open
 
 
 def _secret(headers: Headers) -> str:
@@ -131,43 +140,44 @@ def _secret(headers: Headers) -> str:
 
 
 def _admitted(found: Admission, secret: str) -> Caller:
-    if found.standing is KeyStanding.OK:
+    if found.status is KeyStatus.OK:
         return Caller(found.key_id, found.key_id)
-    if found.standing is KeyStanding.LIMITED:
+    if found.status is KeyStatus.LIMITED:
         assert found.requests is not None
         raise TooManyRequests(
-            f"this API key may send {found.requests.limit} requests a minute", retry_after_s=found.retry_s
+            f"this API key may send at most {found.requests.limit} requests per minute",
+            retry_after_s=found.retry_s,
         )
     if secret:
-        raise BadKey("the API key is not, or no longer, one of this gateway")
-    raise NoKey("an API key is needed: send it as Authorization: Bearer mq_...")
+        raise BadKey("the API key is unknown or was revoked")
+    raise NoKey("the API key is missing: send it as Authorization: Bearer mq_...")
 
 
-def _from_elsewhere(scope: Scope, headers: Headers) -> str:
-    """What shows that somebody from outside asks, through this machine; '' where nothing does.
+def _cross_site_reason(scope: Scope, headers: Headers) -> str:
+    """Why a local request seems to come from another site or through a proxy; '' if it does not.
 
-    An open gateway trusts this machine, which runs a browser, which runs whatever page is looked at. A name
-    that a page's owner lets point to this machine (DNS rebinding) shows in Host, a request that a page sends
-    elsewhere in Origin or in Sec-Fetch-Site. Browsers that know neither show in User-Agent, which no page can
-    change; a form is all that a page can make them send, while JSON needs a preflight.
+    An open gateway trusts this machine, but a browser on it runs scripts of any web page. DNS rebinding is
+    detected by Host, a cross-site request by Origin or Sec-Fetch-Site. Old browsers that send neither header
+    are detected by User-Agent, which a page cannot change; a page can only make them send a form, since JSON
+    needs a preflight.
     """
     host = headers.get("host", "")
     if not is_loopback(_hostname(host)):
         return (
-            f"Host {host!r} is no name of this machine; without API keys others are refused, but for a proxy "
-            "in front with MEDUSAQ_ALLOW_OPEN=1"
+            f"Host {host!r} is not a name of this machine; create an API key, or set MEDUSAQ_ALLOW_OPEN=1 if "
+            "a proxy in front of the gateway controls access"
         )
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
-        return f"a page of {origin!r} sent this; without API keys that is refused"
+        return f"cross-site request from a page of {origin!r}; create an API key to allow it"
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
-        return "a page of another site sent this, as Sec-Fetch-Site says; without API keys that is refused"
-    unsaid = origin is None and site is None and headers.get("user-agent", "").startswith("Mozilla/")
-    if unsaid and scope["method"] == "POST" and media_type(headers) != JSON_TYPE:
+        return "cross-site request according to Sec-Fetch-Site; create an API key to allow it"
+    undeclared = origin is None and site is None and headers.get("user-agent", "").startswith("Mozilla/")
+    if undeclared and scope["method"] == "POST" and media_type(headers) != JSON_TYPE:
         return (
-            "by its User-Agent a browser sent this, without Origin and Sec-Fetch-Site: without API keys that "
-            "is refused; a program can send another User-Agent"
+            "User-Agent is a browser's, but Origin and Sec-Fetch-Site are missing; create an API key, or "
+            "send another User-Agent from a program"
         )
     return ""
 
@@ -185,7 +195,7 @@ def _open_requests(scope: Scope) -> OpenRequests:
 
 
 def _revocable(caller: Caller, receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """The same, but receive raises BadKey when the key is revoked before there is an answer."""
+    """Wrap receive and send: receive raises BadKey if the key is revoked before the response starts."""
     begun = False
 
     async def receiving() -> Message:

@@ -1,4 +1,4 @@
-"""Refuses a body over the limit: by its declared length before reading, by counting while reading."""
+"""Rejects a body over the limit: by its Content-Length before reading, and by counting while reading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from api.http.errors import BodyTooLarge
 
 
 class BodyLimit:
-    """ASGI middleware around the whole application. other: limits by method and path, as for uploads."""
+    """ASGI middleware around the whole application. other: exceptions by method and path, such as uploads."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, other: Mapping[tuple[str, str], int]) -> None:
         self._app = app

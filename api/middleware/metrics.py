@@ -14,16 +14,16 @@ REQUESTS = Counter(
 )
 SECONDS = Histogram(
     "medusaq_http_request_seconds",
-    "From a request's arrival to the beginning of its answer; waiting with Prefer: wait=N counts",
+    "From a request's arrival to the start of its response, including the wait of Prefer: wait=N",
     ["method", "route"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
     registry=REGISTRY,
 )
 METHODS = {"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"}
-UNKNOWN = "other"  # methods and paths that nobody serves: the caller must not choose labels
+UNKNOWN = "other"  # unknown methods and paths: clients must not be able to create labels
 
 
-class HttpFigures:
+class HttpMetrics:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -36,27 +36,27 @@ class HttpFigures:
         began = time.perf_counter()
         answered = False
 
-        def note(status: int) -> None:
+        def record(status: int) -> None:
             nonlocal answered
             answered = True
             method, route = _method(scope), route_of(scope)
             REQUESTS.labels(method, route, str(status)).inc()
             SECONDS.labels(method, route).observe(time.perf_counter() - began)
 
-        async def noting(message: Message) -> None:
+        async def recording_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                note(message["status"])
+                record(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, recording_send)
         finally:
-            if not answered:  # the layer above will
-                note(500)
+            if not answered:  # the outer error handler answers with 500
+                record(500)
 
 
 def route_of(scope: Scope) -> str:
-    """The path as it was declared, known once the request was routed."""
+    """The path template of the matched route, or UNKNOWN before routing."""
     return str(getattr(scope.get("route"), "path", UNKNOWN))
 
 

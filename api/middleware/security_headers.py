@@ -1,4 +1,4 @@
-"""Headers that tell browsers to trust an answer with nothing, and the one page that is for them: /docs."""
+"""Security headers for browsers, and the only HTML page: /docs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http.headers import API_HEADERS
 
 DOCS = "/docs"
-SWAGGER_UI = {  # keys are typed there: it comes from nowhere else
+SWAGGER_UI = {  # served from here, not from a CDN: users enter API keys there
     f"{DOCS}/swagger-ui-bundle.js": "text/javascript",
     f"{DOCS}/swagger-ui.css": "text/css",
 }
@@ -25,7 +25,7 @@ _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 class SecurityHeaders:
-    """ASGI middleware: API_HEADERS on every answer that does not say otherwise."""
+    """ASGI middleware: adds API_HEADERS to every response that does not set them itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,7 +46,7 @@ class SecurityHeaders:
 
 
 def add_docs(app: FastAPI) -> None:
-    """/docs, whose one inline script is named by its hash, and the files of Swagger UI."""
+    """Add /docs, whose inline script the policy allows by its hash, and the files of Swagger UI."""
     script, style = SWAGGER_UI
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",

@@ -1,4 +1,4 @@
-"""A span around each HTTP request, where traces are asked for."""
+"""An OpenTelemetry span around each HTTP request, if tracing is configured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.middleware.metrics import route_of
 from tasks.base.telemetry.tracing import Tracing
 
-UNTRACED = {"/healthz", "/readyz", "/metrics"}  # what machines ask all the time
+UNTRACED = {"/healthz", "/readyz", "/metrics"}  # polled all the time
 
 
-class HttpTraces:
+class HttpTracing:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, tracing: Tracing) -> None:
@@ -22,11 +22,11 @@ class HttpTraces:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        with self._tracing.request(scope["method"], scope["path"], headers) as answered:
+        with self._tracing.request(scope["method"], scope["path"], headers) as record_response:
 
-            async def noting(message: Message) -> None:
+            async def recording_send(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    answered(route_of(scope), message["status"])
+                    record_response(route_of(scope), message["status"])
                 await send(message)
 
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, recording_send)

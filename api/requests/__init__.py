@@ -1,5 +1,5 @@
-"""What a request is before anything is done with it: who calls, which ids, which body.
+"""Request parsing and validation: caller, ids, body, open requests, threads.
 
 In: an HTTP request.
-Out: a Caller, checked ids and models of the bodies, or an error that names the field.
+Out: a Caller, validated ids and bodies, or an error that names the field.
 """

@@ -12,9 +12,8 @@ from tasks.records.api_key import NOBODY
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """owner: whose is what they make. sees: whose things they may see; None is everybody's.
-
-    key: what ends the request when the key is revoked; nobody's never is.
+    """owner: owner of the objects that the request creates. sees: owner of the objects that it may read;
+    None is all owners. key: ends the request when the API key is revoked.
     """
 
     owner: str = NOBODY
@@ -23,6 +22,6 @@ class Caller:
 
 
 def caller_of(request: Request) -> Caller:
-    """Whoever sent the request, as api/middleware/auth.py has found."""
+    """The caller, as determined by api/middleware/auth.py."""
     caller: Caller = request.state.caller
     return caller

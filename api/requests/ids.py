@@ -1,4 +1,4 @@
-"""Path parameters that are ids: what does not match the syntax is answered like an unknown id, with 404."""
+"""Path parameters that are ids. An id of the wrong syntax is answered like an unknown one, with 404."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tasks.records.ids import BATCH, DELIVERY, FILE, JOB, IdSyntax
 
 
 def checked(syntax: IdSyntax, unknown: Callable[[str], TasksError]) -> Callable[[str], str]:
-    """Gives its argument back, or raises what `unknown` makes of it."""
+    """Make a validator that returns a valid id, and raises unknown(id) for any other."""
 
     def check(text: str) -> str:
         if not syntax.matches(text):
-            raise unknown(text)  # no ValueError, so pydantic lets it pass to the error handlers
+            raise unknown(text)  # not a ValueError, so pydantic passes it on to the error handlers
         return text
 
     return check
 
 
 def schema(syntax: IdSyntax) -> WithJsonSchema:
-    """What the OpenAPI document says of such an id."""
+    """The OpenAPI schema of an id."""
     return WithJsonSchema({"type": "string", "pattern": syntax.pattern})
 
 

@@ -1,7 +1,7 @@
-"""The open requests of each owner at this gateway: how many there may be, and their end with a revoked key.
+"""The open requests of each owner at this gateway: limits their number, and ends those of revoked keys.
 
-Redis is asked once a second, for all keys that have requests open, so that a stream costs no round trip of
-its own. Everything here runs in the event loop.
+Redis is queried once a second for all keys with open requests, so that streams need no round trips of
+their own. Everything here runs in the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenKey:
-    """A key as its open requests share it."""
+    """The state that all open requests of one key share."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -39,7 +39,7 @@ class OpenKey:
             raise BadKey("the API key was revoked")
 
     async def unless_revoked(self, work: Awaitable[T]) -> T:
-        """What the work gives; raises BadKey, with the work cancelled, as soon as the key is revoked."""
+        """Await the work. Cancels it and raises BadKey as soon as the key is revoked."""
         try:
             async with asyncio.timeout(0 if self._revoked else None) as limit:
                 self._limits.add(limit)
@@ -49,7 +49,7 @@ class OpenKey:
                     self._limits.discard(limit)
         except TimeoutError:
             self.check()
-            raise  # the work's own
+            raise  # raised by the work itself
         self.check()
         return result
 
@@ -61,9 +61,9 @@ class OpenKey:
 
 
 class OpenRequests:
-    """start() and stop() belong to the application's lifespan.
+    """The application's lifespan calls start() and stop().
 
-    MOST_OPEN bounds those of one key at the same time, and of all callers without one together.
+    MOST_OPEN limits the open requests of each key, and those of all callers without a key together.
     """
 
     def __init__(self, keys: KeyStore) -> None:
@@ -81,11 +81,11 @@ class OpenRequests:
                 await self._task
 
     def enter(self, owner: str, *, limited: bool = True) -> OpenKey:
-        """Count a request until leave(). limited: raises TooManyRequests where as many are open as may be."""
+        """Count a request until leave(). Raises TooManyRequests at the limit, if limited."""
         key = self._open.setdefault(owner, OpenKey())
         if limited and key.requests >= MOST_OPEN:
-            who = "all without an API key" if owner == NOBODY else "an API key"
-            raise TooManyRequests(f"{who} may have {MOST_OPEN} requests open at once")
+            who = "clients without an API key together" if owner == NOBODY else "an API key"
+            raise TooManyRequests(f"{who} may have at most {MOST_OPEN} open requests")
         key.requests += 1
         return key
 

@@ -1,4 +1,4 @@
-"""What the routes read from a request by themselves: its body, and numbers in headers and queries."""
+"""Parsers for bodies, headers and query parameters that the routes check themselves, without FastAPI."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ E = TypeVar("E", bound=StrEnum)
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
 DAY_S = 24 * 3600
-MOST_WAIT_S = 60  # of `Prefer: wait`: what proxies commonly allow an answer; a client may ask again
-MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of files, what the OpenAI API allows
+MOST_WAIT_S = 60  # of `Prefer: wait`: the usual timeout of proxies; clients can repeat the request
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * DAY_S  # of files, as in the OpenAI API
 MAX_IDEMPOTENCY_KEY = 255  # characters
 _WAIT = re.compile(r"^wait\s*=\s*(.*)$", re.IGNORECASE)
 
 
 async def json_body(request: Request, kind: type[S]) -> S:
-    """The body as this schema; raises UnsupportedMedia or InvalidRequest."""
+    """Parse the body with this schema. Raises UnsupportedMedia and InvalidRequest."""
     return parse(await json_bytes(request), kind)
 
 
 async def json_bytes(request: Request) -> bytes:
-    """The body, declared as JSON; raises UnsupportedMedia."""
+    """The body. Raises UnsupportedMedia if its Content-Type is not JSON."""
     if media_type(request.headers) != JSON_TYPE:
-        raise UnsupportedMedia(f"the body must be sent as Content-Type: {JSON_TYPE}")
+        raise UnsupportedMedia(f"Content-Type: must be {JSON_TYPE}")
     return await request.body()
 
 
 def member(kind: type[E], name: str, value: str) -> E:
-    """What a parameter of this name stands for; raises BadRequest, which lists what it may be."""
+    """Parse a parameter as a member of an enum. Raises BadRequest, which lists the members."""
     try:
         return kind(value)
     except ValueError:
@@ -47,15 +47,15 @@ def member(kind: type[E], name: str, value: str) -> E:
 
 
 async def unless_closed(request: Request, work: Awaitable[T]) -> T:
-    """What the work gives; raises ClientGone, with the work ended, when the connection is closed before."""
+    """Await the work. Cancels it and raises ClientGone if the client closes the connection first."""
     doing = asyncio.ensure_future(work)
     closed = asyncio.ensure_future(_closed(request))
     try:
         await asyncio.wait((doing, closed), return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
             return doing.result()
-        closed.result()  # raises what ended it otherwise, as BadKey
-        raise ClientGone("the connection was closed before the answer")
+        closed.result()  # raises BadKey if the key was revoked
+        raise ClientGone("the client closed the connection before the response")
     finally:
         doing.cancel()
         closed.cancel()
@@ -68,7 +68,7 @@ async def _closed(request: Request) -> None:
 
 
 def wait_s(request: Request) -> int | None:
-    """Seconds of `Prefer: wait=N`, None without it; other preferences are ignored, as RFC 7240 says."""
+    """The seconds of `Prefer: wait=N`, or None. Other preferences are ignored, as RFC 7240 requires."""
     for preference in request.headers.get("prefer", "").split(","):
         if match := _WAIT.match(preference.strip()):
             return whole_number(match[1], 0, MOST_WAIT_S, "Prefer: wait", "Prefer")
@@ -76,7 +76,7 @@ def wait_s(request: Request) -> int | None:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The header, if it came, among those of its owner: others may have the same. Raises BadRequest."""
+    """The Idempotency-Key header, prefixed with the owner, or None. Raises BadRequest."""
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
@@ -87,24 +87,24 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def whole_number(value: str, least: int, most: int, name: str, param: str | None = None) -> int:
-    """The number in a text; raises BadRequest that names it."""
+    """Parse a whole number. Raises BadRequest, which names the parameter."""
     if re.fullmatch(r"[0-9]{1,9}", value) and least <= int(value) <= most:
         return int(value)
     raise BadRequest(f"{name}: must be a whole number from {least} to {most}", param=param or name)
 
 
 def owner_of(request: Request) -> str:
-    """Whose is what the request makes: an API key's, or nobody's where none is used."""
+    """The owner of the objects that the request creates: an API key's id, or NOBODY."""
     return caller_of(request).owner
 
 
 def seen_by(request: Request) -> str | None:
-    """Whose things alone the request may see; None is everybody's, where no key is used."""
+    """The owner whose objects the request may read; None is all owners, if no key is used."""
     return caller_of(request).sees
 
 
 def page_query(request: Request, also: str | None = None) -> tuple[int, str | None, list[tuple[str, str]]]:
-    """limit, after, and the parameters whose names match `also`; raises BadRequest, for any other too."""
+    """limit, after, and the parameters whose names match `also`. Raises BadRequest for any others."""
     limit, after = DEFAULT_PAGE, None
     others: list[tuple[str, str]] = []
     for name, value in request.query_params.multi_items():

@@ -1,4 +1,4 @@
-"""What the gateway answers about jobs. What it takes: tasks/schema/job_request.py."""
+"""Response schemas of jobs. Request schemas: tasks/schema/job_request.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Usage(BaseModel):
 
 
 class Timing(BaseModel):
-    """Seconds since the job was created; tokens_per_s leaves the queue out."""
+    """Seconds since the job was created; tokens_per_s excludes the time in the queue."""
 
     queue_s: float
     first_token_s: float | None
@@ -28,7 +28,7 @@ class Timing(BaseModel):
 
 
 class Drafts(BaseModel):
-    """Draft tokens of one source. acceptance is accepted over verified."""
+    """Draft tokens of one source. acceptance is accepted / verified."""
 
     verified: int
     accepted: int
@@ -36,7 +36,7 @@ class Drafts(BaseModel):
 
 
 class Speculation(BaseModel):
-    """steps of the model that gave these tokens; sources by name (medusa, lookup), those that drafted."""
+    """steps: decoding steps of this job. sources: the draft sources used, by name (medusa, lookup)."""
 
     steps: int
     tokens_per_step: float
@@ -49,7 +49,7 @@ class Result(BaseModel):
     usage: Usage
     logprobs: list[dict[str, Any]] | None
     timing: Timing
-    speculation: Speculation | None = None  # workers of before it wrote none
+    speculation: Speculation | None = None  # None in results of older workers
 
 
 class JobError(BaseModel):
@@ -87,7 +87,7 @@ class JobList(BaseModel):
 
 
 def query(name: str, schema: dict[str, Any], description: str = "") -> dict[str, Any]:
-    """A query parameter that a route reads by itself, as the OpenAPI document has it."""
+    """The OpenAPI description of a query parameter that a route parses itself."""
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
@@ -99,12 +99,12 @@ IDEMPOTENCY_KEY = {
 }
 PAGE_PARAMETERS = [
     query("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
-    query("after", {"type": "string"}, "The id behind which the page begins."),
+    query("after", {"type": "string"}, "The page starts after the object with this id."),
 ]
 
 
 def page(data: list[dict[str, Any]], has_more: bool, last_id: str | None = None) -> JSONResponse:
-    """A list as the OpenAI API gives it. last_id: behind which the next begins, where it is not in data."""
+    """A list in OpenAI's format. last_id: start of the next page, if it is not the last id in data."""
     first, last = (data[0]["id"], last_id or data[-1]["id"]) if data else (None, last_id)
     return JSONResponse(
         {"object": "list", "data": data, "has_more": has_more, "first_id": first, "last_id": last}

@@ -1,5 +1,5 @@
 """The endpoints, one module for each resource.
 
-In: HTTP requests as FastAPI parses them.
-Out: HTTP responses as the OpenAPI document promises them.
+In: HTTP requests.
+Out: HTTP responses as described by the OpenAPI document.
 """

@@ -1,4 +1,4 @@
-"""The batch endpoints, in OpenAI's shapes, and what users of such systems miss."""
+"""The batch endpoints, in OpenAI's format, with extensions such as retry and partial results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, pa
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import WORKERS_AGE_S, Gateway, GatewayDep
 from api.service.file_response import READ_BYTES, ContentResponse, Download, open_content
-from api.service.model_routing import unnamed
+from api.service.model_routing import model_of_unnamed
 from api.service.submission import check_target, hash_of
 from tasks.base.errors import BatchNotFound, FileNotFound, ObjectMissing
 from tasks.batches.segments import dump, merged
@@ -51,14 +51,14 @@ router = APIRouter(tags=["batches"], responses=_ERRORS)
 
 
 class ExpiresAfter(Strict):
-    """When the output is dropped: seconds after its creation."""
+    """When the output files are deleted: seconds after their creation."""
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
 
 
 class BatchRequest(Strict):
-    """A file to run. Fields from priority on are ours, beyond OpenAI's."""
+    """A batch to run. The fields from priority on extend OpenAI's."""
 
     input_file_id: Annotated[str, schema(FILE)]
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
@@ -69,10 +69,10 @@ class BatchRequest(Strict):
         0,
         ge=-MAX_PRIORITY,
         le=MAX_PRIORITY,
-        description="Among your batches the higher goes first, then the earlier deadline.",
+        description="Of your batches, those of higher priority run first, then those of earlier deadline.",
     )
     deadline: Deadline | None = Field(
-        None, description="Unix seconds; what has not run by then expires. A day from now unless given."
+        None, description="Unix seconds; lines that have not run by then expire. Default: 24 hours from now."
     )
     dry_run: bool = Field(False, description="Validate the file and send nothing.")
     webhook: BatchWebhook | None = None
@@ -91,19 +91,19 @@ _BODY = {
 async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Run a file that was uploaded with purpose `batch`."""
     key = idempotency_key(request)
-    asked = await json_body(request, BatchRequest)
+    body = await json_body(request, BatchRequest)
     new = NewBatch(
-        endpoint=asked.endpoint,
-        input_file_id=asked.input_file_id,
+        endpoint=body.endpoint,
+        input_file_id=body.input_file_id,
         owner=owner_of(request),
-        deadline=asked.deadline,
-        priority=asked.priority,
-        metadata=asked.metadata or {},
-        output_expires_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
-        dry_run=asked.dry_run,
-        webhook=None if asked.webhook is None else asked.webhook.chosen(),
+        deadline=body.deadline,
+        priority=body.priority,
+        metadata=body.metadata or {},
+        output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        dry_run=body.dry_run,
+        webhook=None if body.webhook is None else body.webhook.chosen(),
         idempotency_key=key,
-        body_hash=hash_of(asked.model_dump(mode="json", exclude_unset=True)),
+        body_hash=hash_of(body.model_dump(mode="json", exclude_unset=True)),
     )
     return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
 
@@ -121,27 +121,28 @@ async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 @router.get("/v1/batches/{batch_id}")
 async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """One batch; its counts move while it runs."""
+    """One batch, with its current counts."""
     return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
 async def cancel_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """What has ended is kept, what runs is broken off, the other lines get the code `batch_cancelled`."""
+    """Cancel a batch: results so far are kept, running lines are stopped, and the other lines get the error
+    code `batch_cancelled`."""
     end = partial(gateway.batches.end, batch_id, Ending.CANCELLED, seen_by(request))
     return JSONResponse((await run_in_threadpool(end)).to_json())
 
 
 @router.post("/v1/batches/{batch_id}/retry", openapi_extra={"parameters": [IDEMPOTENCY_KEY]})
 async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """A new batch of the lines that failed in this one, with the same settings."""
+    """Create a new batch of the lines that failed in this one, with the same settings."""
     key = idempotency_key(request)
     earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
     if earlier is not None:
         return JSONResponse(earlier.to_json())
     old = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
     if not old.ended:
-        raise BatchNotEnded(f"{batch_id} is {old.status}: only what has ended can be retried")
+        raise BatchNotEnded(f"{batch_id} is {old.status}: only a batch that has ended can be retried")
     if old.error_file_id is None:
         raise BadRequest(f"no line of {batch_id} failed", code="nothing_failed")
     new = NewBatch(
@@ -163,7 +164,7 @@ async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) 
 
 @router.delete("/v1/batches/{batch_id}")
 async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Drop the record of a batch that has ended; its files stay."""
+    """Delete the record of a batch that has ended; its files are kept."""
     if not await run_in_threadpool(gateway.batches.delete, batch_id, seen_by(request)):
         raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
     return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
@@ -171,14 +172,14 @@ async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep)
 
 @router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
 async def partial_output(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
-    """What has come so far, of a running batch too, in the order of the input: good answers alone."""
+    """The successful results so far, in input order; also while the batch runs."""
     batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
     return await _results(batch, gateway, caller_of(request).key, failed=False)
 
 
 @router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
 async def partial_errors(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
-    """The lines that have failed so far, in the order of the input."""
+    """The lines that have failed so far, in input order."""
     batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
     return await _results(batch, gateway, caller_of(request).key, failed=True)
 
@@ -194,33 +195,33 @@ async def line_schema() -> JSONResponse:
 
 
 def _created(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
-    """seen: whose files may be read, None is everybody's."""
+    """Create a batch. seen: the owner whose files it may read; None is all owners."""
     try:
         return _create(gateway, new, seen)
-    except FileNotFound as error:  # or it was deleted just now
+    except FileNotFound as error:  # may also have been deleted in the meantime
         raise BadRequest(f"input_file_id: {error}", code="file_not_found", param="input_file_id") from None
 
 
 def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     """Raises FileNotFound."""
     earlier = gateway.batches.earlier(new.idempotency_key, new.body_hash)
-    if earlier is not None:  # what was fine then may not be now
+    if earlier is not None:  # skip the checks, which might fail now
         return earlier
     check_deadline(new.deadline)
     if new.webhook is not None:
         check_target(gateway, new.webhook.url)
     record = gateway.files.records.get(checked(FILE, FileNotFound)(new.input_file_id), seen)
     if record.purpose is not Purpose.BATCH:
-        message = f"input_file_id: its purpose is {record.purpose.value!r}, not 'batch'"
+        message = f"input_file_id: the file's purpose is {record.purpose.value!r}, and must be 'batch'"
         raise BadRequest(message, param="input_file_id")
-    if new.retry_of is None:  # kept with the batch: its file may be read twice, and must be read alike
-        model, names = unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
+    if new.retry_of is None:  # stored, so that reading the file again has the same outcome
+        model, names = model_of_unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
         new = replace(new, default_model=model or "", choose_from=tuple(names))
     return gateway.batches.create(new)
 
 
 async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response:
-    """batch: as it was a moment ago. The first lines are read while the answer can still be an error."""
+    """batch: may be outdated. Reads the first lines before responding, so that it can still fail."""
     if not batch.ended:
         try:
             if so_far := await _from_parts(batch, gateway, key, failed=failed):
@@ -228,7 +229,7 @@ async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool
         except ObjectMissing:
             if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
                 raise
-        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts go when it ends
+        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts are deleted when it ends
     if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
         return kept
     file_id = batch.error_file_id if failed else batch.output_file_id
@@ -239,16 +240,16 @@ async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool
 
 
 async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response | None:
-    """None where they hold no such line."""
+    """A response from the stored parts, or None if they have no such line."""
     blocks = _blocks(gateway, batch, failed=failed)
     first = await gateway.in_file_thread(partial(next, blocks, b""))
     return Download(_all(gateway, first, blocks), key, media_type=JSON_LINES) if first else None
 
 
 def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
-    """The lines so far, many at a time; of a batch that failed those that are left."""
+    """The result lines so far, in blocks; of a failed batch those that still exist."""
     block = bytearray()
-    for result in merged(gateway.files.objects, batch.id, batch.parts, missing_ok=batch.ended):
+    for result in merged(gateway.files.objects, batch.id, batch.segments, missing_ok=batch.ended):
         if result.failed is failed:
             block += dump(result.entry)
         if len(block) >= READ_BYTES:

@@ -1,6 +1,6 @@
-"""One prompt with Medusa heads and without, answered in one go: the /generate endpoints and /compare.
+"""/generate/normal, /generate/medusa and /compare: one prompt, decoded with and without Medusa heads.
 
-Each is made of interactive jobs, which show up in /v1/jobs too.
+They run interactive jobs, which are also listed in /v1/jobs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BODY = {
             "in": "header",
             "schema": {"type": "string"},
             "example": "wait=30",
-            "description": "Seconds until the answer is given up with 504; the gateway's longest without it.",
+            "description": f"Timeout in seconds, after which the response is 504. Default: {MOST_WAIT_S}.",
         }
     ],
 }
@@ -46,29 +46,29 @@ router = APIRouter(tags=["normal and medusa"], responses=_ERRORS)
 
 
 class GenerateRequest(Strict):
-    """A prompt: one user turn through the model's chat template, decoded greedily."""
+    """A prompt, which is sent as one user message through the chat template and decoded greedily."""
 
     prompt: Annotated[str, Field(min_length=1)]
     model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)] | None = Field(
-        None, description="Which of the models answers, where workers serve several."
+        None, description="Name of the model, required if workers serve several."
     )
     max_length: int | None = Field(
         None,
         ge=1,
         le=MAX_TOKENS,
-        description="Most tokens of the answer; 256 unless the gateway is set otherwise.",
+        description="Most tokens of the answer. Default: MEDUSAQ_DEFAULT_MAX_TOKENS (256).",
     )
 
 
 class Generated(BaseModel):
-    """An answer. Times leave the queue out.
+    """An answer. Times exclude the queue.
 
-    speedup_factor is measured against /generate/normal on the same prompt, so only /compare knows it for
-    medusa; acceptance_rate is that of draft tokens, null where nothing was drafted.
+    speedup_factor is relative to /generate/normal on the same prompt, so for medusa only /compare has it.
+    acceptance_rate is that of draft tokens, null if there were none.
     """
 
     text: str
-    generation_time: float = Field(description="Seconds, those for the prompt included.")
+    generation_time: float = Field(description="Seconds, including the processing of the prompt.")
     tokens_generated: int
     tokens_per_second: float
     speedup_factor: float | None
@@ -76,7 +76,7 @@ class Generated(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Both answers. speedup is medusa's tokens_per_second by normal's."""
+    """Both answers. speedup is medusa's tokens_per_second divided by normal's."""
 
     normal: Generated
     medusa: Generated
@@ -85,54 +85,55 @@ class Comparison(BaseModel):
 
 @router.post("/generate/normal", openapi_extra=_BODY)
 async def generate_normal(request: Request, gateway: GatewayDep) -> Generated:
-    """Plain decoding, one token a step."""
-    asked, give_up = await _asked(request)
-    return _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
+    """Plain decoding, one token per step."""
+    params, give_up_at = await _read_request(request)
+    return _generated(await _run(request, gateway, params, Decoding.NORMAL, give_up_at), speedup=1.0)
 
 
 @router.post("/generate/medusa", openapi_extra=_BODY)
 async def generate_medusa(request: Request, gateway: GatewayDep) -> Generated:
-    """Decoding with Medusa heads at every step, for the text of /generate/normal.
+    """Decoding with Medusa heads at every step; the text is that of /generate/normal.
 
-    Refused with 400 and code `no_heads` where no worker has heads for its model.
+    Fails with 400 and code `no_heads` if no worker has heads for its model.
     """
-    asked, give_up = await _asked(request)
-    return _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
+    params, give_up_at = await _read_request(request)
+    return _generated(await _run(request, gateway, params, Decoding.MEDUSA, give_up_at), speedup=None)
 
 
 @router.post("/compare", openapi_extra=_BODY)
 async def compare(request: Request, gateway: GatewayDep) -> Comparison:
-    """The same prompt both ways, one after the other so that they do not share a batch.
+    """Decode the same prompt both ways, one after the other so that they do not share a batch.
 
-    Before them the prompt is computed once, so that both find it in the cache and only decoding is compared.
-    The texts are equal, since a draft token stands only where plain decoding would have chosen it; outside
-    batch-invariant mode, rounding may tip a near-tie between two tokens.
-    Refused with 400 and code `no_heads` where no worker has heads for its model.
+    The prompt is processed once before, so that both find it in the prefix cache and only decoding is
+    compared. The texts are equal, since a draft token is accepted only if plain decoding would have chosen
+    it; outside batch-invariant mode, rounding may decide a near-tie between two tokens differently.
+
+    Fails with 400 and code `no_heads` if no worker has heads for its model.
     """
-    asked, give_up = await _asked(request)
-    await _run(request, gateway, asked.model_copy(update={"max_length": 1}), Decoding.MEDUSA, give_up)
-    normal = _generated(await _run(request, gateway, asked, Decoding.NORMAL, give_up), speedup=1.0)
-    medusa = _generated(await _run(request, gateway, asked, Decoding.MEDUSA, give_up), speedup=None)
+    params, give_up_at = await _read_request(request)
+    await _run(request, gateway, params.model_copy(update={"max_length": 1}), Decoding.MEDUSA, give_up_at)
+    normal = _generated(await _run(request, gateway, params, Decoding.NORMAL, give_up_at), speedup=1.0)
+    medusa = _generated(await _run(request, gateway, params, Decoding.MEDUSA, give_up_at), speedup=None)
     if normal.tokens_per_second > 0:
         medusa.speedup_factor = medusa.tokens_per_second / normal.tokens_per_second
     return Comparison(normal=normal, medusa=medusa, speedup=medusa.speedup_factor)
 
 
-async def _asked(request: Request) -> tuple[GenerateRequest, float]:
-    """The request, and when to give it up on the monotonic clock."""
+async def _read_request(request: Request) -> tuple[GenerateRequest, float]:
+    """The parsed body, and the time on the monotonic clock at which to time out."""
     wait = wait_s(request)
-    asked = await json_body(request, GenerateRequest)
-    return asked, time.monotonic() + (MOST_WAIT_S if wait is None else wait)
+    params = await json_body(request, GenerateRequest)
+    return params, time.monotonic() + (MOST_WAIT_S if wait is None else wait)
 
 
 async def _run(
-    request: Request, gateway: Gateway, asked: GenerateRequest, decoding: Decoding, give_up: float
+    request: Request, gateway: Gateway, params: GenerateRequest, decoding: Decoding, give_up_at: float
 ) -> Job:
-    """The job that has succeeded; raises ApiError for any other."""
+    """Run a job to its end. Raises ApiError if it does not succeed."""
     fields = {
-        "prompt": asked.prompt,
-        "model": asked.model,
-        "max_tokens": asked.max_length,
+        "prompt": params.prompt,
+        "model": params.model,
+        "max_tokens": params.max_length,
         "seed": 0,
         "decoding": decoding,
     }
@@ -140,28 +141,30 @@ async def _run(
     try:
         job = await run_in_threadpool(submit, gateway, body, owner_of(request))
     except BadRequest as error:
-        raise _refusal(str(error), error.code, error.param) from None
-    left_s = max(0.0, give_up - time.monotonic())
-    job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, left_s))
+        raise _rename_field(str(error), error.code, error.param) from None
+    left_s = max(0.0, give_up_at - time.monotonic())
+    job = await caller_of(request).key.unless_revoked(gateway.job_events.wait(job, left_s))
     if not job.terminal:
-        raise NotInTime(f"{job.id} is still {job.status} and goes on: GET /v1/jobs/{job.id} has its end")
+        raise NotInTime(
+            f"{job.id} is still {job.status} and continues: get its result from GET /v1/jobs/{job.id}"
+        )
     reason = failure(job)
     if isinstance(reason, BadRequest):
-        raise _refusal(str(reason), reason.code, reason.param)
+        raise _rename_field(str(reason), reason.code, reason.param)
     if reason is not None:
         raise reason
     return job
 
 
-def _refusal(message: str, code: str | None, param: str | None) -> BadRequest:
-    """A job's refusal, with the field as it is called here."""
+def _rename_field(message: str, code: str | None, param: str | None) -> BadRequest:
+    """The error of a job, with the name that its field has in this API."""
     if param == "max_tokens":
         message, param = message.replace(param, "max_length"), "max_length"
     return BadRequest(message, code=code, param=param)
 
 
 def _generated(job: Job, speedup: float | None) -> Generated:
-    assert job.result is not None, "it has succeeded"
+    assert job.result is not None, "the job has succeeded"
     timing, speculation = job.result["timing"], job.result.get("speculation") or {}
     sources = speculation.get("sources", {}).values()
     verified = sum(source["verified"] for source in sources)

@@ -1,4 +1,4 @@
-"""The file endpoints, as those of the OpenAI API."""
+"""The file endpoints, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ router = APIRouter(prefix=PATH, tags=["files"], responses=_ERRORS)
 
 
 class FileObject(BaseModel):
-    """A file. Times are whole Unix seconds; expires_at null is never."""
+    """A file. Times are whole Unix seconds; expires_at is null if the file does not expire."""
 
     id: str
     object: Literal["file"]
@@ -79,10 +79,10 @@ class FileList(BaseModel):
 
 @router.post("", responses={200: {"model": FileObject}}, openapi_extra=_FORM)
 async def create_file(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Upload a file of prompts, which is checked only when a batch is made of it.
+    """Upload a file of batch lines. They are validated when a batch is created from it.
 
-    It expires after 30 days, or after `expires_after[seconds]`. With an `Idempotency-Key` the same form gives
-    the same file for a day.
+    It expires after 30 days, or after `expires_after[seconds]`. With an `Idempotency-Key`, repeating the
+    same form within a day returns the same file.
     """
     key = idempotency_key(request)
     return JSONResponse((await receive_file(request, gateway, key)).to_json())
@@ -112,8 +112,8 @@ async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
             order = value
     records = gateway.files.records
     try:
-        whose = seen_by(request)
-        found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc", whose)
+        owner = seen_by(request)
+        found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc", owner)
     except FileNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
     return page([file.to_json() for file in found.files], found.has_more)
@@ -128,9 +128,9 @@ async def get_file(file_id: FileId, request: Request, gateway: GatewayDep) -> JS
 
 @router.get("/{file_id}/content", response_class=Response, responses=_CONTENT)
 async def get_content(file_id: FileId, request: Request, gateway: GatewayDep) -> ContentResponse:
-    """The bytes, streamed; with `Range: bytes=a-b`, `a-` or `-n` those alone."""
+    """The content, streamed; `Range: bytes=a-b`, `a-` and `-n` are supported."""
     file = await run_in_threadpool(gateway.files.records.get, file_id, seen_by(request))
-    # Nothing here has a tag or a date that If-Range could match.
+    # Responses have no ETag and no Last-Modified, so If-Range never matches.
     header = None if "if-range" in request.headers else request.headers.get("range")
     span = byte_range(header, file.bytes)
     return ContentResponse(gateway, await open_content(gateway, file), file, caller_of(request).key, span)
@@ -138,6 +138,6 @@ async def get_content(file_id: FileId, request: Request, gateway: GatewayDep) ->
 
 @router.delete("/{file_id}")
 async def delete_file(file_id: FileId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Drop a file; refused while a batch that has not ended reads it."""
+    """Delete a file. Fails with 409 while an unfinished batch uses it."""
     await gateway.in_file_thread(partial(gateway.files.delete, file_id, seen_by(request)))
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})

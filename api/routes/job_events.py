@@ -1,4 +1,4 @@
-"""`GET /v1/jobs/{id}/events`: a job as it happens, as server-sent events."""
+"""`GET /v1/jobs/{id}/events`: streams a job as server-sent events."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> EventStream:
     """Server-sent events of one job.
 
-    `status` with `{"id", "status", "attempts"}`, first of all and at each change; `text` with
-    `{"text", "logprobs"?}`, which joined are the result's text; `done` with the record, last of all, or
-    `error` when the API key is revoked. The text of a job that runs already begins with what there is, after
-    its worker's next heartbeat.
+    `status` with `{"id", "status", "attempts"}` first and at each change; `text` with `{"text",
+    "logprobs"?}`, whose texts joined are the result's text; at the end `done` with the record, or `error`
+    if the API key is revoked. For a job that is already running, the text so far follows after its worker's
+    next heartbeat.
     """
-    job = await run_in_threadpool(gateway.store.watch, job_id, seen_by(request))
+    job = await run_in_threadpool(gateway.store.subscribe, job_id, seen_by(request))
     return EventStream(_events(gateway, job, caller_of(request).key))
 
 
 async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[bytes]:
     yield _status(job)
-    shown = job.status
+    sent = job.status
     try:
-        async for news in follow(gateway, job, key):
-            if isinstance(news, Text):
-                logprobs = {"logprobs": news.logprobs} if news.logprobs else {}
-                yield encoded({"text": news.text, **logprobs}, "text")
+        async for update in follow(gateway, job, key):
+            if isinstance(update, Text):
+                logprobs = {"logprobs": update.logprobs} if update.logprobs else {}
+                yield encoded({"text": update.text, **logprobs}, "text")
                 continue
-            job = news
-            if job.status is not shown:
-                shown = job.status
+            job = update
+            if job.status is not sent:
+                sent = job.status
                 yield _status(job)
-    except JobNotFound:  # deleted just now
+    except JobNotFound:  # deleted in the meantime
         pass
     except BadKey as error:
         yield encoded(error_object(error), "error")

@@ -48,13 +48,13 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=_ERRORS)
     },
 )
 async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Queue a prompt: 202 with the record, or 200 when it has ended within `Prefer: wait=N` seconds."""
+    """Queue a prompt: 202 with the record, or 200 if the job ends within `Prefer: wait=N` seconds."""
     wait = wait_s(request)
     key = idempotency_key(request)
     body = await json_body(request, JobRequest)
     job = await run_in_threadpool(submit, gateway, body, owner_of(request), key)
     if wait and not job.terminal:
-        job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, wait))
+        job = await caller_of(request).key.unless_revoked(gateway.job_events.wait(job, wait))
     headers = {"Location": f"/v1/jobs/{job.id}"}
     if wait:
         headers["Preference-Applied"] = f"wait={wait}"
@@ -85,8 +85,8 @@ _LIST = {
 async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
     """Jobs, newest first; ?status=, ?limit=1..100, ?after=ID and any number of ?metadata[key]=value.
 
-    A page of large records has fewer of them, and one with filters may have none where few fit: `has_more`
-    tells whether there may be others, behind `last_id`."""
+    A page may have fewer than `limit` jobs, or none, if the records are large or few match the filters.
+    `has_more` says whether there may be more; they follow after `last_id`."""
     status: Status | None = None
     metadata: dict[str, str] = {}
     limit, after, filters = page_query(request, r"status|metadata\[(?s:.+)\]")
@@ -96,10 +96,13 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
         else:
             metadata[name.removeprefix("metadata[").removesuffix("]")] = value
     if len(metadata) > MAX_METADATA:
-        raise BadRequest(f"metadata: no job has more than {MAX_METADATA}", param="metadata")
+        raise BadRequest(
+            f"metadata: must have at most {MAX_METADATA} filters, as many as a job has entries",
+            param="metadata",
+        )
     try:
-        whose = seen_by(request)
-        found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata, whose)
+        owner = seen_by(request)
+        found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata, owner)
     except JobNotFound as error:
         raise BadRequest(f"after: {error}", param="after") from None
     return page([job.to_json() for job in found.jobs], found.has_more, found.last_id)
@@ -107,24 +110,24 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
 
 @router.get("/{job_id}", responses={200: {"model": JobRecord}}, openapi_extra={"parameters": [PREFER]})
 async def get_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """One job; with `Prefer: wait=N` the answer comes when it has ended, or after N seconds."""
+    """One job; with `Prefer: wait=N` the response is sent when it has ended, or after N seconds."""
     wait = wait_s(request)
     job = await run_in_threadpool(gateway.store.get, job_id, seen_by(request))
     if wait and not job.terminal:
-        job = await caller_of(request).key.unless_revoked(gateway.waiter.wait(job, wait))
+        job = await caller_of(request).key.unless_revoked(gateway.job_events.wait(job, wait))
     return JSONResponse(job.to_json())
 
 
 @router.post("/{job_id}/cancel", responses={200: {"model": JobRecord}})
 async def cancel_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """A queued job is cancelled at once, a running one two steps after its worker's next heartbeat, which
-    comes every second; an ended one stays as it is."""
+    """Cancel a job: a queued one immediately, a running one after its worker's next heartbeat, within about
+    a second. A job that has ended is not changed."""
     job = await run_in_threadpool(gateway.store.cancel, job_id, seen_by(request))
     return JSONResponse(job.to_json())
 
 
 @router.delete("/{job_id}")
 async def delete_job(job_id: JobId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Drop the record of a job that has ended."""
+    """Delete the record of a job that has ended."""
     await run_in_threadpool(gateway.store.delete, job_id, seen_by(request))
     return JSONResponse({"id": job_id, "object": "job", "deleted": True})

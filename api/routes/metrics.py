@@ -1,6 +1,6 @@
-"""`/metrics`: all there is to see of the system, for Prometheus, whichever gateway it asks.
+"""`/metrics`: Prometheus metrics of the whole system, from any gateway.
 
-The queues as Redis has them, the figures that every live worker left there, and those of this gateway itself.
+Includes the queues in Redis, the metrics that the live workers store there, and this gateway's own.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.model_routing import View
 from tasks.base.errors import FileStoreUnavailable, StoreUnavailable
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 from tasks.store.jobs import JobStore
-from tasks.store.metrics_store import FigureBoard
-from tasks.store.queue_stats import Standing, Waiting, standing
+from tasks.store.metrics_store import MetricsStore
+from tasks.store.queue_stats import QueueStats, Waiting, queue_stats
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["system"])
 
-FREE_BYTES_S = 1.0  # a file store that does not say its free space so soon must not keep the rest back
-NOBODY_WAITS = Waiting(0, 0.0)
+FREE_BYTES_S = 1.0  # timeout for the free space of the file store: a slow one must not delay the rest
+NONE_WAITING = Waiting(0, 0.0)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
-    """Queues, workers and this gateway, in the text format of Prometheus; without Redis the last of them."""
-    families = [*await run_in_threadpool(_of_redis, gateway), *await _of_files(gateway)]
+    """Metrics of queues, workers and this gateway in Prometheus' format; without Redis only the last."""
+    families = [*await run_in_threadpool(_redis_families, gateway), *await _file_store_families(gateway)]
     registry = CollectorRegistry()
-    registry.register(_Page([*families, *Figures.own("gateway", "").families]))
+    registry.register(_Families([*families, *ProcessMetrics.own("gateway", "").families]))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Page(Collector):
-    """Families as they come, those of one name put together."""
+class _Families(Collector):
+    """Metric families, of which those with the same name are merged."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families: dict[str, Metric] = {}
@@ -56,25 +56,25 @@ class _Page(Collector):
         yield from self._families.values()
 
 
-def _of_redis(gateway: Gateway) -> Iterator[Metric]:
-    """All that is in Redis; nothing but the word that it is away when it is."""
+def _redis_families(gateway: Gateway) -> Iterator[Metric]:
+    """The metrics from Redis; only medusaq_redis_up if it is unavailable."""
     store = gateway.store
     try:
-        now, view = standing(store.db), gateway.view()
-        found = [
+        now, view = queue_stats(store.db), gateway.view()
+        families = [
             *_queues(now),
             *_models(now, view),
-            *_workers(FigureBoard(store.db).read()),
+            *_workers(MetricsStore(store.db).read()),
             *_memory(store),
         ]
     except StoreUnavailable as error:
         log.warning("metrics without the queues and the workers: %s", error)
-        found = None
-    yield _gauge("medusaq_redis_up", "Whether Redis answers this gateway", float(found is not None))
-    yield from found or ()
+        families = None
+    yield _gauge("medusaq_redis_up", "Whether Redis answers this gateway", float(families is not None))
+    yield from families or ()
 
 
-def _queues(now: Standing) -> Iterator[Metric]:
+def _queues(now: QueueStats) -> Iterator[Metric]:
     yield _gauges("medusaq_jobs", "Job records that are kept, by status", "status", now.jobs)
     ended = CounterMetricFamily("medusaq_jobs_ended", "Jobs that have ended, by status", labels=("status",))
     for status, count in now.ended.items():
@@ -83,18 +83,18 @@ def _queues(now: Standing) -> Iterator[Metric]:
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
-    yield _gauge("medusaq_queue_held_jobs", "Jobs held back for their owner's share", now.held)
+    yield _gauge("medusaq_queue_held_jobs", "Jobs held back for their owner's share", now.deferred)
     unsent = "Lines of batches that are to be sent to workers and were not yet"
     yield _gauge("medusaq_batch_lines_waiting", unsent, now.lines)
-    yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.outstanding)
+    yield _gauge("medusaq_bulk_outstanding_jobs", "Bulk jobs sent to workers, not ended", now.in_flight)
     yield _gauge("medusaq_batches_active", "Batches that have not ended", now.batches)
-    yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.led))
+    yield _gauge("medusaq_batches_led", "Whether an io worker works on batches", float(now.has_leader))
     late = "How long ago the webhook that waits longest should have been sent"
     yield _gauge("medusaq_webhooks_due_seconds", late, now.webhooks_due_s)
 
 
-def _models(now: Standing, view: View) -> Iterator[Metric]:
-    """Of each that is served or announced, and each that jobs wait for: no name that only a request gave."""
+def _models(now: QueueStats, view: View) -> Iterator[Metric]:
+    """Metrics by model: served, announced and queued ones, not arbitrary names from requests."""
     waiting = "Jobs that wait for a worker of this model alone, those of medusaq_queue_jobs among them"
     jobs = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
     oldest = "How long the oldest of them has waited"
@@ -102,7 +102,7 @@ def _models(now: Standing, view: View) -> Iterator[Metric]:
     models = sorted({*view.served, *now.models})
     for model in models:
         for priority in now.waiting:
-            queue = now.models.get(model, {}).get(priority, NOBODY_WAITS)
+            queue = now.models.get(model, {}).get(priority, NONE_WAITING)
             jobs.add_metric((model, priority), queue.jobs)
             ages.add_metric((model, priority), queue.oldest_s)
     alive = {model: len(view.able(model)) for model in models}
@@ -110,20 +110,20 @@ def _models(now: Standing, view: View) -> Iterator[Metric]:
     yield _gauges("medusaq_model_workers", "Live workers of this model", "model", alive)
 
 
-def _workers(workers: list[Figures]) -> Iterator[Metric]:
-    """Their families, and how many workers there are."""
+def _workers(workers: list[ProcessMetrics]) -> Iterator[Metric]:
+    """The metrics of the workers, and their number."""
     alive = dict.fromkeys(("worker", "io"), 0)
     for each in workers:
         alive[each.service] = alive.get(each.service, 0) + 1
-        yield from each.marked()
+        yield from each.labelled()
     yield _gauges("medusaq_workers", "Live workers, by kind", "service", alive)
 
 
 def _memory(store: JobStore) -> Iterator[Metric]:
     try:
         memory = store.db.redis.info("memory")
-    except redis.ResponseError as error:  # a hosted server may refuse
-        log.debug("no figures of Redis's memory: %s", error)
+    except redis.ResponseError as error:  # some hosted servers forbid INFO
+        log.debug("no metrics of Redis's memory: %s", error)
         return
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis: {error}") from error
@@ -132,7 +132,7 @@ def _memory(store: JobStore) -> Iterator[Metric]:
     yield _gauge("medusaq_redis_memory_max_bytes", limit, memory.get("maxmemory", 0))
 
 
-async def _of_files(gateway: Gateway) -> list[Metric]:
+async def _file_store_families(gateway: Gateway) -> list[Metric]:
     free = None
     with move_on_after(FREE_BYTES_S):
         try:

@@ -1,7 +1,6 @@
-"""`/v1/chat/completions` and `/v1/completions`: OpenAI's online endpoints, made of interactive jobs.
+"""`/v1/chat/completions` and `/v1/completions`: OpenAI's online endpoints, which run interactive jobs.
 
-They show up in /v1/jobs too, for a while. Their only reason is whoever waits: when the connection closes,
-they are cancelled.
+The jobs are also listed in /v1/jobs for a while. They are cancelled when the connection closes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.job_stream import Text
 from api.service.online_request import MAX_CHOICES, MOST_BODIES, read
-from api.service.online_run import Running
-from api.service.stream_chunks import ChatChoice, Choice, CompletionChoice
+from api.service.online_run import OnlineRun
+from api.service.stream_chunks import ChatChoice, CompletionChoice, StreamChoice
 from tasks.records.endpoints import CHAT, COMPLETIONS
 from tasks.schema.openai_responses import answer, answer_of_several, envelope, may_call_tools, total_usage
 
@@ -69,47 +68,47 @@ def _body(name: str, field: dict[str, Any]) -> dict[str, Any]:
 
 @router.post(CHAT, openapi_extra=_body("messages", _MESSAGES))
 async def chat_completions(request: Request, gateway: GatewayDep) -> Response:
-    """OpenAI's chat completions, whole or as a stream; the fields of POST /v1/jobs are taken too."""
+    """OpenAI's chat completions, also streamed; the fields of POST /v1/jobs are accepted too."""
     return await _answer(request, gateway, CHAT)
 
 
 @router.post(COMPLETIONS, openapi_extra=_body("prompt", _PROMPT))
 async def completions(request: Request, gateway: GatewayDep) -> Response:
-    """OpenAI's completions of raw text, of several prompts too, whole or as a stream."""
+    """OpenAI's text completions, also of several prompts, also streamed."""
     return await _answer(request, gateway, COMPLETIONS)
 
 
 async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
     most_bytes = MOST_BODIES * gateway.settings.max_body_bytes
-    asked = await run_in_threadpool(read, await json_bytes(request), endpoint, most_bytes)
-    model = await run_in_threadpool(gateway.served) if asked.stream else None
-    running = await Running.start(gateway, asked, caller_of(request))
-    headers = {"x-request-id": running.jobs[0].id}
+    online = await run_in_threadpool(read, await json_bytes(request), endpoint, most_bytes)
+    model = await run_in_threadpool(gateway.served) if online.stream else None
+    run = await OnlineRun.start(gateway, online, caller_of(request))
+    headers = {"x-request-id": run.jobs[0].id}
     try:
-        if asked.stream:
-            events = _events(running, model)
+        if online.stream:
+            events = _events(run, model)
             first = await unless_closed(request, anext(events))
-            return EventStream(_after(first, events), running.cancel_rest, headers)
-        await unless_closed(request, running.wait())
+            return EventStream(_after(first, events), run.cancel_rest, headers)
+        await unless_closed(request, run.wait())
     except BaseException:
-        running.cancel_rest()
+        run.cancel_rest()
         raise
-    running.cancel_rest()
-    return JSONResponse(_whole(running), headers=headers)
+    run.cancel_rest()
+    return JSONResponse(_whole(run), headers=headers)
 
 
-def _whole(running: Running) -> dict[str, Any]:
-    records = [job.to_json() for job in running.ended]
+def _whole(run: OnlineRun) -> dict[str, Any]:
+    records = [job.to_json() for job in run.ended]
     if len(records) == 1:
         return answer(records[0])
-    return answer_of_several(records, running.asked.n)
+    return answer_of_several(records, run.request.n)
 
 
-async def _events(running: Running, model: str | None) -> AsyncGenerator[bytes, None]:
-    """The stream's events. Raises before the first one what later is an event of its own."""
+async def _events(run: OnlineRun, model: str | None) -> AsyncGenerator[bytes, None]:
+    """The events of the stream. An error before the first event is raised, a later one becomes an event."""
     begun = False
     try:
-        async with aclosing(_chunks(running, model)) as chunks:
+        async with aclosing(_chunks(run, model)) as chunks:
             async for chunk in chunks:
                 begun = True
                 yield encoded(chunk)
@@ -117,7 +116,7 @@ async def _events(running: Running, model: str | None) -> AsyncGenerator[bytes, 
         if not begun:
             raise
         if not isinstance(error, ApiError):
-            log.exception("a stream broke off")
+            log.exception("a stream was aborted by an internal error")
         yield encoded(error_object(error))
     else:
         yield encoded(DONE)
@@ -129,26 +128,26 @@ async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGene
         yield event
 
 
-async def _chunks(running: Running, model: str | None) -> AsyncGenerator[dict[str, Any], None]:
-    asked, jobs = running.asked, running.jobs
+async def _chunks(run: OnlineRun, model: str | None) -> AsyncGenerator[dict[str, Any], None]:
+    request, jobs = run.request, run.jobs
     head = envelope(jobs[0].to_json(), model)
-    raw = asked.job.raw
+    raw = request.job.raw
     if not raw:
         head["object"] = "chat.completion.chunk"
-    usage = {"usage": None} if asked.include_usage else {}
-    choices: list[Choice] = [
-        CompletionChoice(place) if raw else ChatChoice(place, job.id, may_call_tools(job.request))
-        for place, job in enumerate(jobs)
+    usage = {"usage": None} if request.include_usage else {}
+    choices: list[StreamChoice] = [
+        CompletionChoice(index) if raw else ChatChoice(index, job.id, may_call_tools(job.request))
+        for index, job in enumerate(jobs)
     ]
-    async with aclosing(running.news()) as all_news:
-        async for place, news in all_news:
-            if isinstance(news, Text):
-                entries = choices[place].text(news)
+    async with aclosing(run.updates()) as updates:
+        async for index, update in updates:
+            if isinstance(update, Text):
+                entries = choices[index].text(update)
             else:
-                assert news.result is not None, "it has succeeded"
-                entries = choices[place].end(news.result["finish_reason"])
+                assert update.result is not None, "the job has succeeded"
+                entries = choices[index].end(update.result["finish_reason"])
             for entry in entries:
                 yield {**head, "choices": [entry], **usage}
-    if asked.include_usage:
-        records = [job.to_json() for job in running.ended]
-        yield {**head, "choices": [], "usage": total_usage(records, asked.n)}
+    if request.include_usage:
+        records = [job.to_json() for job in run.ended]
+        yield {**head, "choices": [], "usage": total_usage(records, request.n)}

@@ -11,7 +11,7 @@ from api.http.error_responses import RETRY_AFTER_S
 from api.requests.schemas import ErrorBody
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import GatewayDep
-from api.service.model_routing import View, not_served
+from api.service.model_routing import View, model_not_served
 from tasks.base.errors import StoreUnavailable
 from tasks.store.workers import WorkerInfo
 
@@ -20,9 +20,9 @@ router = APIRouter(tags=["system"])
 
 @router.get("/v1/models")
 async def list_models(gateway: GatewayDep) -> JSONResponse:
-    """The models of the live workers, with each worker's state and metrics.
+    """The available models, with the state and metrics of each worker.
 
-    Those among them without workers are started when they are asked for.
+    Models without workers are started on demand.
     """
     view = await run_in_threadpool(gateway.view)
     return JSONResponse({"object": "list", "data": [_model(name, view.able(name)) for name in view.served]})
@@ -30,30 +30,29 @@ async def list_models(gateway: GatewayDep) -> JSONResponse:
 
 @router.get("/v1/models/{model_id:path}", responses={404: {"model": ErrorBody}})
 async def get_model(model_id: str, gateway: GatewayDep) -> JSONResponse:
-    """One of them; a name may have slashes."""
+    """One model; its name may contain slashes."""
     view = await run_in_threadpool(gateway.view)
     if model_id in view.served:
         return JSONResponse(_model(model_id, view.able(model_id)))
-    raise not_served(model_id, view.known)
+    raise model_not_served(model_id, view.known)
 
 
 @router.get("/healthz")
 async def healthz() -> JSONResponse:
-    """The gateway itself is alive."""
+    """Liveness: the gateway itself responds."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz", responses={503: {"description": "Not all of it"}})
+@router.get("/readyz", responses={503: {"description": "Redis or a model worker is unavailable"}})
 async def readyz(gateway: GatewayDep) -> JSONResponse:
-    """Jobs sent now would run: Redis answers and a model worker is alive, or one will be started when it is
-    asked for; 503 otherwise.
+    """Readiness: Redis answers, and a model worker is alive or can be started on demand; otherwise 503.
 
-    io_worker: whether one is alive too. Without it batches and held jobs are taken and wait, and nobody
-    looks after lost workers.
+    io_worker: whether an io worker is alive. Without one, batches and deferred jobs are accepted but wait,
+    and the jobs of lost workers are not requeued.
     """
     try:
-        view, led = await run_in_threadpool(gateway.readiness)
-        found = {"redis": True, "workers": len(view.workers), "io_worker": led}
+        view, has_leader = await run_in_threadpool(gateway.readiness)
+        found = {"redis": True, "workers": len(view.workers), "io_worker": has_leader}
     except StoreUnavailable:
         view = View()
         found = {"redis": False, "workers": 0, "io_worker": False}

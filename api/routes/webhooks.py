@@ -1,4 +1,4 @@
-"""Deliveries of webhooks, and the secrets of their signatures. Each API key sees its own."""
+"""Webhook deliveries, and the signing secrets. Each API key sees only its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorBody} for code 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], responses=_ERRORS)
 
 
-_OF = "Deliveries of this one, all of them; only one job or batch can be asked for."
+_OF = "Only the deliveries of this job or batch, all on one page. Only one job_id or batch_id is allowed."
 _LIST = {
     "parameters": [
         *PAGE_PARAMETERS,
@@ -54,32 +54,32 @@ async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse
 
 @router.get("/deliveries/{delivery_id}")
 async def get_delivery(delivery_id: DeliveryId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """One delivery, what is sent, and what came of each attempt."""
+    """One delivery, with its payload and the outcome of each attempt."""
     found = await run_in_threadpool(gateway.deliveries.get, delivery_id, owner_of(request))
     return JSONResponse(found.to_json())
 
 
 @router.post("/deliveries/{delivery_id}/replay")
 async def replay_delivery(delivery_id: DeliveryId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Send it again now, under the same webhook-id; an address that answered 410 is used again."""
+    """Send the delivery again now, with the same webhook-id. Re-enables an endpoint that answered 410."""
     found = await run_in_threadpool(gateway.deliveries.replay, delivery_id, owner_of(request))
     return JSONResponse(found.to_json())
 
 
 @router.get("/secret")
 async def get_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """The secret by which your receivers verify signatures; made when it is first needed."""
-    return _shown(await run_in_threadpool(gateway.deliveries.secrets, owner_of(request)))
+    """The secret with which receivers verify signatures; created when first needed."""
+    return _secrets_response(await run_in_threadpool(gateway.deliveries.secrets, owner_of(request)))
 
 
 @router.post("/secret/rotate")
 async def rotate_secret(request: Request, gateway: GatewayDep) -> JSONResponse:
-    """A new secret; the one before it signs too for a day, and until then there is no newer one: 409."""
+    """Create a new secret. The previous one signs too for a day, during which a further rotation gets 409."""
     rotated = await run_in_threadpool(lambda: gateway.deliveries.secrets(owner_of(request), rotate=True))
-    return _shown(rotated)
+    return _secrets_response(rotated)
 
 
-def _shown(secrets: Secrets) -> JSONResponse:
+def _secrets_response(secrets: Secrets) -> JSONResponse:
     content = {
         "object": "webhook.secret",
         "current": secrets.current,
@@ -89,11 +89,11 @@ def _shown(secrets: Secrets) -> JSONResponse:
     return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
 
-def _object_id(asked: Sequence[tuple[str, str]]) -> str | None:
-    for name, value in asked:
+def _object_id(filters: Sequence[tuple[str, str]]) -> str | None:
+    for name, value in filters:
         if not value:
             raise BadRequest(f"{name}: must not be empty", param=name)
-        if len(asked) > 1:
-            raise BadRequest(f"{name}: only one job or batch can be asked for", param=name)
+        if len(filters) > 1:
+            raise BadRequest(f"{name}: only one job_id or batch_id is allowed", param=name)
         return value
     return None

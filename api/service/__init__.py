@@ -1,5 +1,5 @@
-"""What the routes do: submit jobs, wait for them, stream them, read and write files.
+"""The logic of the routes: submit jobs, wait for them, stream them, read and write files.
 
-In: checked requests.
+In: validated requests.
 Out: jobs, events and files, from the stores of tasks.
 """

@@ -1,4 +1,4 @@
-"""What the routes share: the stores, the publisher, the waiter and a short-lived view of the workers."""
+"""The objects that the routes share: stores, publisher, job events and a cached view of the workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 
 from api.requests.open_requests import OpenRequests
 from api.requests.threads import FileThreads, run_in_threadpool
-from api.service.job_events import Waiter
+from api.service.job_events import JobEventListener
 from api.service.model_routing import View
 from tasks.base.errors import JobNotFound, StoreUnavailable
 from tasks.base.settings import Settings
@@ -22,7 +22,7 @@ from tasks.base.telemetry.tracing import UNTRACED, Tracing
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Outbox, Publisher
 from tasks.files.base import FileStore
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
@@ -32,26 +32,26 @@ from tasks.webhooks.store import DeliveryStore
 
 log = logging.getLogger(__name__)
 
-# /readyz asks for no key: however many ask it, Redis is asked as often as this.
+# /readyz needs no key, so its result is cached to limit the load on Redis.
 READY_AGE_S = 0.5
-UNREADY_AGE_S = 0.1  # while something is missing, or Redis: whoever waits for it learns of it soon
-WORKERS_AGE_S = 1.0  # a submission may be checked against workers seen this long ago
+UNREADY_AGE_S = 0.1  # shorter, since clients poll until the system is ready
+WORKERS_AGE_S = 1.0  # oldest view of the workers that submissions are checked against
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Readiness:
-    """What was seen at a time of the monotonic clock. error: why nothing could be seen."""
+    """A cached readiness check. at: on the monotonic clock. error: the failure, if Redis is unavailable."""
 
     at: float
     view: View = field(default_factory=View)
-    led: bool = False
+    has_leader: bool = False
     error: str = ""
 
     @property
     def valid_s(self) -> float:
-        return READY_AGE_S if self.view.served and self.led else UNREADY_AGE_S
+        return READY_AGE_S if self.view.served and self.has_leader else UNREADY_AGE_S
 
 
 class Gateway:
@@ -64,23 +64,23 @@ class Gateway:
         database = self.store.db
         self.keys = KeyStore(database)
         self.open_requests = OpenRequests(self.keys)
-        self.files = FileKeeper(objects, FileRecords(database))
+        self.files = FileManager(objects, FileRecords(database))
         self._file_threads = FileThreads()
         self._publisher = Publisher.connect(settings)
         self.outbox = Outbox(self._publisher)
-        self.waiter = Waiter(settings, self.store)
+        self.job_events = JobEventListener(settings, self.store)
         self.batches = BatchStore(database)
         self.deliveries = DeliveryStore(database, settings)
         self.guard = Guard.of(settings)
         self._registry = Registry(database, settings.worker_ttl_s)
-        self.awaited: set[str] = set()  # jobs whose only reason is a request under way
+        self.awaited: set[str] = set()  # jobs of online requests in flight
         self._cancelling: set[asyncio.Task[None]] = set()
         self._seen: tuple[float, View] = (float("-inf"), View())
         self._ready_lock = threading.Lock()
         self._ready = _Readiness(float("-inf"))
 
     def view(self, max_age_s: float = 0.0) -> View:
-        """The live workers and the models; raises StoreUnavailable."""
+        """The live workers and the models, cached for up to max_age_s. Raises StoreUnavailable."""
         at, seen = self._seen
         if time.monotonic() - at > max_age_s:
             registry = self._registry
@@ -89,60 +89,64 @@ class Gateway:
         return seen
 
     def readiness(self) -> tuple[View, bool]:
-        """The same, and whether an io worker leads, as seen a moment ago.
+        """The view, and whether an io worker is the leader, both cached briefly.
 
-        Anybody may ask, without a key, so one thread looks at a time. Raises StoreUnavailable.
+        /readyz needs no key, so only one thread queries Redis at a time. Raises StoreUnavailable.
         """
         with self._ready_lock:
             ready = self._ready
             if time.monotonic() - ready.at > ready.valid_s:
-                self._ready = ready = self._look()
+                self._ready = ready = self._read_readiness()
         if ready.error:
             raise StoreUnavailable(ready.error)
-        return ready.view, ready.led
+        return ready.view, ready.has_leader
 
-    def _look(self) -> _Readiness:
+    def _read_readiness(self) -> _Readiness:
         try:
-            view, led = self.view(), self.batches.led()
+            view, has_leader = self.view(), self.batches.has_leader()
         except StoreUnavailable as error:
             return _Readiness(time.monotonic(), error=str(error))
-        return _Readiness(time.monotonic(), view, led)
+        return _Readiness(time.monotonic(), view, has_leader)
 
     def workers(self, max_age_s: float = 0.0) -> Sequence[WorkerInfo]:
         """The live workers; raises StoreUnavailable."""
         return self.view(max_age_s).workers
 
     async def in_file_thread(self, call: Callable[[], T], *, abandon: bool = False) -> T:
-        """What may wait for the file store, off the event loop. abandon: left to itself when cancelled."""
+        """Run a call to the file store on a thread. abandon: on cancellation, leave it running and return."""
         return await self._file_threads.run(call, abandon=abandon)
 
     def served(self, max_age_s: float = WORKERS_AGE_S) -> str | None:
-        """The model that answers where none is asked for; None unless the live workers have just one."""
+        """The only model of the live workers, or None if there are zero or several."""
         models = {worker.model for worker in self.workers(max_age_s)}
         return models.pop() if len(models) == 1 else None
 
     def cancel_soon(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs whose answer nobody waits for any more, without waiting for it."""
+        """Cancel jobs in the background."""
         if job_ids:
             task = asyncio.create_task(run_in_threadpool(self.cancel, tuple(job_ids)))
             self._cancelling.add(task)
             task.add_done_callback(self._cancelling.discard)
 
     async def abandon(self) -> None:
-        """Cancel all that is awaited: nobody will be answered any more."""
+        """Cancel the jobs of all online requests, at shutdown."""
         self.cancel_soon(self.awaited)
         while self._cancelling:
             await asyncio.gather(*self._cancelling)
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs one after the other, until Redis fails: the rest end by their deadlines."""
+        """Cancel jobs one by one. Stops if Redis fails: the rest expire at their deadlines."""
         for job_id in job_ids:
             try:
                 self.store.cancel(job_id)
             except JobNotFound:
                 pass
             except StoreUnavailable as error:
-                log.warning("%s, and what is cancelled with it, goes on to its deadline: %s", job_id, error)
+                log.warning(
+                    "could not cancel %s and the jobs after it; they run until their deadlines: %s",
+                    job_id,
+                    error,
+                )
                 return
 
     def close(self) -> None:
@@ -152,7 +156,7 @@ class Gateway:
         self.store.close()
 
 
-async def _gateway(request: Request) -> Gateway:  # async: FastAPI would call a plain function on a thread
+async def _gateway(request: Request) -> Gateway:  # async: FastAPI would run a plain function on a thread
     gateway: Gateway = request.app.state.gateway
     return gateway
 

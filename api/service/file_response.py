@@ -1,4 +1,4 @@
-"""The answer that is the content of a file, or a span of it, streamed from the store."""
+"""Responses that stream the content of a file, or a range of it, from the file store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tasks.files.records import FileRecord
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 256 * 1024  # handed to the socket at a time
+READ_BYTES = 256 * 1024  # size of a chunk
 
 
 async def open_content(gateway: Gateway, file: FileRecord) -> BinaryIO:
-    """Raises ObjectMissing and FileStoreUnavailable."""
+    """Open the content of a file. Raises ObjectMissing and FileStoreUnavailable."""
     return await gateway.in_file_thread(partial(gateway.files.objects.open, file.object_name))
 
 
 class Download(StreamingResponse):
-    """Chunks until the key is revoked: then the connection is closed before the answer is whole."""
+    """Streams chunks. If the key is revoked, it closes the connection before the response is complete."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class Download(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_to_holder(message: Message) -> None:
-            """A client that reads slowly keeps this waiting: it ends with the key."""
+            """Stop waiting for a slow client once the key is revoked."""
             await self._key.unless_revoked(send(message))
 
         try:
             await super().__call__(scope, receive, send_to_holder)
-        except* BadKey:  # of sending and of listening, which wait at the same time
-            log.info("a download was broken off: its API key was revoked")
+        except* BadKey:  # raised by the concurrent tasks that send and that listen for a disconnect
+            log.info("a download was aborted: its API key was revoked")
 
 
 class ContentResponse(Download):
-    """Takes over `content`, that of file, and closes it however the answer ends. span None is all of it."""
+    """Streams the content of a file, and closes it at the end. span None is the whole file."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ContentResponse(Download):
             "Accept-Ranges": "bytes",
             "Content-Length": str(size if span is None else len(span)),
             "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
-            "X-Content-Type-Options": "nosniff",  # whatever it holds, no browser shall show it as ours
+            "X-Content-Type-Options": "nosniff",  # user content: browsers must not render it
         }
         if span is not None:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}"
@@ -92,6 +92,6 @@ class ContentResponse(Download):
         while left:
             chunk = await self._gateway.in_file_thread(partial(self._content.read, min(left, READ_BYTES)))
             if not chunk:
-                raise FileStoreUnavailable(f"the content ended {left} bytes early")
+                raise FileStoreUnavailable(f"the content is {left} bytes shorter than recorded")
             left -= len(chunk)
             yield chunk

@@ -1,4 +1,4 @@
-"""Hears of jobs: one pub/sub connection for the whole process, and a slow poll behind it."""
+"""Waits for job events: one Redis pub/sub connection per process, with slow polling as a fallback."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tasks.store.jobs import JobStore
 
 log = logging.getLogger(__name__)
 
-POLL_S = 2.0  # an event lost with the connection costs a waiter no more than this
+POLL_S = 2.0  # longest delay if an event is lost with the connection
 RECONNECT_S = 0.5
-MAX_PARTS = 256  # of a client that does not read: about two seconds of the fastest answers
+MAX_PARTS = 256  # buffered for a slow client: about two seconds of the fastest generation
 
-Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: look at its record
+Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: re-read its record
 
 
-class Waiter:
-    """start() and stop() belong to the application's lifespan."""
+class JobEventListener:
+    """The application's lifespan calls start() and stop()."""
 
     def __init__(self, settings: Settings, store: JobStore) -> None:
         self._settings = settings
@@ -51,18 +51,18 @@ class Waiter:
                 await self._task
 
     async def wait(self, job: Job, seconds: float) -> Job:
-        """The record once it is terminal, or as it stands after `seconds`. Raises JobNotFound.
+        """Wait until the job has ended or `seconds` have passed, and return its record. Raises JobNotFound.
 
-        With Redis away the record last seen is returned: the job was accepted.
+        While Redis is unavailable the last known record is used: the job was accepted.
         """
-        give_up = time.monotonic() + seconds
+        give_up_at = time.monotonic() + seconds
         ended = asyncio.Event()
         self._waiting[job.id].add(ended)
         try:
             while True:
                 with contextlib.suppress(StoreUnavailable):
                     job = await run_in_threadpool(self._store.refresh, job)
-                left = give_up - time.monotonic()
+                left = give_up_at - time.monotonic()
                 if job.terminal or left <= 0:
                     return job
                 with contextlib.suppress(TimeoutError):
@@ -75,18 +75,18 @@ class Waiter:
 
     @contextlib.contextmanager
     def inbox(self, job_id: str) -> Iterator[Inbox]:
-        """The updates of a watched job from now on, MAX_PARTS at most: beyond that its record has them."""
-        made: Inbox = asyncio.Queue(MAX_PARTS)
-        self._inboxes[job_id].add(made)
+        """Receive the updates of a streamed job. If more than MAX_PARTS are unread, they become one None."""
+        inbox: Inbox = asyncio.Queue(MAX_PARTS)
+        self._inboxes[job_id].add(inbox)
         try:
-            yield made
+            yield inbox
         finally:
-            self._inboxes[job_id].discard(made)
+            self._inboxes[job_id].discard(inbox)
             if not self._inboxes[job_id]:
                 del self._inboxes[job_id]
 
     async def _listen(self) -> None:
-        """Subscribe, and again whenever the connection breaks."""
+        """Stay subscribed; reconnect whenever the connection breaks."""
         events_channel, tokens_channel = (f"{self._store.db.prefix}{name}" for name in ("events", "tokens"))
         while True:
             try:
@@ -97,7 +97,7 @@ class Waiter:
                         if message["type"] != "message":
                             continue
                         if message["channel"] == tokens_channel:
-                            self._hand_out(message["data"])
+                            self._deliver_text(message["data"])
                         else:
                             self._wake(message["data"])
             except redis.RedisError as error:
@@ -119,24 +119,24 @@ class Waiter:
         for ended in self._waiting.get(job_id, ()):
             ended.set()
         for inbox in self._inboxes.get(job_id, ()):
-            _put(inbox, None)
+            _put_update(inbox, None)
 
     def _wake_all(self) -> None:
-        """Something may have been said while nobody heard it."""
+        """After a (re)connect, have all streams re-read their records: events may have been missed."""
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
-                _put(inbox, None)
+                _put_update(inbox, None)
 
-    def _hand_out(self, data: str) -> None:
+    def _deliver_text(self, data: str) -> None:
         if not self._inboxes:
             return
         part = json.loads(data)
         for inbox in self._inboxes.get(part["id"], ()):
-            _put(inbox, part)
+            _put_update(inbox, part)
 
 
-def _put(inbox: Inbox, part: dict[str, Any] | None) -> None:
-    """A full inbox is emptied first: the text so far and the record have what was in it."""
+def _put_update(inbox: Inbox, part: dict[str, Any] | None) -> None:
+    """Add an update. Replaces the content of a full inbox by None: it can be read from Redis again."""
     if inbox.full():
         while not inbox.empty():
             inbox.get_nowait()

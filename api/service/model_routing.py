@@ -1,4 +1,4 @@
-"""Which model a request is for, and whether somebody will answer it."""
+"""Chooses the model of a request, and checks that a worker can serve it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODEL_REQUIRED = "model_required"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known of models at a moment. seen: that workers have served, announced: as in Registry."""
+    """The models and workers known at one time. seen: models served in the past. announced: see Registry."""
 
     workers: Sequence[WorkerInfo] = ()
     announced: frozenset[str] = frozenset()
@@ -21,7 +21,7 @@ class View:
 
     @property
     def served(self) -> list[str]:
-        """Models that answer now, or as soon as they are asked for."""
+        """Models that are running or are started on demand."""
         return sorted({worker.model for worker in self.workers} | self.announced)
 
     @property
@@ -30,33 +30,33 @@ class View:
         return sorted({*self.served, *self.seen})
 
     def able(self, model: str | None) -> list[WorkerInfo]:
-        """The live workers that take a request for this model; None is for any."""
+        """The live workers that serve this model; None is any model."""
         return [worker for worker in self.workers if model in (None, worker.model)]
 
 
 def route(model: str | None, default: str | None, view: View, *, online: bool) -> str | None:
-    """The model whose queue a request goes to, None for that of any worker.
+    """The model whose queue the request goes to; None is the queue of any worker.
 
-    default: of requests that name none. online: somebody waits for the answer. Raises BadRequest where
-    several models could be meant, UnknownModel, and, online, NoWorker.
+    default: the model of requests that name none. Raises BadRequest if the request must name a model,
+    UnknownModel, and for online requests NoWorker.
     """
     chosen = model
     if chosen is None:
-        chosen, choices = unnamed(default, view)
+        chosen, choices = model_of_unnamed(default, view)
         if choices:
-            raise several(choices)
+            raise ambiguous_model(choices)
     if chosen is not None and chosen not in view.known and view.served:
-        raise not_served(chosen, view.known, by_default=model is None)
+        raise model_not_served(chosen, view.known, by_default=model is None)
     if online and not (view.able(chosen) or chosen in view.announced):
         of = "" if chosen is None or not view.workers else f" for {chosen!r}"
         raise NoWorker(
-            f"no model worker{of} is alive: try again later, or send a job or a batch, which waits"
+            f"no model worker{of} is alive: try again later, or send a job or a batch, which waits for one"
         )
     return chosen
 
 
-def unnamed(default: str | None, view: View) -> tuple[str | None, list[str]]:
-    """The model of requests that name none, or the several that they have to choose from."""
+def model_of_unnamed(default: str | None, view: View) -> tuple[str | None, list[str]]:
+    """The model of requests that name none, and the models that they must choose from, if several."""
     if default is not None or not view.served:
         return default, []
     if len(view.served) > 1:
@@ -65,15 +65,15 @@ def unnamed(default: str | None, view: View) -> tuple[str | None, list[str]]:
     return (only if only in view.announced else None), []
 
 
-def several(models: Collection[str]) -> BadRequest:
-    """What is said to a request that names none of them."""
-    message = f"model: name one of {', '.join(models)}; a gateway with MEDUSAQ_DEFAULT_MODEL needs none"
+def ambiguous_model(models: Collection[str]) -> BadRequest:
+    """The error for a request that must name one of these models."""
+    message = f"model: must be one of {', '.join(models)}, unless MEDUSAQ_DEFAULT_MODEL is set"
     return BadRequest(message, code=MODEL_REQUIRED, param="model")
 
 
-def not_served(model: str, known: Collection[str], *, by_default: bool = False) -> UnknownModel:
-    """What is said of a model that is none of these."""
-    origin = ", which MEDUSAQ_DEFAULT_MODEL says" if by_default else ""
+def model_not_served(model: str, known: Collection[str], *, by_default: bool = False) -> UnknownModel:
+    """The error for a model that is not among the known ones."""
+    origin = " (from MEDUSAQ_DEFAULT_MODEL)" if by_default else ""
     return UnknownModel(
         f"model: no live worker serves {model!r}{origin}; known: {', '.join(known) or 'none'}"
     )

@@ -1,4 +1,4 @@
-"""What a request to an online endpoint asks for: the jobs that it takes, and how they are answered."""
+"""Parses a request to an online endpoint into the jobs that it needs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tasks.base.errors import InvalidRequest
 from tasks.records.endpoints import COMPLETIONS
 from tasks.records.job import random_seed
 from tasks.schema import openai_requests
-from tasks.schema.job_request import SEED_LIMIT, JobRequest, parse, read_object, refusal, refused
+from tasks.schema.job_request import SEED_LIMIT, JobRequest, invalid_body, invalid_request, parse, read_object
 from tasks.schema.openai_requests import as_written, body_fields
 
-MAX_CHOICES = 128  # of one request, OpenAI's limit of n: more belong in a batch
-MOST_BODIES = 16  # of the largest size: all jobs of one request, each with the whole of its own prompt
+MAX_CHOICES = 128  # OpenAI's limit of n; larger requests belong in a batch
+MOST_BODIES = 16  # limit on the bodies of all jobs of one request together, in units of max_body_bytes
 
 E = TypeVar("E", InvalidRequest, BadRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """job: what the jobs of all choices have in common. variants: of each choice, in order and `n` for each
-    prompt, the fields of its job that are not those of `job`. include_usage: a last chunk with the usage.
+class OnlineRequest:
+    """job: the fields that the jobs of all choices share. variants: the fields in which the job of each
+    choice differs, `n` per prompt. include_usage: send a last chunk with the usage. body: as sent.
     """
 
     job: JobRequest
@@ -42,7 +42,7 @@ class _StreamOptions(BaseModel):
 
 
 class _Options(BaseModel):
-    """What is no job's own."""
+    """The fields that apply to the request and not to its jobs."""
 
     model_config = ConfigDict(strict=True)
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -50,34 +50,34 @@ class _Options(BaseModel):
     stream_options: _StreamOptions | None = None
 
 
-def read(data: bytes, endpoint: str, most_bytes: int) -> Asked:
-    """From the body of a request; raises InvalidRequest, and BodyTooLarge for jobs over most_bytes."""
+def read(data: bytes, endpoint: str, most_bytes: int) -> OnlineRequest:
+    """Parse a body. Raises InvalidRequest, and BodyTooLarge if its jobs exceed most_bytes together."""
     body = read_object(data)
     try:
         options = _Options.model_validate(body)
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
     n = options.n or 1
     job_body = {name: value for name, value in body.items() if name not in ("n", "stream")}
     if job_body.get("best_of") == n:
         del job_body["best_of"]
     prompts = _prompts(body) if endpoint == COMPLETIONS else None
     if prompts is not None and len(prompts) * n > MAX_CHOICES:
-        message = f"prompt: {len(prompts)} prompts with n {n} are over {MAX_CHOICES} answers: use a batch"
+        message = f"prompt: {len(prompts)} prompts with n={n} exceed {MAX_CHOICES} answers: use a batch"
         raise InvalidRequest(message, param="prompt")
-    if (together := _bytes_of_all(len(data), prompts, n)) > most_bytes:
+    if (total := _bytes_of_all(len(data), prompts, n)) > most_bytes:
         param = "prompt" if n == 1 else "n"
         message = (
-            f"{param}: the prompts of all answers have {together:,} bytes, over the limit of {most_bytes:,}"
+            f"{param}: the prompts of all answers have {total:,} bytes, over the limit of {most_bytes:,}"
         )
         raise BodyTooLarge(message, param=param)
     job = _job(endpoint, job_body) if prompts is None else _first_job(job_body, prompts)
     usage = options.stream_options is not None and bool(options.stream_options.include_usage)
-    return Asked(job, _variants(job, prompts, n), n, bool(options.stream), usage, body)
+    return OnlineRequest(job, _variants(job, prompts, n), n, bool(options.stream), usage, body)
 
 
 def _prompts(body: dict[str, Any]) -> list[str] | None:
-    """Several prompts; None for anything else."""
+    """The prompts if there are several; None for anything else."""
     prompts = body.get("prompt")
     if isinstance(prompts, list) and len(prompts) > 1 and all(isinstance(p, str) for p in prompts):
         return prompts
@@ -85,7 +85,7 @@ def _prompts(body: dict[str, Any]) -> list[str] | None:
 
 
 def _bytes_of_all(body: int, prompts: list[str] | None, n: int) -> int:
-    """Of a body of so many bytes: what its jobs hold, which all have the rest of the body beside a prompt."""
+    """Total size of the jobs. Each has one prompt and a copy of the rest of the body."""
     if prompts is None:
         return body * n
     rest = body - sum(len(prompt.encode(errors="surrogatepass")) for prompt in prompts)
@@ -93,39 +93,39 @@ def _bytes_of_all(body: int, prompts: list[str] | None, n: int) -> int:
 
 
 def _first_job(body: dict[str, Any], prompts: list[str]) -> JobRequest:
-    """The job of the first prompt; the others are checked. The rest may be megabytes: it is read once."""
+    """The job of the first prompt. The other prompts are only validated: the body may be megabytes."""
     first = _job(COMPLETIONS, {**body, "prompt": prompts[0]}, "prompt.0")
-    for place, prompt in enumerate(prompts[1:], 1):
-        _job(COMPLETIONS, {"prompt": prompt}, f"prompt.{place}")
+    for index, prompt in enumerate(prompts[1:], 1):
+        _job(COMPLETIONS, {"prompt": prompt}, f"prompt.{index}")
     return first
 
 
 def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequest:
-    """prompt is what that field is called here."""
+    """prompt: the name of the prompt field in error messages."""
     fields, problems = body_fields(endpoint, body)
     for problem in problems:
-        raise refused(problem)
+        raise invalid_request(problem)
     try:
         return parse(json.dumps(fields).encode(), JobRequest)
     except InvalidRequest as error:
         if error.param is None:
             raise
-        written = prompt if error.param == "prompt" else as_written(error.param, body)
-        raise renamed(error, written) from None
+        field = prompt if error.param == "prompt" else as_written(error.param, body)
+        raise renamed(error, field) from None
 
 
 def renamed(error: E, param: str) -> E:
-    """The same error with another name for the field at fault."""
+    """The same error with another name for its field."""
     message = str(error) if error.param is None else openai_requests.renamed(str(error), error.param, param)
     return type(error)(message, code=error.code, param=param)
 
 
 def _variants(job: JobRequest, prompts: list[str] | None, n: int) -> tuple[dict[str, Any], ...]:
-    """Each answer has a seed of its own."""
+    """The differing fields of each choice, which include its own seed."""
     if prompts is None and n == 1:
         return ({},)
-    made: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
     for own in [{}] if prompts is None else [{"prompt": prompt} for prompt in prompts]:
         seed = random_seed() if job.seed is None else job.seed
-        made += [{**own, "seed": (seed + i) % SEED_LIMIT} for i in range(n)]
-    return tuple(made)
+        variants += [{**own, "seed": (seed + i) % SEED_LIMIT} for i in range(n)]
+    return tuple(variants)

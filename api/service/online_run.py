@@ -1,4 +1,4 @@
-"""The jobs behind one online answer: begun together, waited for together, and cancelled with it."""
+"""Runs the jobs of one online request: submits them, waits for them, and cancels them with the request."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway
 from api.service.job_errors import failure
 from api.service.job_stream import Text, follow
-from api.service.online_request import Asked, renamed
+from api.service.online_request import OnlineRequest, renamed
 from api.service.submission import submit_all
 from tasks.records.job import Job
 from tasks.schema.openai_requests import as_written
 
-KEEP_S = 3600  # records of online requests: the answer is with the client, this is for looking back
+KEEP_S = 3600  # records are only kept for inspection: the client has the answer
 
 
-class Running:
-    """Made by start(). Whoever has one calls cancel_rest() when the answer is over, however it ended."""
+class OnlineRun:
+    """Created by start(). The caller must call cancel_rest() when the response ends, also after an error."""
 
-    def __init__(self, gateway: Gateway, asked: Asked, jobs: list[Job], give_up: float, key: OpenKey) -> None:
-        self.asked = asked
+    def __init__(
+        self, gateway: Gateway, request: OnlineRequest, jobs: list[Job], give_up_at: float, key: OpenKey
+    ) -> None:
+        self.request = request
         self.jobs = jobs
         self._gateway = gateway
-        self._give_up = give_up  # on the monotonic clock
+        self._give_up_at = give_up_at  # on the monotonic clock
         self._key = key
         self._ended: dict[str, Job] = {}
         gateway.awaited.update(job.id for job in jobs)
 
     @classmethod
-    async def start(cls, gateway: Gateway, asked: Asked, caller: Caller) -> Running:
-        """Submit the jobs, all or none. Raises ApiError and StoreUnavailable."""
-        give_up = time.monotonic() + gateway.settings.online_timeout_s
-        jobs = await run_in_threadpool(_submit, gateway, asked, caller.owner)
-        return cls(gateway, asked, jobs, give_up, caller.key)
+    async def start(cls, gateway: Gateway, request: OnlineRequest, caller: Caller) -> OnlineRun:
+        """Submit all jobs or none. Raises ApiError and StoreUnavailable."""
+        give_up_at = time.monotonic() + gateway.settings.online_timeout_s
+        jobs = await run_in_threadpool(_submit, gateway, request, caller.owner)
+        return cls(gateway, request, jobs, give_up_at, caller.key)
 
     @property
     def ended(self) -> list[Job]:
-        """The jobs as they ended; all of them have."""
+        """The final records of all jobs, once all have ended."""
         return [self._ended[job.id] for job in self.jobs]
 
     def cancel_rest(self) -> None:
@@ -51,79 +53,85 @@ class Running:
         self._gateway.cancel_soon([job.id for job in self.jobs if job.id not in self._ended])
 
     async def wait(self) -> None:
-        """Until all have succeeded; raises ApiError as soon as one has not."""
-        waiting = [asyncio.create_task(self._gateway.waiter.wait(job, self._left)) for job in self.jobs]
+        """Wait until all jobs have succeeded. Raises ApiError as soon as one fails."""
+        waiting = [
+            asyncio.create_task(self._gateway.job_events.wait(job, self._remaining_s)) for job in self.jobs
+        ]
         try:
-            for one in asyncio.as_completed(waiting):
-                self._note(await one)
+            for waited in asyncio.as_completed(waiting):
+                self._record_end(await waited)
         finally:
-            await _end(waiting)
+            await _cancel_tasks(waiting)
 
-    async def news(self) -> AsyncGenerator[tuple[int, Text | Job], None]:
-        """Text of the jobs as it comes, and each job once it has succeeded, with its place.
+    async def updates(self) -> AsyncGenerator[tuple[int, Text | Job], None]:
+        """Yield (index of the job, new text or the job that has succeeded).
 
-        Raises ApiError as soon as one does not succeed.
+        Raises ApiError as soon as a job fails.
         """
-        said: asyncio.Queue[tuple[int, Text | Job | Exception]] = asyncio.Queue()
-        followers = [asyncio.create_task(self._follow(place, said)) for place in range(len(self.jobs))]
+        queue: asyncio.Queue[tuple[int, Text | Job | Exception]] = asyncio.Queue()
+        followers = [asyncio.create_task(self._follow(index, queue)) for index in range(len(self.jobs))]
         try:
             while len(self._ended) < len(self.jobs):
                 try:
-                    place, news = await asyncio.wait_for(said.get(), self._left)
+                    index, update = await asyncio.wait_for(queue.get(), self._remaining_s)
                 except TimeoutError:
-                    raise self._too_late() from None
-                if isinstance(news, Exception):
-                    raise news
-                if isinstance(news, Job):
-                    self._note(news)
-                yield place, news
+                    raise self._timed_out() from None
+                if isinstance(update, Exception):
+                    raise update
+                if isinstance(update, Job):
+                    self._record_end(update)
+                yield index, update
         finally:
-            await _end(followers)
+            await _cancel_tasks(followers)
 
-    async def _follow(self, place: int, said: asyncio.Queue[tuple[int, Text | Job | Exception]]) -> None:
+    async def _follow(self, index: int, queue: asyncio.Queue[tuple[int, Text | Job | Exception]]) -> None:
         try:
-            async with aclosing(follow(self._gateway, self.jobs[place], self._key)) as told:
-                async for news in told:
-                    if isinstance(news, Text) or news.terminal:
-                        said.put_nowait((place, news))
+            async with aclosing(follow(self._gateway, self.jobs[index], self._key)) as updates:
+                async for update in updates:
+                    if isinstance(update, Text) or update.terminal:
+                        queue.put_nowait((index, update))
         except Exception as error:
-            said.put_nowait((place, error))
+            queue.put_nowait((index, error))
 
     @property
-    def _left(self) -> float:
-        """Seconds."""
-        return max(0.0, self._give_up - time.monotonic())
+    def _remaining_s(self) -> float:
+        """Time until online_timeout_s has passed."""
+        return max(0.0, self._give_up_at - time.monotonic())
 
-    def _note(self, job: Job) -> None:
+    def _record_end(self, job: Job) -> None:
         if not job.terminal:
-            raise self._too_late()
+            raise self._timed_out()
         self._ended[job.id] = job
         error = failure(job)
         if isinstance(error, BadRequest):
-            raise _worded(error, self.asked)
+            raise _with_request_field(error, self.request)
         if error is not None:
             raise error
 
-    def _too_late(self) -> NotInTime:
-        return NotInTime(f"no answer within {self._gateway.settings.online_timeout_s:g} s; it is cancelled")
+    def _timed_out(self) -> NotInTime:
+        return NotInTime(
+            f"no answer within {self._gateway.settings.online_timeout_s:g} s; the request was cancelled"
+        )
 
 
-def _submit(gateway: Gateway, asked: Asked, owner: str) -> list[Job]:
-    latest = time.time() + gateway.settings.online_timeout_s  # for the case that this gateway is killed
-    due = latest if asked.job.deadline is None else min(asked.job.deadline, latest)
-    body = asked.job.model_copy(update={"deadline": due})
+def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
+    latest = (
+        time.time() + gateway.settings.online_timeout_s
+    )  # in case this gateway is killed and cannot cancel
+    due = latest if request.job.deadline is None else min(request.job.deadline, latest)
+    body = request.job.model_copy(update={"deadline": due})
     try:
-        return submit_all(gateway, body, asked.variants, owner, watched=asked.stream, keep_s=KEEP_S)
+        return submit_all(gateway, body, request.variants, owner, watched=request.stream, keep_s=KEEP_S)
     except BadRequest as error:
-        raise _worded(error, asked) from None
+        raise _with_request_field(error, request) from None
 
 
-def _worded(error: BadRequest, asked: Asked) -> BadRequest:
-    """With the request's own name for the field."""
-    return error if error.param is None else renamed(error, as_written(error.param, asked.body))
+def _with_request_field(error: BadRequest, request: OnlineRequest) -> BadRequest:
+    """The same error with the request's name of the field."""
+    return error if error.param is None else renamed(error, as_written(error.param, request.body))
 
 
-async def _end(tasks: list[asyncio.Task[None]] | list[asyncio.Task[Job]]) -> None:
+async def _cancel_tasks(tasks: list[asyncio.Task[None]] | list[asyncio.Task[Job]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

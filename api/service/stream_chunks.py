@@ -1,4 +1,4 @@
-"""Answers in pieces: the chunks of OpenAI's streams, chat and completion."""
+"""The chunks of OpenAI's streaming responses, for chat and for completions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tasks.schema.tool_calls import ToolCallSplitter, tool_call
 Chunk = dict[str, Any]
 
 
-class Choice(Protocol):
-    """One answer of a stream; what it gives are the entries of `choices`, one for each chunk."""
+class StreamChoice(Protocol):
+    """One choice of a stream. Its methods return entries of `choices`, one for each chunk."""
 
-    def text(self, news: Text) -> list[Chunk]: ...
+    def text(self, piece: Text) -> list[Chunk]: ...
     def end(self, finish_reason: str) -> list[Chunk]: ...
 
 
 class ChatChoice:
-    """An answer of a chat; with tools its calls are taken out of the text."""
+    """A choice of a chat completion. With tools, tool calls are extracted from the text."""
 
     def __init__(self, index: int, job_id: str, tools: bool) -> None:
         self._index = index
@@ -29,14 +29,14 @@ class ChatChoice:
         self._calls = 0
         self._begun = False
 
-    def text(self, news: Text) -> list[Chunk]:
-        parts = self._splitter.feed(news.text) if self._splitter else [news.text]
+    def text(self, piece: Text) -> list[Chunk]:
+        parts = self._splitter.feed(piece.text) if self._splitter else [piece.text]
         deltas = [self._delta(part) for part in parts]
-        if news.logprobs:
+        if piece.logprobs:
             deltas = deltas or [{}]
         chunks = [*self._role(), *(self._chunk(delta) for delta in deltas)]
-        if news.logprobs:
-            chunks[-1]["logprobs"] = chat_logprobs(news.logprobs)
+        if piece.logprobs:
+            chunks[-1]["logprobs"] = chat_logprobs(piece.logprobs)
         return chunks
 
     def end(self, finish_reason: str) -> list[Chunk]:
@@ -46,7 +46,7 @@ class ChatChoice:
         return [*self._role(), *(self._chunk(delta) for delta in deltas), self._chunk({}, reason)]
 
     def _role(self) -> list[Chunk]:
-        """The first chunk says who speaks."""
+        """The first chunk, which has the role; nothing later."""
         if self._begun:
             return []
         self._begun = True
@@ -64,16 +64,16 @@ class ChatChoice:
 
 
 class CompletionChoice:
-    """An answer to raw text."""
+    """A choice of a text completion."""
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._characters = 0  # begun in the tokens so far
+        self._characters = 0  # text offset of the next token
 
-    def text(self, news: Text) -> list[Chunk]:
-        logprobs = completion_logprobs(news.logprobs, self._characters) if news.logprobs else None
-        self._characters += sum(map(begun, news.logprobs))
-        return [self._chunk(news.text, logprobs)]
+    def text(self, piece: Text) -> list[Chunk]:
+        logprobs = completion_logprobs(piece.logprobs, self._characters) if piece.logprobs else None
+        self._characters += sum(map(begun, piece.logprobs))
+        return [self._chunk(piece.text, logprobs)]
 
     def end(self, finish_reason: str) -> list[Chunk]:
         return [self._chunk("", None, finish_reason)]

@@ -1,4 +1,4 @@
-"""From a checked body to an accepted job."""
+"""Submits jobs: checks a parsed body against the live workers, stores the job and queues it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from tasks.store.workers import WorkerInfo
 
 
 def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = None) -> Job:
-    """Store the record, then send its message: from the first on, the job is accepted.
+    """Store the job, which accepts it, then send its queue message.
 
     Raises ApiError, InvalidRequest, IdempotencyConflict and StoreUnavailable.
     """
     body_hash = "" if key is None else hash_of(body.sent())
-    if (earlier := gateway.store.earlier(key, body_hash)) is not None:  # what was fine then may not be now
+    if (
+        earlier := gateway.store.earlier(key, body_hash)
+    ) is not None:  # skip the checks, which might fail now
         return earlier
     new = _checked(gateway, body, owner, online=False)
     [job] = _send(gateway, replace(new, idempotency_key=key, body_hash=body_hash), [{}])
@@ -40,21 +42,21 @@ def submit_all(
     watched: bool,
     keep_s: float,
 ) -> list[Job]:
-    """Store the jobs of one request whose answer somebody waits for, all or none, and send their messages.
+    """Store all jobs of one online request or none, and send their queue messages.
 
-    variants: as JobStore.create_all takes them. watched and keep_s are those of NewJob. Raises as submit().
+    variants: see JobStore.create_all. watched, keep_s: see NewJob. Raises the errors of submit().
     """
     new = _checked(gateway, body, owner, online=True)
-    return _send(gateway, replace(new, watched=watched, keep_s=keep_s), variants)
+    return _send(gateway, replace(new, streaming=watched, keep_s=keep_s), variants)
 
 
 def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:
-    """What is to be stored, once the live workers were asked whether they can run it."""
+    """Check a body against the live workers, and make the job to store."""
     check_deadline(body.deadline)
     view, default = gateway.view(WORKERS_AGE_S), gateway.settings.default_model
     try:
         model = route(body.model, default, view, online=online)
-    except (NoWorker, UnknownModel):  # a worker may have come since, and Redis gone
+    except (NoWorker, UnknownModel):  # the cached view may be outdated
         view = gateway.view()
         model = route(body.model, default, view, online=online)
     _check_against(view.able(model), body)
@@ -81,7 +83,7 @@ def _send(gateway: Gateway, new: NewJob, variants: Sequence[Mapping[str, Any]]) 
 
 
 def check_target(gateway: Gateway, url: str) -> None:
-    """Refuse a webhook to an address where nothing may be sent; names are looked up when it is sent."""
+    """Reject a webhook to a forbidden IP address. Host names are resolved and checked at delivery."""
     try:
         gateway.guard.check_literal(target_of(url).host)
     except TargetRefused as error:
@@ -89,16 +91,16 @@ def check_target(gateway: Gateway, url: str) -> None:
 
 
 def hash_of(body: object) -> str:
-    """What tells one body from another under the same idempotency key."""
+    """Hash that detects a different body under the same idempotency key."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _check_against(able: Sequence[WorkerInfo], body: JobRequest) -> None:
-    """Refuse what none of the live workers of its model can run. With none alive the job waits for one."""
+    """Reject a job that no live worker of its model can run. With no live worker, the job is accepted."""
     longest = max((worker.context_length for worker in able), default=None)
     if longest is not None and body.max_tokens is not None and body.max_tokens > longest:
-        message = f"max_tokens: {body.max_tokens} is over the context of {longest} tokens"
+        message = f"max_tokens: {body.max_tokens} exceeds the model's context of {longest} tokens"
         raise BadRequest(message, param="max_tokens")
     if body.decoding is Decoding.MEDUSA and able and not any(worker.has_heads for worker in able):
-        message = "decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+        message = "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
         raise BadRequest(message, code="no_heads", param="decoding")

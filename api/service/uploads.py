@@ -1,4 +1,4 @@
-"""An upload, streamed from the socket into the file store, as multipart/form-data."""
+"""Uploads: streams a multipart/form-data body from the socket into the file store."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from api.service.dependencies import Gateway
 from tasks.files.manager import Upload
 from tasks.files.records import FileRecord, Purpose
 
-FORM_BYTES = 64 * 1024  # of a body that are not the file: boundaries, headers and the fields below
+FORM_BYTES = 64 * 1024  # allowance for the rest of the body: boundaries, headers and the fields below
 MAX_FIELD_BYTES = 1024
 MAX_FILENAME = 255  # characters
-WRITE_BYTES = 1024 * 1024  # gathered before each write: one change of threads for about 16 packets
-DEFAULT_EXPIRES_S = MAX_EXPIRY_S  # of an input file, as there
+WRITE_BYTES = 1024 * 1024  # buffered before each write, to switch threads less often
+DEFAULT_EXPIRES_S = MAX_EXPIRY_S
 FILE, PURPOSE, ANCHOR, SECONDS = "file", "purpose", "expires_after[anchor]", "expires_after[seconds]"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 async def receive_file(request: Request, gateway: Gateway, key: str | None) -> FileRecord:
-    """Store the file of this request; on any error nothing of it stays.
+    """Store the uploaded file. On any error nothing is kept.
 
     Raises ApiError, FilesLimit, IdempotencyConflict, StoreUnavailable and FileStoreUnavailable.
     """
@@ -44,7 +44,9 @@ async def receive_file(request: Request, gateway: Gateway, key: str | None) -> F
                     await form.take(event)
         return await form.finish(key)
     except MultipartError as error:
-        raise BadRequest(f"the body is no whole form: {error.args[0]}", code="malformed_form") from None
+        raise BadRequest(
+            f"the body is not a valid multipart form: {error.args[0]}", code="malformed_form"
+        ) from None
     finally:
         with CancelScope(shield=True):
             await form.close()
@@ -53,17 +55,17 @@ async def receive_file(request: Request, gateway: Gateway, key: str | None) -> F
 def _boundary(request: Request) -> str:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != "multipart/form-data" or not options.get("boundary"):
-        raise UnsupportedMedia("the body must be sent as Content-Type: multipart/form-data with a boundary")
+        raise UnsupportedMedia("Content-Type: must be multipart/form-data with a boundary")
     return str(options["boundary"])
 
 
 def _most_bytes(request: Request, limit: int) -> int:
-    """Of the file in this request, as far as that is known before it came."""
+    """Upper limit of the file's size, from Content-Length and the setting."""
     return min(int(request.headers.get("content-length", limit)), limit)
 
 
 class _Form:
-    """Takes the parts in any order. A field is checked at once, so before the file where it comes first."""
+    """Consumes the form's parts in any order. A field is validated as soon as it is complete."""
 
     def __init__(self, gateway: Gateway, owner: str, most_bytes: int) -> None:
         self._gateway = gateway
@@ -79,7 +81,7 @@ class _Form:
         self._waiting_bytes = 0
 
     async def take(self, event: MultipartSegment | bytes | None) -> None:
-        """A part's head, a piece of its body, or its end."""
+        """Process a parser event: a part's header, a chunk of its body, or its end (None)."""
         if event is None:
             if self._name != FILE:
                 self._fields[self._name] = _checked(self._name, bytes(self._field))
@@ -90,7 +92,7 @@ class _Form:
         else:
             self._field += event
             if len(self._field) > MAX_FIELD_BYTES:
-                raise BadRequest(f"{self._name}: is too long", param=self._name)
+                raise BadRequest(f"{self._name}: must have at most {MAX_FIELD_BYTES} bytes", param=self._name)
 
     async def finish(self, key: str | None) -> FileRecord:
         if PURPOSE not in self._fields:
@@ -110,7 +112,7 @@ class _Form:
     async def _begin(self, part: MultipartSegment) -> None:
         self._name = part.name
         if self._name in self._fields or (self._name == FILE and self._upload is not None):
-            raise BadRequest(f"{self._name}: was given twice", param=self._name)
+            raise BadRequest(f"{self._name}: must be sent only once", param=self._name)
         if self._name == FILE:
             self._filename = _filename(part.filename)
             begin = partial(self._gateway.files.begin, owner=self._owner, most_bytes=self._most_bytes)
@@ -152,12 +154,14 @@ def _checked(name: str, value: bytes) -> str:
 def _expires_s(fields: Mapping[str, str]) -> int:
     if (ANCHOR in fields) != (SECONDS in fields):
         missing = SECONDS if ANCHOR in fields else ANCHOR
-        raise BadRequest(f"{missing}: is required with the other half of expires_after", param=missing)
+        raise BadRequest(
+            f"{missing}: is required, since the other field of expires_after was sent", param=missing
+        )
     return int(fields[SECONDS]) if SECONDS in fields else DEFAULT_EXPIRES_S
 
 
 def _filename(name: str | None) -> str:
-    """Without folders; raises BadRequest for none, as of a field, or of a browser with nothing chosen."""
+    """The file name without folders. Raises BadRequest if it is empty, as when no file was chosen."""
     name = _UNPRINTABLE.sub("", (name or "").replace("\\", "/").rpartition("/")[2]).strip()
     if not name:
         raise BadRequest("file: must be sent as a file with a name", param=FILE)

@@ -1,5 +1,5 @@
-"""What every command shares: errors with exit codes, output files, units.
+"""Shared by every command: errors with exit codes, output files, units.
 
 In: paths and numbers.
-Out: checked paths, text for people.
+Out: checked paths, human-readable text.
 """

@@ -21,13 +21,13 @@ EXIT_UNREACHABLE = 4
 
 
 class CliError(Exception):
-    """The command failed; the message is one line a person can act on."""
+    """The command failed. The message is one line that says what to do."""
 
     exit_code = EXIT_FAILURE
 
 
 class BadInput(CliError):
-    """The command line or the input file is wrong; repeating it unchanged cannot help."""
+    """The command line or the input file is invalid."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -39,13 +39,13 @@ class ModelNotLoadable(CliError):
 
 
 class GatewayUnreachable(CliError):
-    """No gateway answered at the address for as long as the command was willing to wait."""
+    """No gateway answered at the address within the command's timeout."""
 
     exit_code = EXIT_UNREACHABLE
 
 
 class Interrupted(CliError):
-    """The user or the system asked the command to stop."""
+    """A signal asked the command to stop."""
 
     def __init__(self, message: str, signum: int = signal.SIGINT) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class Interrupted(CliError):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong with the file, a full disk for one, as a CliError that names it."""
+    """Convert an OSError, such as a full disk, into a CliError that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files that a command writes at its end: refused before the work begins where they cannot be."""
+"""Output files: checked before the work begins, and written at its end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from common.atomic_write import atomic_path
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raises BadInput, which names the option."""
+    """Raise BadInput, which names the option, if the file could not be written."""
     try:
         if path.is_dir():
             raise BadInput(f"{option}: {path} is a folder")
         if not path.parent.is_dir():
             raise BadInput(f"{option}: the folder {path.parent} does not exist")
-    except OSError as error:  # a name that is too long, for one
+    except OSError as error:  # for example a file name that is too long
         raise BadInput(f"{option}: cannot write {path}: {error.strerror}") from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """Whole or not at all, but through a link, to a device or where only the file itself may be changed.
+    """Write a file atomically. Links, devices and files in read-only folders are written in place.
 
     Raises CliError.
     """

@@ -1,10 +1,10 @@
-"""Amounts as a person reads them."""
+"""Human-readable quantities."""
 
 from __future__ import annotations
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them."""
+    """A number of bytes with a decimal unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

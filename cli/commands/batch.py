@@ -1,4 +1,4 @@
-"""`medusaq batches`: files of batch lines, against a running gateway."""
+"""`medusaq batches`: create and inspect batches at a running gateway."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ medusaq batches create lines.jsonl --dry-run
 
 medusaq batches create night.jsonl --deadline-hours 8 --priority 5
 
-Each line of FILE is {"custom_id", "method": "POST", "url", "body"}. The batch goes on whether anybody watches
-or not. [bold]medusaq run[/] takes plain prompts too, and puts answers and failures into one file.
+Each line of FILE is {"custom_id", "method": "POST", "url", "body"}. The batch also continues if this command
+ends. [bold]medusaq run[/] also accepts plain prompts, and writes answers and failures to one file.
 
 Exit codes: 0 done, 1 some lines failed, 2 bad input, 4 no gateway, 130 Ctrl-C."""
 
@@ -56,17 +56,24 @@ CANCEL_EPILOG = """[bold]Examples[/]
 
 medusaq batches cancel batch_8e8f"""
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq batches create` printed it.")]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until it has ended.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Batch id, as printed by `medusaq batches create`.")
+]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the batch ends.")]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Good answers, in input order; waits for the end."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write successful answers here, in input order; waits for the end.",
+    ),
 ]
 ErrorsOption = Annotated[
-    Path | None, typer.Option("--errors", metavar="FILE", help="Lines that failed; waits for the end.")
+    Path | None, typer.Option("--errors", metavar="FILE", help="Write failed lines here; waits for the end.")
 ]
 
-batches = typer.Typer(help="Files of batch lines, run by a gateway.", no_args_is_help=True)
+batches = typer.Typer(help="Create and inspect batches at a gateway.", no_args_is_help=True)
 
 
 @batches.command(epilog=CREATE_EPILOG)
@@ -76,14 +83,13 @@ def create(
         str | None, typer.Option(help=f"{', '.join(ENDPOINTS)}. (default: the first line's url)")
     ] = None,
     priority: Annotated[
-        int, typer.Option(min=-MAX_PRIORITY, max=MAX_PRIORITY, help="The higher goes first.")
+        int, typer.Option(min=-MAX_PRIORITY, max=MAX_PRIORITY, help="Batches of higher priority run first.")
     ] = 0,
     deadline_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="What has not run by then expires. (default: 24)")
+        float | None,
+        typer.Option(metavar="HOURS", help="Lines that have not run by then expire. (default: 24)"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is wrong with the lines, and send none.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate the lines; run none.")] = False,
     webhook: WebhookOption = None,
     watch: WatchOption = False,
     output: OutputOption = None,
@@ -91,7 +97,7 @@ def create(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Upload a file and run it: prints the batch's id."""
+    """Upload a file and run it as a batch. Prints the batch id."""
     _check_outputs(output, errors)
     body: dict[str, Any] = {
         "endpoint": endpoint or _endpoint_of(file),
@@ -112,7 +118,7 @@ def create(
 
 @batches.command("list", epilog=LIST_EPILOG)
 def list_batches(
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most batches to list.")] = 20,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +141,7 @@ def show(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one batch: where it stands, what it took, why lines failed."""
+    """Show one batch: its status, times, counts and errors."""
     batch = ask(url, "GET", path_to("batches", batch_id))
     if watch:
         batch = _watched(url, batch)
@@ -144,10 +150,10 @@ def show(
 
 @batches.command(epilog=CANCEL_EPILOG)
 def cancel(batch_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Cancel a batch: nothing more is sent, what runs is broken off, what has ended is kept."""
+    """Cancel a batch: running lines are stopped, and results so far are kept."""
     batch = ask(url, "POST", path_to("batches", batch_id) + "/cancel")
-    said = {"cancelled": "cancelled", "cancelling": "cancelling"}
-    text = said.get(batch["status"], f"has ended already: {batch['status']}")
+    texts = {"cancelled": "cancelled", "cancelling": "cancelling"}
+    text = texts.get(batch["status"], f"already ended: {batch['status']}")
     typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else text)
 
 
@@ -160,7 +166,7 @@ def retry(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the lines that failed again, as a new batch: prints its id."""
+    """Run the failed lines of a batch again, as a new batch. Prints its id."""
     _check_outputs(output, errors)
     batch = ask(url, "POST", path_to("batches", batch_id) + "/retry")
     _after(url, batch, watch, output, errors, as_json)
@@ -172,13 +178,16 @@ def download(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Good answers, in input order. (default: stdout)"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write successful answers here, in input order. (default: stdout)",
         ),
     ] = None,
-    errors: Annotated[Path | None, typer.Option(metavar="FILE", help="Lines that failed.")] = None,
+    errors: Annotated[Path | None, typer.Option(metavar="FILE", help="Write failed lines here.")] = None,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Write the results; of a running batch those that have come so far."""
+    """Download the results; of a running batch, those so far."""
     from cli.views.batch_transfer import fetch, fetch_to_stdout
 
     _check_outputs(output, errors)
@@ -196,7 +205,7 @@ def _check_outputs(output: Path | None, errors: Path | None) -> None:
 
 
 def _endpoint_of(file: Path) -> str:
-    """What the first line says; the gateway checks it, and all others. Raises BadInput."""
+    """The url of the first line; the gateway validates it. Raises BadInput."""
     try:
         with file.open("rb") as lines:
             return str(json.loads(lines.readline().decode("utf-8-sig"))["url"])
@@ -209,7 +218,7 @@ def _endpoint_of(file: Path) -> str:
 def _after(
     url: str, batch: dict[str, Any], watch: bool, output: Path | None, errors: Path | None, as_json: bool
 ) -> None:
-    """What follows on creating: its id, or its end and its results."""
+    """Print the id of a new batch, or wait for its end and fetch its results."""
     if not (watch or output or errors):
         typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else batch["id"])
         return
@@ -223,7 +232,7 @@ def _after(
 
 
 def _watched(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch once it has ended."""
+    """Wait with a progress display, and return the ended batch."""
     from cli.views.batch_watch import watch
 
     return watch(url, batch)

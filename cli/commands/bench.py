@@ -1,4 +1,4 @@
-"""`medusaq bench`: what speculation gains on this machine, measured beside plain decoding."""
+"""`medusaq bench`: measures the speed-up of speculative decoding on this machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ medusaq bench decode --prompts spec_bench.jsonl
 
 medusaq bench decode --prompts spec_bench.jsonl --requests 1,4 --limit 32 --model model.gguf --json out.json
 
-FILE has one JSON object a line, with category and turns (Spec-Bench); the first turn is the prompt. Prompts
-are decoded greedily, without and with drafts, and the two take turns at each step. Only steps without
-prefill are timed. ratio is drafted speed by plain speed; ratio_low its lower 95 % bound over the pairs of
-runs."""
+FILE has one JSON object per line, with category and turns (Spec-Bench); the first turn is the prompt. Prompts
+are decoded greedily, without and with drafts, in alternating steps. Only steps without prefill are timed.
+ratio is the speed with drafts divided by plain speed; ratio_low ("at least") is its lower 95 % bound over the
+pairs of runs."""
 
 
-CELLS_A_REQUEST = 1280  # tokens of the longest prompts of Spec-Bench, and their answers
+CELLS_A_REQUEST = 1280  # tokens of the longest Spec-Bench prompts with their answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,26 @@ def _group() -> None:
 
 @bench.command("decode", epilog=DECODE_EPILOG)
 def decode(
-    prompts: Annotated[Path, typer.Option(metavar="FILE", help="Spec-Bench rows: category, turns.")],
+    prompts: Annotated[
+        Path, typer.Option(metavar="FILE", help="Spec-Bench file (JSON lines with category and turns).")
+    ],
     requests: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of requests that run at once.")
+        str, typer.Option(metavar="N,N", help="Numbers of concurrent requests.")
     ] = "1,2,4,8,16",
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 128,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="So many prompts, evenly over the file. (default: all)")
+        int | None,
+        typer.Option(min=1, help="Use only this many prompts, spread over the file. (default: all)"),
     ] = None,
     model: Annotated[Path | None, typer.Option(help="GGUF path. (default: SmolLM2-135M-Instruct)")] = None,
     heads: Annotated[
-        Path | None, typer.Option(help="Medusa heads. (default: those that come with the package)")
+        Path | None, typer.Option(help="File of Medusa heads. (default: those in the package)")
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Write the rows here.")
+        Path | None, typer.Option("--json", metavar="OUT", help="Write the measured rows here, as JSON.")
     ] = None,
 ) -> None:
-    """Speculation against plain decoding, by number of requests and by category."""
+    """Compare speculative and plain decoding, by number of requests and by category."""
     numbers = _numbers(requests)
     rows = _thin(_read(prompts), limit)
     if json_path is not None:
@@ -88,7 +91,7 @@ def _numbers(text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise BadInput(f"--requests: {text!r} is no list of numbers, as in 1,2,4") from None
+        raise BadInput(f"--requests: {text!r} must be a list of numbers such as 1,2,4") from None
     if not all(1 <= n <= 62 for n in numbers):
         raise BadInput("--requests: each number must be between 1 and 62")
     return numbers
@@ -103,7 +106,7 @@ def _read(path: Path) -> list[_Line]:
         raise BadInput(f"{path}: not UTF-8 text") from None
     rows = [_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise BadInput(f"{path}: holds no prompts")
+        raise BadInput(f"{path}: the file has no prompts")
     return rows
 
 
@@ -125,7 +128,7 @@ def _thin(rows: list[_Line], limit: int | None) -> list[_Line]:
 
 
 def _config(numbers: list[int], model: Path | None, heads: Path | None) -> Any:
-    """Prefixes are not shared, since the second run of each pair would take its prompts from the first."""
+    """The engine's settings. Prefix sharing is off: each second run would reuse the prompts of the first."""
     from engine import EngineConfig
     from engine.base.config import DEFAULT_KV_CELLS
 
@@ -154,7 +157,7 @@ def _measure(benchmark: Any, prompts: list[Prompt], numbers: list[int]) -> list[
     with Progress(*columns, console=Console(stderr=True)) as progress:
         benchmark.warm_up(prompts[0])
         for number in numbers:
-            task = progress.add_task(f"{number} at once", total=None)
+            task = progress.add_task(f"{number} concurrent", total=None)
             measured += benchmark.measure(
                 prompts, number, lambda done, of, task=task: progress.update(task, completed=done, total=of)
             )
@@ -185,6 +188,4 @@ def _print(pairs: list[Pairs], sources: str) -> None:
             str(row.n_prompts),
         )
     Console().print(table)
-    typer.echo(
-        "outside: share of a drafted step's time that is not in llama.cpp: heads, drafting, acceptance"
-    )
+    typer.echo("outside: share of a drafted step's time spent outside llama.cpp: heads, drafting, acceptance")

@@ -22,19 +22,20 @@ medusaq compare "Write a haiku about rain." "List the months."
 
 medusaq compare --prompts prompts.jsonl --max-tokens 128 -o charts.png --html charts.html
 
-Each prompt is decoded plainly (normal), with Medusa heads at every step (medusa), and with drafts wherever
-they pay (auto), one after the other, after it has been computed once for all three. Texts differ only where
-rounding tips a near-tie between two tokens, and never with MEDUSAQ_BATCH_INVARIANT=1.
+Each prompt is decoded plainly (normal), with Medusa heads at every step (medusa), and with drafts where they
+are expected to help (auto), one after the other. All three find the prompt in the prefix cache. Texts differ
+only if rounding decides a near-tie between two tokens, and never with MEDUSAQ_BATCH_INVARIANT=1.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 4 no gateway, 130 Ctrl-C."""
 
 
 def compare_command(
-    prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts as they are.")
-    ] = None,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="The prompts.")] = None,
     file: Annotated[
-        str | None, typer.Option("--prompts", metavar="FILE", help="jsonl, text or csv file; - is stdin.")
+        str | None,
+        typer.Option(
+            "--prompts", metavar="FILE", help="Read prompts from a jsonl, text or csv file; - is stdin."
+        ),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. (default: 256)")] = None,
     output: Annotated[
@@ -42,7 +43,8 @@ def compare_command(
     ] = Path("compare.png"),
     html: Annotated[Path, typer.Option(help="Write table, charts and texts here.")] = Path("compare.html"),
     url: Annotated[
-        str | None, typer.Option(help="A running gateway. (default: a local stack for this command)")
+        str | None,
+        typer.Option(help="URL of a running gateway. (default: start a local stack for this command)"),
     ] = None,
     model: Annotated[
         str | None,
@@ -85,7 +87,7 @@ def compare_command(
 def _jobs(
     prompts: Sequence[str], file: str | None, model: str | None, defaults: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The bodies of POST /v1/jobs; raises BadInput for the first prompt that cannot be sent."""
+    """The bodies of POST /v1/jobs. Raises BadInput for the first invalid prompt."""
     from cli.prompts.input_summary import STDIN, read_lines
     from cli.prompts.prompt_reader import ReadOptions
     from tasks.schema.job_request import job_problems
@@ -93,7 +95,7 @@ def _jobs(
     options = ReadOptions(model=model, defaults=defaults)
     options.check()
     if bool(prompts) == (file is not None):
-        raise BadInput("give prompts, or a file of them with --prompts")
+        raise BadInput("give either prompts or --prompts FILE")
     if file is None:
         given = {**defaults, **({"model": model} if model else {})}
         jobs = [{"prompt": prompt, **given} for prompt in prompts]
@@ -106,7 +108,7 @@ def _jobs(
         if line.problems:
             raise BadInput(f"{file}, line {line.number}: {line.problems[0]}")
     if not lines:
-        raise BadInput(f"{file} holds no prompts")
+        raise BadInput(f"{file} has no prompts")
     return [line.job for line in lines]
 
 

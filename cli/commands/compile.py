@@ -25,50 +25,56 @@ medusaq compile model.gguf -o compiled --types q4_k_m,q8_0 --max-kl 0.05 --load 
 
 medusaq compile model.gguf --for-this-machine
 
-Without SOURCE, the default model. Every finished file and measurement is noted in DIR/compile.json:
-broken off at any point, even by kill -9, the same command goes on where it stopped.
+Without SOURCE, the default model is compiled. Finished files and measurements are recorded in
+DIR/compile.json: after an interruption, even kill -9, the same command continues where it stopped.
 See docs/how-to/compile.md.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 REPORT = "report.html"
-LOAD_HELP = "What it is to be fast at: one stream (one), or many requests (bulk)."
+LOAD_HELP = "Optimise for one stream (one) or for many concurrent requests (bulk)."
 
 
 def compile_command(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="SOURCE", help="GGUF, checkpoint folder or hub name. (default: SmolLM2-135M-Instruct)"
+            metavar="SOURCE",
+            help="GGUF file, checkpoint folder or hub name. (default: SmolLM2-135M-Instruct)",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder of files and report."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", file_okay=False, help="Folder for the files and the report."
+        ),
     ] = None,
     types: Annotated[
-        str | None, typer.Option(metavar="TYPES", help="Number formats, as in q4_k_m,q8_0,bf16.")
+        str | None, typer.Option(metavar="TYPES", help="Number formats to try, such as q4_k_m,q8_0,bf16.")
     ] = None,
     imatrix: Annotated[
-        Path | None, typer.Option(metavar="TEXT", help="Weigh numbers by how this text uses them.")
+        Path | None, typer.Option(metavar="TEXT", help="Quantise with an importance matrix of this text.")
     ] = None,
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure quality over this text. (default: our own)")
+        Path | None,
+        typer.Option(metavar="FILE", help="Measure quality on this text. (default: a packaged one)"),
     ] = None,
     max_kl: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Most divergence of what is recommended, nats a token. (default: 0.02)"),
+        typer.Option(
+            min=0.0, help="Largest KL divergence of the recommended format, nats per token. (default: 0.02)"
+        ),
     ] = None,
     load: Annotated[str, typer.Option(help=LOAD_HELP)] = "bulk",
-    rounds: Annotated[int, typer.Option(min=1, help="Times that every speed is measured, in turns.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each speed.")] = 3,
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
     for_this_machine: Annotated[
         bool,
-        typer.Option("--for-this-machine", help="Keep what is recommended for workers on this machine."),
+        typer.Option("--for-this-machine", help="Save the recommended format for workers on this machine."),
     ] = False,
 ) -> None:
-    """Convert and quantise a model, measure each format here against the source, recommend one."""
+    """Convert and quantise a model, measure each format on this machine, and recommend one."""
     if output is None and not for_this_machine:
-        raise BadInput("give -o DIR, the folder of files and report, or --for-this-machine")
+        raise BadInput("give -o DIR, the folder for the files and the report, or --for-this-machine")
     if output is not None:
         _check_charts()
     compiled = run(
@@ -86,9 +92,9 @@ def compile_command(
     _show(compiled, output / REPORT if output is not None else None)
     if for_this_machine:
         made = compiled.source.path
-        typer.echo(f"kept for this machine: {_serving(made)}")
+        typer.echo(f"saved for this machine: {_serving(made)}")
         if source is not None and Path(made) != Path(source):
-            typer.echo(f"it is for the model as converted: medusaq up --for-this-machine --model {made}")
+            typer.echo(f"it applies to the converted model: medusaq up --for-this-machine --model {made}")
 
 
 def run(
@@ -100,7 +106,7 @@ def run(
     for_this_machine: bool = False,
     **options: Any,
 ) -> Compiled:
-    """Compile as these options say, showing how far it is; folder None is the cache. Raises CliError."""
+    """Compile a model with a progress display. folder None is the cache. Raises CliError."""
     try:
         from compiling.base.errors import CompileError, FormatError
         from compiling.machine_format import choose, own_folder
@@ -112,7 +118,7 @@ def run(
     except ImportError as error:
         raise CliError(f"compiling needs {error.name}: pip install 'medusaq[worker,compile]'") from None
     if load not in list(Load):
-        raise BadInput(f"--load: {load} is neither one nor bulk")
+        raise BadInput(f"--load: must be one or bulk, not {load}")
     try:
         model = source or default_model_path()
         chosen = Options(
@@ -130,23 +136,23 @@ def run(
     except (CompileError, EngineError) as error:
         raise CliError(str(error)) from None
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the same command goes on where it stopped") from None
+        raise Interrupted("interrupted; repeat the same command to continue") from None
 
 
 def ensure_chosen(model: str | None, load: str | None) -> str:
-    """What this machine's choice for a model is, in a line; made first if there is none for this load.
+    """Describe the number format saved for a model on this machine. Chooses one for this load if needed.
 
     Raises CliError.
     """
     try:
         from engine import ModelLoadError
         from engine.llama.model import default_model_path
-        from engine.weights.saved_format import chosen
+        from engine.weights.saved_format import find_format
     except ImportError as error:
         raise CliError(f"the model worker needs {error.name}: pip install 'medusaq[worker]'") from None
     try:
         path = model or default_model_path()
-        known = chosen(path)
+        known = find_format(path)
         if known is None or (load is not None and known.load != load):
             run(path, load=load or "bulk", for_this_machine=True)
         return _serving(path)
@@ -155,9 +161,9 @@ def ensure_chosen(model: str | None, load: str | None) -> str:
 
 
 def _serving(path: str) -> str:
-    from engine.weights.saved_format import served
+    from engine.weights.saved_format import require_format
 
-    choice = served(path)
+    choice = require_format(path)
     return f"{choice.type}: {choice.reason}"
 
 
@@ -168,7 +174,7 @@ def _check_charts() -> None:
 
 
 def _alone(options: Options, work: Callable[[Options, Progress], Compiled]) -> Compiled:
-    """With the folder to itself."""
+    """Do the work while holding the lock of its folder."""
     from rich.console import Console
 
     from cli.processes.folder_lock import FolderLock
@@ -198,9 +204,9 @@ def _show(compiled: Compiled, report: Path | None) -> None:
 
 
 class Steps:
-    """How far it is: two bars on a terminal, a line for each step elsewhere. Use as a context.
+    """A context manager that shows progress: two bars on a terminal, otherwise a line for each step.
 
-    The bars come with the first step: until then the terminal is free for those of a download.
+    The bars start with the first step, so that they do not overlap the bar of a download.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`medusaq top` and `medusaq doctor`: what the system does, and what is wrong with a set-up."""
+"""`medusaq top` and `medusaq doctor`: a live view of the system, and checks of an installation."""
 
 from __future__ import annotations
 
@@ -21,41 +21,44 @@ def top(
     state_dir: Annotated[
         Path, typer.Option(file_okay=False, help="Of a `medusaq up` on this machine.")
     ] = STATE_DIR,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Refresh interval in seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
 ) -> None:
-    """Watch queues, models, workers, batches and speeds, until Ctrl-C."""
+    """Show queues, models, workers, batches and speeds, until Ctrl-C."""
     from rich.console import Console, RenderableType
 
     from cli.base.errors import GatewayUnreachable
-    from cli.gateway.client import Refused, check_url
+    from cli.gateway.client import GatewayError, check_url
     from cli.views.model_states import model_states, models_nearby, restarts_nearby
-    from cli.views.snapshot import Speeds, look
+    from cli.views.snapshot import Speeds, take_snapshot
     from cli.views.top_view import view
 
     address, console = check_url(url), Console()
-    picture, speeds, trouble = look(address), Speeds(), None
+    snapshot, speeds, last_error = take_snapshot(address), Speeds(), None
 
     def shown() -> RenderableType:
-        models = model_states(picture, models_nearby(state_dir, address))
+        models = model_states(snapshot, models_nearby(state_dir, address))
         restarts = restarts_nearby(state_dir, address)
-        return view(console, address, picture, speeds, trouble, models, restarts)
+        return view(console, address, snapshot, speeds, last_error, models, restarts)
 
     if once or not console.is_terminal:
         console.print(shown())
         return
     from rich.live import Live
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be left as it was found
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the terminal is restored
     try:
         with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 try:
-                    before, picture = picture, look(address)
-                    speeds, trouble = Speeds.between(before, picture), None
-                except (GatewayUnreachable, Refused) as error:  # the latter: Redis left between two questions
-                    trouble = str(error)
+                    before, snapshot = snapshot, take_snapshot(address)
+                    speeds, last_error = Speeds.between(before, snapshot), None
+                except (
+                    GatewayUnreachable,
+                    GatewayError,
+                ) as error:  # GatewayError: Redis failed between two requests
+                    last_error = str(error)
                 live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         return
@@ -67,9 +70,9 @@ def doctor(
     ] = STATE_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what is wrong with a set-up, and say how to mend it. Exit code 1: something will not work.
+    """Check the installation, and say how to fix problems. Exit code 1: something will not work.
 
-    It looks at this machine, and at what the settings name: run it where the trouble is, in the
+    It checks this machine and the services that the settings name: run it where the problem is, in the
     same folder and with the same environment.
     """
     from rich.console import Console

@@ -34,14 +34,14 @@ medusaq submit "Why is the sky blue?" --wait --max-tokens 64
 
 medusaq submit - --url http://127.0.0.1:7860 < prompt.txt"""
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq submit` printed it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Job id, as printed by `medusaq submit`.")]
 
 
 def submit(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the end and print the text.")] = False,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Send it as it stands, without chat template.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Send the prompt without a chat template.")] = False,
     model: Annotated[str | None, typer.Option(help="Name of a served model. (default: any)")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer. (default: 256)")] = None,
     temperature: TemperatureOption = None,
@@ -55,10 +55,10 @@ def submit(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one prompt: prints the job's id, or with --wait its text."""
+    """Submit one prompt. Prints the job id, or with --wait the answer."""
     text = _read_stdin() if prompt == "-" else prompt
     if system is not None and raw:
-        raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
+        raise BadInput("--system needs the chat template, which --raw turns off: give only one of them")
     body: dict[str, Any] = {"prompt": text, "priority": priority.value}
     if system is not None:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
@@ -84,7 +84,7 @@ def submit(
         while record["status"] not in TERMINAL:
             record = ask(url, "GET", f"/v1/jobs/{record['id']}", wait_s=WAIT_S)
     except KeyboardInterrupt:
-        print(f"the job goes on: medusaq status {record['id']}", file=sys.stderr)
+        print(f"the job continues: medusaq status {record['id']}", file=sys.stderr)
         raise
     _show(record, as_json, record["result"]["text"] if record["result"] else "")
     if record["result"] and not as_json:
@@ -103,13 +103,13 @@ def status(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption
 def cancel(job_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Cancel a job: at once while it is queued, within about a second while it runs."""
     record = ask(url, "POST", path_to("jobs", job_id) + "/cancel")
-    said = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
-    _show(record, as_json, said.get(record["status"], f"has ended already: {record['status']}"))
+    texts = {"cancelled": "cancelled", "running": "cancelling", "queued": "cancelling"}
+    _show(record, as_json, texts.get(record["status"], f"already ended: {record['status']}"))
 
 
 def jobs(
-    status: Annotated[Status | None, typer.Option(help="Only those in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20,
+    status: Annotated[Status | None, typer.Option(help="Only jobs of this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most jobs to list.")] = 20,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -166,7 +166,7 @@ def _details(record: Mapping[str, Any]) -> str:
 
 
 def _speculation(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Nothing for the results of older workers."""
+    """Rows on speculation; none for results of older workers."""
     if (speculation := result.get("speculation")) is None:
         return []
     rows = [("steps", str(speculation["steps"])), ("tokens/step", f"{speculation['tokens_per_step']:.2f}")]

@@ -1,4 +1,4 @@
-"""`medusaq keys`: who may use a gateway. They speak to Redis itself: nobody can make a key over HTTP."""
+"""`medusaq keys`: manages API keys. Accesses Redis directly: keys cannot be created over HTTP."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ medusaq keys create alice
 
 MEDUSAQ_API_KEY=$(medusaq keys create night --tokens-per-day 5000000 --weight 0.5)
 
-The key is on stdout, once: only its hash is kept. From the first key on the
-gateway asks everybody for one."""
+The key is printed to stdout and cannot be shown again: only its hash is stored. As soon
+as a key exists, the gateway requires one from everybody."""
 
 LIST_EPILOG = """[bold]Examples[/]
 
@@ -39,11 +39,11 @@ REVOKE_EPILOG = """[bold]Examples[/]
 
 medusaq keys revoke key_8e8f"""
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is, for people.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name for the key's owner.")]
 StateOption = Annotated[
     Path,
     typer.Option(
-        file_okay=False, help="Of the `medusaq up` that is meant, unless MEDUSAQ_REDIS_URL names a Redis."
+        file_okay=False, help="State folder of a running `medusaq up`; ignored if MEDUSAQ_REDIS_URL is set."
     ),
 ]
 
@@ -55,26 +55,28 @@ def create(
     name: NameArgument,
     requests_per_minute: Annotated[int | None, typer.Option(min=1, help="(default: no limit)")] = None,
     tokens_per_day: Annotated[
-        int | None, typer.Option(min=1, help="Of prompts and answers, by UTC days. (default: no limit)")
+        int | None, typer.Option(min=1, help="Prompt and answer tokens per UTC day. (default: no limit)")
     ] = None,
     max_jobs: Annotated[
-        int, typer.Option(min=1, help="Waiting or running, lines of batches aside.")
+        int, typer.Option(min=1, help="Most unfinished jobs, not counting batch lines.")
     ] = DEFAULT_MAX_JOBS,
-    max_batches: Annotated[int, typer.Option(min=1, help="That have not ended.")] = DEFAULT_MAX_BATCHES,
-    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="Share of the workers.")] = 1.0,
+    max_batches: Annotated[int, typer.Option(min=1, help="Most unfinished batches.")] = DEFAULT_MAX_BATCHES,
+    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="Relative share of the workers.")] = 1.0,
     max_files: Annotated[
-        int | None, typer.Option(min=1, help=f"Kept at a time. (default: {DEFAULT_MAX_FILES})")
+        int | None, typer.Option(min=1, help=f"Most stored files. (default: {DEFAULT_MAX_FILES})")
     ] = None,
     max_files_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Of all files together. (default: MEDUSAQ_MAX_FILES_BYTES)")
+        int | None,
+        typer.Option(min=1, help="Most bytes of all files together. (default: MEDUSAQ_MAX_FILES_BYTES)"),
     ] = None,
     max_stored_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Of its records in Redis. (default: MEDUSAQ_MAX_STORED_BYTES)")
+        int | None,
+        typer.Option(min=1, help="Most bytes of its records in Redis. (default: MEDUSAQ_MAX_STORED_BYTES)"),
     ] = None,
     state_dir: StateOption = STATE_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key: prints it, this once."""
+    """Create an API key and print it. It cannot be shown again."""
     with _store(state_dir) as store:
         limits = Limits(
             requests_per_minute,
@@ -91,12 +93,12 @@ def create(
         typer.echo(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
         return
     typer.echo(secret)
-    print(f"{key.id} is made; keep the key above, it is not shown again", file=sys.stderr)
+    print(f"created {key.id}; store the key above, it cannot be shown again", file=sys.stderr)
 
 
 @keys.command("list", epilog=LIST_EPILOG)
 def list_keys(state_dir: StateOption = STATE_DIR, as_json: JsonOption = False) -> None:
-    """List all keys, the oldest first, with what they have spent today."""
+    """List all keys, the oldest first, with their usage today."""
     with _store(state_dir) as store:
         found = store.list()
     if as_json:
@@ -104,15 +106,15 @@ def list_keys(state_dir: StateOption = STATE_DIR, as_json: JsonOption = False) -
     elif found:
         print_list(_table(found), False, "")
     else:
-        typer.echo("no keys: the gateway is open to this machine, and to no other")
+        typer.echo("no keys: only this machine can use the gateway")
 
 
 @keys.command(epilog=REVOKE_EPILOG)
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `medusaq keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Key id, as shown by `medusaq keys list`.")],
     state_dir: StateOption = STATE_DIR,
 ) -> None:
-    """Refuse a key from now on. Jobs and batches that it has sent go on."""
+    """Revoke a key. Jobs and batches that were submitted with it continue."""
     with _store(state_dir) as store:
         store.revoke(key_id)
     typer.echo("revoked")
@@ -120,7 +122,7 @@ def revoke(
 
 @contextlib.contextmanager
 def _store(state_dir: Path) -> Iterator[KeyStore]:
-    """Of the Redis of the settings, or of the stack that runs on the state folder."""
+    """The keys in the Redis of the settings, or of the stack that runs on the state folder."""
     from cli.stack.state_file import running_stack
     from tasks.base.errors import KeyNotFound, StoreUnavailable
     from tasks.base.settings import get_settings

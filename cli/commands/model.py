@@ -1,4 +1,4 @@
-"""`medusaq models`: names for models, kept in a register on this machine."""
+"""`medusaq models`: manages the model registry of this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ medusaq models add vicuna organisation/repository --file model.Q4_K_M.gguf --hea
 
 Then: medusaq worker --model small"""
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of a-z, 0-9, '.', '_' and '-'.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the model; may contain a-z, 0-9, '.', '_' and '-'.")
+]
 
 models = typer.Typer(help="Models by name, for workers and requests.", no_args_is_help=True)
 
@@ -40,30 +42,33 @@ models = typer.Typer(help="Models by name, for workers and requests.", no_args_i
 def add(
     name: NameArgument,
     source: Annotated[
-        str, typer.Argument(metavar="PATH|HUB", help="A GGUF, a folder with one, or ORGANISATION/REPOSITORY.")
+        str,
+        typer.Argument(
+            metavar="PATH|HUB", help="GGUF file, folder with one, or ORGANISATION/REPOSITORY on the hub."
+        ),
     ],
     heads: Annotated[
-        str | None, typer.Option(metavar="PATH|HUB", help="Medusa heads for it, a file or a folder.")
+        str | None, typer.Option(metavar="PATH|HUB", help="Medusa heads of the model, a file or a folder.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="NAME.gguf", help="Which one, where there are several.")
+        str | None, typer.Option(metavar="NAME.gguf", help="Which GGUF, if SOURCE has several.")
     ] = None,
     chat_template: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="In place of the model's own.")
+        str | None, typer.Option(metavar="NAME|PATH", help="Chat template to use instead of the model's own.")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Give a name that is taken to this one.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a model of the same name.")] = False,
 ) -> None:
-    """Give a model a name. Its files stay where they are; their hashes are kept."""
+    """Register a model under a name. Its files are not moved; their hashes are stored."""
     from cli.stack.model_registration import check_heads, find_heads, find_model, find_template
-    from engine.host.file_digest import kept_file, size_of
+    from engine.host.file_digest import digest_file, size_of
     from engine.tools.model_registry import NamedModel, check_name, now
 
     with _register() as register:
         check_name(name)
         if not replace and (taken := register.all().get(name)):
-            raise CliError(f"{name!r} is {taken.model.path} already: remove it first, or say --replace")
+            raise CliError(
+                f"{name!r} is already registered as {taken.model.path}: remove it first, or use --replace"
+            )
         template = None if chat_template is None else find_template(chat_template)
         path = find_model(source, file)
         heads_path = None if heads is None else find_heads(heads)
@@ -71,10 +76,10 @@ def add(
             check_heads(heads_path, path)
         size = size_of(path) + (0 if heads_path is None else size_of(heads_path))
         with _reading(size) as progress:
-            kept = kept_file(path, source, progress)
-            kept_heads = None if heads_path is None else kept_file(heads_path, heads or "", progress)
-        register.add(NamedModel(name, kept, kept_heads, template, now()), replace=replace)
-    typer.echo(f"{name} is {kept.path}")
+            model_file = digest_file(path, source, progress)
+            heads_file = None if heads_path is None else digest_file(heads_path, heads or "", progress)
+        register.add(NamedModel(name, model_file, heads_file, template, now()), replace=replace)
+    typer.echo(f"{name} is {model_file.path}")
 
 
 @models.command("list")
@@ -84,7 +89,7 @@ def list_models(
     ] = STATE_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """List the names, what they stand for and need in memory, and what they do in a `medusaq up`."""
+    """List the registered models, their memory needs, and their state in a running `medusaq up`."""
     from cli.stack.memory_budget import need_of
     from cli.views.model_states import ModelState, states_nearby
     from tasks.base.settings import get_settings
@@ -97,24 +102,24 @@ def list_models(
     states = {model.name: model for model in nearby or ()}
     rows = [(model, need, states.get(model.name, others)) for model, need in zip(found, needs, strict=True)]
     if as_json:
-        told = [
+        listing = [
             {**asdict(model), "need_bytes": need, "state": state.state, "waiting": state.waiting}
             for model, need, state in rows
         ]
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(json.dumps(listing, ensure_ascii=False))
     elif found:
         print_list(_table(rows), False, "")
     else:
-        typer.echo("no model has a name yet: medusaq models add NAME PATH")
+        typer.echo("no models are registered: add one with `medusaq models add NAME PATH`")
 
 
 @models.command()
 def remove(name: NameArgument) -> None:
-    """Forget a name. The files stay."""
+    """Remove a model from the registry. Its files are kept."""
     with _register() as register:
         model = register.remove(name)
     files = ", ".join(file.path for file in model.files.values())
-    typer.echo(f"{name} is forgotten; the files stay: {files}")
+    typer.echo(f"removed {name}; its files are kept: {files}")
 
 
 @models.command()
@@ -122,7 +127,7 @@ def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="(default: all)")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the files again and compare: ok, missing or changed. Exit code 1 unless all are ok."""
+    """Check the files against their stored hashes. Exit code 1 unless all are ok."""
     from engine.host.file_digest import State, state_of
 
     with _register() as register:
@@ -142,7 +147,7 @@ def verify(
 
 @contextlib.contextmanager
 def _register() -> Iterator[Register]:
-    """Of this user; its errors as those of the command."""
+    """This user's model registry. Converts its errors into CliError."""
     from compiling.base.errors import CompileError
     from engine import EngineError
     from engine.tools.model_registry import Register
@@ -157,7 +162,7 @@ def _register() -> Iterator[Register]:
 
 @contextlib.contextmanager
 def _reading(size: int) -> Iterator[Progress]:
-    """A bar of bytes on stderr, on a terminal."""
+    """Show a progress bar of bytes on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -18,11 +18,13 @@ from cli.gateway.request_options import (
 )
 from cli.prompts.formats import Format
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Of PROMPTS; batch is OpenAI's batch lines.")]
-ColumnOption = Annotated[
-    str | None, typer.Option(help="Column of the prompts in a CSV. (default: prompt, or the only one)")
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="Format of PROMPTS; batch means OpenAI's batch lines.")
 ]
-RawOption = Annotated[bool, typer.Option("--raw", help="Send prompts as they stand, without chat template.")]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="CSV column of the prompts. (default: prompt, or the only column)")
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Send prompts without a chat template.")]
 
 RUN_EPILOG = """[bold]Examples[/]
 
@@ -32,8 +34,8 @@ medusaq run questions.csv --column question --system "Answer in one sentence." -
 
 cat prompts.txt | medusaq run - -o results.jsonl --url http://127.0.0.1:7860 --max-tokens 64
 
-Broken off at any point, even by kill -9, the same command goes on where it stopped. With --url the gateway
-works on meanwhile (medusaq batches list), and the same command fetches the results.
+After an interruption, even kill -9, the same command continues where it stopped. With --url, the gateway
+continues meanwhile (medusaq batches list), and the same command fetches the results.
 
 Exit codes: 0 all done, 1 some requests failed, 2 bad input, 3 no model, 4 no gateway, 130 Ctrl-C."""
 
@@ -50,7 +52,7 @@ def run_command(
         Path, typer.Option("--output", "-o", metavar="RESULTS", help="jsonl file to write, in input order.")
     ],
     url: Annotated[
-        str | None, typer.Option(help="A running gateway. (default: a local stack for this run)")
+        str | None, typer.Option(help="URL of a running gateway. (default: start a local stack for this run)")
     ] = None,
     model: Annotated[
         str | None,
@@ -70,15 +72,20 @@ def run_command(
     decoding: DecodingOption = None,
     acceptance: AcceptanceOption = None,
     patience: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Give up after so long without the gateway.")
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Give up after the gateway was unreachable for this long."
+        ),
     ] = 120.0,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over: drop an unfinished run, replace RESULTS.")
+        bool, typer.Option("--fresh", help="Start over: discard an unfinished run, and replace RESULTS.")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep RESULTS.run, with logs, after the end.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder RESULTS.run, with logs, after the end.")
+    ] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
     show: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Print the beginnings of the first N answers.")
+        int, typer.Option(min=0, metavar="N", help="Print the start of the first N answers.")
     ] = 0,
 ) -> None:
     """Send every prompt of a file and write the results in input order."""
@@ -100,7 +107,7 @@ def run_command(
         "acceptance": acceptance,
     }
     defaults = {name: value for name, value in sampling.items() if value is not None}
-    # A local stack has one model: the one chosen here, whatever name the lines bring along.
+    # A local stack has only one model, so the model names in the lines are ignored.
     name = model if url is not None or model is None else ""
     options = RunOptions(
         source=prompts,
@@ -127,8 +134,8 @@ def validate(
     column: ColumnOption = None,
     raw: RawOption = False,
 ) -> None:
-    """Say line by line what is wrong with a file, and send nothing."""
-    from cli.prompts.input_summary import STDIN, opened, survey
+    """Validate a prompt file without sending it, and print the problems by line."""
+    from cli.prompts.input_summary import STDIN, opened, summarize
     from cli.prompts.prompt_reader import PromptLine, ReadOptions
 
     options = ReadOptions(form, column, raw=raw)
@@ -141,7 +148,7 @@ def validate(
     suffix = "" if prompts == STDIN else Path(prompts).suffix
     with opened(prompts) as stream:
         try:
-            found = survey(stream, suffix, options, show)
+            found = summarize(stream, suffix, options, show)
         except OSError as error:
             raise BadInput(f"cannot read {prompts}: {error.strerror}") from None
     typer.echo(f"{found.good} good, {found.bad} bad; format: {found.form()}")

@@ -1,4 +1,4 @@
-"""`medusaq up`, and each service by itself."""
+"""`medusaq up`, and the commands that run a single service."""
 
 from __future__ import annotations
 
@@ -16,48 +16,54 @@ if TYPE_CHECKING:
     from tasks.base.settings import Settings
 
 STATE_DIR = Path(".medusaq")
-WAIT_S = 0.2  # how soon a signal or a failure of the stack ends `up`
+WAIT_S = 0.2  # interval of the checks for a signal or a failed stack
 
 
 def up(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Of the gateway; 0 is any. (default: 7860)")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the gateway; 0 chooses a free one. (default: 7860)"),
     ] = None,
     flower_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Of Flower; 0 is any. (default: 5555)")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of Flower; 0 chooses a free one. (default: 5555)"),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH|NAME", help="GGUF to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
+            metavar="PATH|NAME", help="Model to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
         ),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="For all models together, as 6GB. (default: what is free, less a tenth)"
+            metavar="SIZE",
+            help="Memory for all models together, such as 6GB. (default: 90 % of the free memory)",
         ),
     ] = None,
     state_dir: Annotated[
-        Path, typer.Option(file_okay=False, help="Where queued jobs and logs are kept.")
+        Path, typer.Option(file_okay=False, help="Folder for queued jobs and logs.")
     ] = STATE_DIR,
-    no_flower: Annotated[bool, typer.Option("--no-flower", help="Leave Flower out.")] = False,
+    no_flower: Annotated[bool, typer.Option("--no-flower", help="Do not start Flower.")] = False,
     for_this_machine: Annotated[
         bool,
         typer.Option(
             "--for-this-machine",
-            help="Compute weights as was measured to be best here; measure first if need be.",
+            help="Use the weight format that measured best on this machine; measure first if needed.",
         ),
     ] = False,
     load: Annotated[
-        str | None, typer.Option(help="With it: one stream (one), or many requests (bulk). (default: bulk)")
+        str | None,
+        typer.Option(
+            help="For --for-this-machine: one stream (one) or many requests (bulk). (default: bulk)"
+        ),
     ] = None,
 ) -> None:
     """Run the whole stack on this machine until Ctrl-C.
 
-    A crashed service is restarted. Jobs still queued at the end are run by the next
-    [bold]medusaq up[/] on the same state folder. Of several models, those run that fit the memory;
-    the others take turns with them when jobs wait.
+    Crashed services are restarted. Jobs that are still queued at the end are run by the next
+    [bold]medusaq up[/] with the same state folder. If several models do not fit into memory together, they
+    are swapped in and out as jobs wait for them.
     """
     from cli.commands.compile import ensure_chosen
     from cli.processes.signals import Interrupts
@@ -66,7 +72,7 @@ def up(
 
     settings = get_settings()
     if load is not None and not for_this_machine:
-        raise BadInput("--load goes with --for-this-machine")
+        raise BadInput("--load requires --for-this-machine")
     asked = model or [settings.model or ""]
     if for_this_machine:
         for one in asked:
@@ -93,12 +99,12 @@ def up(
             while not interrupts.wait(WAIT_S):
                 if (error := stack.failed()) is not None:
                     raise error
-            _say("stopping (Ctrl-C again: at once)")
+            _say("stopping (press Ctrl-C again to stop immediately)")
         _say("stopped")
 
 
 def _path(asked: str) -> str | None:
-    """Of the file behind a name or path; None is the default model. Raises BadInput."""
+    """The path of a model given by name or path; None is the default model. Raises BadInput."""
     from engine.base.errors import RegisterError
     from engine.tools.model_registry import Register
 
@@ -111,12 +117,12 @@ def _path(asked: str) -> str | None:
 def _within_memory(
     asked: list[str], memory: str | None, settings: Settings
 ) -> tuple[tuple[Served, ...], int]:
-    """The models with what they need, and the bytes for all of them; nothing for one without a budget."""
+    """The models with their memory needs, and the budget in bytes; ((), 0) for a single model."""
     from cli.stack import memory_budget
 
     if len(asked) == 1 and memory is None:
         return (), 0
-    budget, warning = memory_budget.budget_of(memory, memory_budget.look_at_machine())
+    budget, warning = memory_budget.budget_of(memory, memory_budget.machine_memory())
     if warning is not None:
         _say(warning)
     models = memory_budget.served_models(asked, settings)
@@ -127,7 +133,7 @@ def _within_memory(
 
 
 def gateway() -> None:
-    """Serve the HTTP API (MEDUSAQ_HOST, MEDUSAQ_PORT). Needs neither llama.cpp nor a model."""
+    """Run the HTTP gateway (MEDUSAQ_HOST, MEDUSAQ_PORT). Needs neither llama.cpp nor a model."""
     from cli.stack import services
     from tasks.base.settings import get_settings
 
@@ -137,12 +143,12 @@ def gateway() -> None:
 def worker(
     model: Annotated[
         str | None,
-        typer.Option(metavar="PATH|NAME", help="GGUF to serve, or a name that `medusaq models` knows."),
+        typer.Option(metavar="PATH|NAME", help="GGUF to serve, or a name from `medusaq models`."),
     ] = None,
 ) -> None:
-    """Serve the model (MEDUSAQ_MODEL, MEDUSAQ_SLOTS, ...). Exit code 3: it cannot be loaded."""
+    """Run a model worker (MEDUSAQ_MODEL, MEDUSAQ_SLOTS, ...). Exit code 3: the model cannot be loaded."""
     if model is not None:
-        os.environ["MEDUSAQ_MODEL"] = model  # before anybody reads the settings
+        os.environ["MEDUSAQ_MODEL"] = model  # before the settings are read
     from cli.stack import services
     from tasks.base.settings import get_settings
 
@@ -150,7 +156,7 @@ def worker(
 
 
 def io() -> None:
-    """Requeue what was lost, expire what is overdue: everything that needs no model."""
+    """Run the io worker: batches, webhooks, requeueing of lost jobs, expiry."""
     from cli.stack import services
     from tasks.base.settings import get_settings
 
@@ -158,7 +164,7 @@ def io() -> None:
 
 
 def flower() -> None:
-    """Serve Flower's pages about all tasks (MEDUSAQ_FLOWER_PORT)."""
+    """Run Flower, the web UI for Celery tasks (MEDUSAQ_FLOWER_PORT)."""
     from cli.stack import services
     from tasks.base.settings import get_settings
 
@@ -166,14 +172,14 @@ def flower() -> None:
 
 
 def redis(port: int, folder: Path) -> None:
-    """Serve the Redis protocol on 127.0.0.1, with the data in FOLDER. Part of `medusaq up`."""
+    """Run the embedded Redis-protocol server on 127.0.0.1, with its data in FOLDER. Used by `medusaq up`."""
     from cli.stack import services
 
     services.run_redis(port, folder)
 
 
 def _addresses(url: str, flower_url: str | None) -> str:
-    lines = ["ready, Ctrl-C stops it", f"  gateway  {url}", f"  docs     {url}/docs"]
+    lines = ["ready; press Ctrl-C to stop", f"  gateway  {url}", f"  docs     {url}/docs"]
     if flower_url is not None:
         lines.append(f"  Flower   {flower_url}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`medusaq webhooks`: what was told to whom, sending it again, and the secrets of signatures."""
+"""`medusaq webhooks`: lists and replays deliveries, and manages the signing secret."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ medusaq webhooks replay evt_8e8f
 
 medusaq webhooks list --status failed --json | jq -r '.data[].id' | xargs -n1 medusaq webhooks replay"""
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `medusaq webhooks list` shows it.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Delivery id, as shown by `medusaq webhooks list`.")
+]
 
-webhooks = typer.Typer(help="What was told to webhooks.", no_args_is_help=True)
+webhooks = typer.Typer(help="Webhook deliveries and signing secrets.", no_args_is_help=True)
 
 
 @webhooks.command("list", epilog=LIST_EPILOG)
 def list_deliveries(
-    of: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job or batch.")] = None,
-    status: Annotated[DeliveryStatus | None, typer.Option(help="Only those in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20,
+    of: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only deliveries of this job or batch.")
+    ] = None,
+    status: Annotated[DeliveryStatus | None, typer.Option(help="Only deliveries of this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most deliveries to list.")] = 20,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,34 +60,34 @@ def list_deliveries(
 
 @webhooks.command()
 def show(delivery_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show one delivery: what is sent, and what came of each attempt."""
+    """Show one delivery: its payload and the outcome of each attempt."""
     delivery = ask(url, "GET", path_to("webhooks/deliveries", delivery_id))
     typer.echo(json.dumps(delivery, ensure_ascii=False) if as_json else _details(delivery))
 
 
 @webhooks.command(epilog=REPLAY_EPILOG)
 def replay(delivery_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Send one again now, under the same webhook-id."""
+    """Send a delivery again now, with the same webhook-id."""
     delivery = ask(url, "POST", path_to("webhooks/deliveries", delivery_id) + "/replay")
     typer.echo(json.dumps(delivery, ensure_ascii=False) if as_json else f"{delivery['id']} is sent again")
 
 
 @webhooks.command()
 def secret(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Print the secret by which your receivers verify what they get."""
+    """Print the secret with which receivers verify signatures."""
     _print_secret(ask(url, "GET", "/v1/webhooks/secret"), as_json)
 
 
 @webhooks.command()
 def rotate(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Make a new secret and print it; for a day the old one signs too, and no newer one can be made."""
+    """Create and print a new signing secret. For a day the old one signs too, and rotating again fails."""
     _print_secret(ask(url, "POST", "/v1/webhooks/secret/rotate"), as_json)
 
 
 def _print_secret(secrets: Mapping[str, Any], as_json: bool) -> None:
     typer.echo(json.dumps(secrets) if as_json else secrets["current"])
     if secrets["previous_until"] is not None and not as_json:
-        typer.echo(f"the one before it signs too until {_clock(secrets['previous_until'])}", err=True)
+        typer.echo(f"the previous secret also signs until {_clock(secrets['previous_until'])}", err=True)
 
 
 def _table(deliveries: list[dict[str, Any]]) -> Table:

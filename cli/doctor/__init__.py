@@ -1,1 +1,1 @@
-"""`medusaq doctor`: what is wrong with a set-up, and how to mend it."""
+"""`medusaq doctor`: finds problems of an installation, and says how to fix them."""

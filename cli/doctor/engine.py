@@ -1,4 +1,4 @@
-"""What the model worker needs: a build of llama.cpp that runs here, the model, the heads, memory."""
+"""Checks of what the model worker needs: a working llama.cpp build, the model, the heads, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.base.settings import Settings
 ASK_BUILD = "from engine.llama.model import build; print(build())"
 BUILD_TIMEOUT_S = 60
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
-# What makes a difference, by the names of the build and of the processor.
+# CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
 FEATURES = {
     "AVX": "avx",
     "AVX2": "avx2",
@@ -38,14 +38,14 @@ def installed() -> bool:
 
 
 def cache() -> Path:
-    """Where it keeps measurements, and weights that it unpacked."""
+    """The engine's cache folder, for measurements and unpacked weights."""
     from engine.host.measurement_cache import cache_folder
 
     return cache_folder()
 
 
 def build() -> Iterator[Finding]:
-    """In a process of its own: a build for another processor kills the one that loads it."""
+    """Load llama.cpp in a separate process, since a build for another processor crashes it."""
     asked = [sys.executable, "-P", "-c", ASK_BUILD]
     try:
         ended = subprocess.run(asked, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
@@ -53,7 +53,7 @@ def build() -> Iterator[Finding]:
         yield fail("llama.cpp", f"does not load within {BUILD_TIMEOUT_S} s", REBUILD)
         return
     if ended.returncode == -signal.SIGILL:
-        yield fail("llama.cpp", "built for a processor that this one is not: illegal instruction", REBUILD)
+        yield fail("llama.cpp", "built for another processor: illegal instruction", REBUILD)
     elif ended.returncode:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
         yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
@@ -62,14 +62,12 @@ def build() -> Iterator[Finding]:
 
 
 def compared(built: str, processor: set[str]) -> Finding:
-    """built: what the build says of itself; processor: its flags, empty where the system does not tell."""
+    """Compare the build info with the processor's flags, which are empty if unknown."""
     used = set(re.findall(r"(\w+) = 1", built))
     version = built.split(maxsplit=1)[0]
     has = {name for name, flag in FEATURES.items() if flag in processor}
     if unused := sorted(has - used) if processor else []:
-        what = (
-            f"{version} was built without {', '.join(unused)}, which this processor has: slower than need be"
-        )
+        what = f"{version} was built without {', '.join(unused)}, which this processor supports: it is slower"
         return warn("llama.cpp", what, REBUILD)
     shown = ", ".join(name for name in FEATURES if name in used) or "no vector instructions"
     return ok("llama.cpp", f"{version}, built for {shown}")
@@ -112,16 +110,16 @@ def model(settings: Settings) -> Iterator[Finding]:
         found = _weights(path)
         yield found
         if found.grade is Grade.FAIL:
-            return  # what it needs hangs on the format
+            return  # the memory estimate depends on the format
     config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
     yield fits(needed(config).total, *_memory())
 
 
 def _weights(path: str) -> Finding:
-    """The number format that was chosen for a model on this machine."""
-    from engine.weights.saved_format import chosen
+    """The number format that is saved for a model on this machine."""
+    from engine.weights.saved_format import find_format
 
-    choice = chosen(path)
+    choice = find_format(path)
     if choice is None:
         what = f"MEDUSAQ_WEIGHTS=for_this_machine, and nothing was measured yet for {path} on this machine"
         mend = f"medusaq compile {path} --for-this-machine; until then a worker does not start"
@@ -132,7 +130,7 @@ def _weights(path: str) -> Finding:
 def _heads(
     settings: Settings, named: str | None, path: str, width: int, vocab_size: int
 ) -> Iterator[Finding]:
-    """named: those that go with the name of the model."""
+    """Load the heads. named: those registered with the model."""
     from engine import HeadsLoadError
     from engine.llama.context import usable_cores
     from engine.medusa.lm_head import lm_head_rows
@@ -166,7 +164,7 @@ def _heads(
 
 
 def fits(needed: int, available: int, whole: int) -> Finding:
-    """available now, and all that this process could ever get."""
+    """Compare the needed bytes with those available now and with the whole memory."""
     what = f"the worker needs about {size(needed)}; of {size(whole)} are {size(available)} free"
     mend = "a smaller model, or fewer MEDUSAQ_KV_CELLS"
     if needed > whole:

@@ -1,4 +1,4 @@
-"""Settings: what is refused, what has no effect, and what an .env file brings that nobody thinks of."""
+"""Checks of the settings: invalid values, variables without effect, surprises in .env."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OURS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 
 
 def settings_or_findings() -> tuple[Settings, list[Finding]]:
-    """What is set, or what is wrong with it and the defaults, to look at the rest with."""
+    """The settings, or if they are invalid the defaults, so that the other checks can run; and findings."""
     try:
         get_settings.cache_clear()
-        return get_settings(), [ok("settings", "all of them can be taken")]
+        return get_settings(), [ok("settings", "all are valid")]
     except SettingsError as error:
         mend = "correct it in the environment or in .env; docs/reference/settings.md lists the settings"
         found = [fail("settings", line, mend) for line in str(error).split("; MEDUSAQ_")]
@@ -29,7 +29,7 @@ def settings_or_findings() -> tuple[Settings, list[Finding]]:
 
 
 def bind(settings: Settings) -> Iterator[Finding]:
-    """Whether the gateway would start on this address, and serve."""
+    """Whether the gateway may start on its address."""
     from tasks.store.api_keys import check_keys
 
     try:
@@ -45,7 +45,7 @@ def bind(settings: Settings) -> Iterator[Finding]:
 
 
 def bind_flower(settings: Settings) -> Iterator[Finding]:
-    """Whether Flower would start on this address, where it is installed."""
+    """Whether Flower, if installed, may start on its address."""
     if importlib.util.find_spec("flower") is None:
         return
     from cli.stack.services import check_flower_guarded
@@ -60,7 +60,7 @@ def bind_flower(settings: Settings) -> Iterator[Finding]:
 
 
 def variables() -> Iterator[Finding]:
-    """Names that mean nothing, and values of .env that the environment hides."""
+    """Unknown variables, and values of .env that the environment overrides."""
     try:
         from_file, unknown = env_file(), unknown_names(Settings.model_fields)
     except (OSError, UnicodeDecodeError) as error:
@@ -84,7 +84,7 @@ def variables() -> Iterator[Finding]:
 
 
 def engine_settings(settings: Settings) -> Iterator[Finding]:
-    """Combinations that only the engine refuses."""
+    """Combinations of settings that only the engine rejects."""
     from engine import EngineConfig
 
     try:

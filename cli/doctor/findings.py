@@ -1,4 +1,4 @@
-"""What a check says: one line, and one more that mends it."""
+"""The result of a check: one line, and one that says how to fix the problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """check: what was looked at; mend: what to do about it, empty for what is well."""
+    """check: name of the check. what: the result. mend: how to fix the problem, empty if there is none."""
 
     check: str
     grade: Grade
@@ -35,10 +35,10 @@ def fail(check: str, what: str, mend: str) -> Finding:
     return Finding(check, Grade.FAIL, what, mend)
 
 
-def guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What a check finds; one that breaks is a finding too, and keeps no other from being made."""
+def guarded(check: str, check_function: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Run a check. An unexpected exception becomes a finding, so that the other checks still run."""
     try:
-        yield from look()
+        yield from check_function()
     except Exception as error:
-        what = f"could not be looked at: {type(error).__name__}: {error}".splitlines()[0]
+        what = f"the check failed: {type(error).__name__}: {error}".splitlines()[0]
         yield warn(check, what, "report this line, with the versions that `medusaq doctor --json` gives")

@@ -1,4 +1,4 @@
-"""Python, packages, compilers, ports and disks of this machine."""
+"""Checks of this machine: Python, packages, compilers, ports and disks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.base.telemetry.tracing_setup import configured
 OLDEST = (3, 11)
 DISK_LOW_BYTES, DISK_OUT_BYTES = 2_000_000_000, 200_000_000
 ANSWER_S = 2.0
-NEEDED_BY = {  # extras whose absence somebody may have meant
+NEEDED_BY = {  # optional extras
     "worker": "the model worker",
     "medusa": "drafting with Medusa heads",
     "local": "`medusaq up` and runs without --url",
@@ -36,12 +36,12 @@ def python(version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Finding]
 
 
 def packages(settings: Settings) -> Iterator[Finding]:
-    """Against what this package says it needs, the versions that were pinned included."""
+    """Check the installed packages against medusaq's requirements, including pinned versions."""
     wrong = {extra: list(_unmet(extra)) for extra in ("", "s3", "tracing", *NEEDED_BY)}
     if wrong[""]:
         yield fail("packages", "; ".join(wrong[""]), "pip install -r requirements.lock")
     else:
-        yield ok("packages", "what the gateway and the command need is there")
+        yield ok("packages", "the requirements of the gateway and the command are installed")
     for extra, service in NEEDED_BY.items():
         if wrong[extra]:
             what = f"{service} cannot run: {'; '.join(wrong[extra])}"
@@ -77,7 +77,7 @@ def _unmet(extra: str) -> Iterator[str]:
 
 
 def compilers(engine_installed: bool) -> Iterator[Finding]:
-    """Only where llama.cpp is still to be built."""
+    """Check for a compiler, if llama.cpp is not installed."""
     if engine_installed:
         return
     cxx = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
@@ -90,7 +90,7 @@ def compilers(engine_installed: bool) -> Iterator[Finding]:
             "compiler", what, "install g++ and cmake with the system's packages, if a worker is to run here"
         )
     else:
-        yield ok("compiler", "there to build llama.cpp")
+        yield ok("compiler", "llama.cpp can be built")
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def ports(settings: Settings) -> Iterator[Finding]:
         try:
             check_port_free(settings.host, port, name, variable)
         except CliError as error:
-            if _ours(settings.host, port, path):
+            if _is_our_service(settings.host, port, path):
                 yield ok(check, f"{port} is served by {name}")
             else:
                 yield fail(
@@ -113,8 +113,8 @@ def ports(settings: Settings) -> Iterator[Finding]:
             yield ok(check, f"{port} is free")
 
 
-def _ours(host: str, port: int, path: str) -> bool:
-    """Whether what answers there answers as that service does."""
+def _is_our_service(host: str, port: int, path: str) -> bool:
+    """Whether this service answers on the port."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     try:
         answer = httpx.get(f"http://{host}:{port}{path}", timeout=ANSWER_S, trust_env=False)
@@ -124,12 +124,12 @@ def _ours(host: str, port: int, path: str) -> bool:
 
 
 def disks(name: str, folder: Path) -> Iterator[Finding]:
-    """name: what is kept in the folder, which need not be there yet."""
+    """Check the free space of a folder, which need not exist yet. name: of its content."""
     made = next(place for place in (folder, *folder.parents) if place.exists())
-    yield room(f"disk of {name}", shutil.disk_usage(made).free, str(made))
+    yield free_space(f"disk of {name}", shutil.disk_usage(made).free, str(made))
 
 
-def room(check: str, free: int, where: str) -> Finding:
+def free_space(check: str, free: int, where: str) -> Finding:
     what = f"{size(free)} free in {where}"
     if free < DISK_OUT_BYTES:
         return fail(check, what, "make room there, or choose another place")

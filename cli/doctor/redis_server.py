@@ -1,4 +1,4 @@
-"""Redis: whether it answers, keeps what it is given, and is the same to all that use it."""
+"""Checks of Redis: reachability, durability, memory, clock, and the Celery workers that use it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tasks.base.settings import Settings, redacted
 from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S, make_app
 from tasks.store.database import connect
 
-OLDEST = (6, 2)  # nobody has tried an older one
+OLDEST = (6, 2)  # older versions are untested
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # deadlines are compared with both clocks
 SLOW_S = 0.05  # each request to the gateway makes a few exchanges
 TRIES = 5
 NEARLY_FULL = 0.85
-PEERS_S = 2.0  # in which Celery workers answer
+PEERS_S = 2.0  # timeout for answers of Celery workers
 
 
 def reachable(settings: Settings) -> Iterator[Finding]:
-    """All findings about a server that answers; one about any other."""
+    """All checks of Redis if it answers, else one finding."""
     shown = redacted(settings.redis_url)
     client: Any = connect(settings)
     try:
-        took, ahead = min(_asked(client) for _ in range(TRIES))
+        took, ahead = min(_round_trip(client) for _ in range(TRIES))
         info = client.info()
     except redis.RedisError as error:
         yield fail("redis", f"{shown} does not answer: {_short(error)}", _mend(error))
@@ -38,17 +38,17 @@ def reachable(settings: Settings) -> Iterator[Finding]:
     with client:
         yield _latency(shown, took)
         yield version(info)
-        yield from keeps(info)
+        yield from durability(info)
         yield memory(info)
         yield clocks(ahead)
         writes = _writes(client, settings)
         yield writes
     if writes.grade is Grade.OK:  # asking them needs to write
-        yield from _peers(settings)
+        yield from _celery_workers(settings)
 
 
-def _asked(client: Any) -> tuple[float, float]:
-    """Seconds that an answer took, and by how many its clock is ahead. A full disk refuses PING, not TIME."""
+def _round_trip(client: Any) -> tuple[float, float]:
+    """Latency and clock offset in seconds. Uses TIME, since PING fails when Redis' disk is full."""
     began = time.time()
     seconds, micros = client.time()
     ended = time.time()
@@ -66,16 +66,16 @@ def _mend(error: redis.RedisError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "add ?ssl_ca_certs=FILE to MEDUSAQ_REDIS_URL: certificates that vouch for the host in it"
     if "LOADING" in text or isinstance(error, redis.BusyLoadingError):
-        return "wait: it is reading its log"
+        return "wait until Redis has loaded its data"
     if isinstance(error, redis.TimeoutError):
-        return "see whether it hangs or a firewall drops what is sent to it"
-    return "start it, or set MEDUSAQ_REDIS_URL to where it is"
+        return "check whether Redis hangs, or a firewall drops the packets"
+    return "start Redis, or set MEDUSAQ_REDIS_URL to its address"
 
 
 def _latency(shown: str, took: float) -> Finding:
     if took > SLOW_S:
         what = f"{shown} takes {took * 1000:.0f} ms to answer"
-        return warn("redis", what, "bring it nearer: every request makes several exchanges with it")
+        return warn("redis", what, "run Redis nearer to the gateway: every request makes several round trips")
     return ok("redis", f"{shown} answers in {took * 1000:.1f} ms")
 
 
@@ -90,8 +90,8 @@ def version(info: Mapping[str, Any]) -> Finding:
     return ok("redis version", f"{name} {text}")
 
 
-def keeps(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether what was accepted outlives a restart, and a full memory."""
+def durability(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether accepted jobs survive a restart and a full memory."""
     if not info.get("aof_enabled"):
         what = "without an append-only file a restart loses accepted jobs"
         yield fail("redis log", what, "start it with --appendonly yes, or say so in redis.conf")
@@ -117,7 +117,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
 
 
 def clocks(ahead_s: float) -> Finding:
-    """ahead_s: of Redis's clock before ours."""
+    """ahead_s: seconds that Redis' clock is ahead of this machine's."""
     if abs(ahead_s) < CLOCK_WARN_S:
         return ok("clocks", "this machine and Redis agree")
     grade = fail if abs(ahead_s) >= CLOCK_FAIL_S else warn
@@ -145,8 +145,8 @@ def _mend_writes(error: redis.RedisError) -> str:
     return "see its log: most often its disk is full"
 
 
-def _peers(settings: Settings) -> Iterator[Finding]:
-    """Celery workers on the same queues: the shortest visibility timeout of any of them counts for all."""
+def _celery_workers(settings: Settings) -> Iterator[Finding]:
+    """Check the Celery workers on the same queues: the shortest visibility timeout applies to all of them."""
     app = make_app(settings)
     try:
         answers = app.control.inspect(timeout=PEERS_S).conf() or {}

@@ -1,4 +1,4 @@
-"""What runs together: the file store, the workers, and which Redis this is all about."""
+"""Checks of the running system: file store, workers, restarts and models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
-from cli.doctor.machine import room
+from cli.doctor.machine import free_space
 from cli.stack.state_file import running_models, running_restarts
 from cli.stack.swap_policy import Phase
 from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavailable
@@ -18,12 +18,12 @@ from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.files.factory import make_store
 from tasks.store.jobs import JobStore
-from tasks.store.queue_stats import standing
+from tasks.store.queue_stats import queue_stats
 from tasks.store.workers import Registry
 
 
 def files(settings: Settings) -> Iterator[Finding]:
-    """By writing, reading and removing an object."""
+    """Check the file store by writing, reading and deleting an object."""
     name = f"doctor/{uuid.uuid4().hex}"
     mend = "make the place in MEDUSAQ_FILES writable for this user, or name another"
     try:
@@ -45,21 +45,21 @@ def files(settings: Settings) -> Iterator[Finding]:
     finally:
         store.close()
     if not whole:
-        yield fail("file store", f"{settings.files} gives back what was not written", mend)
+        yield fail("file store", f"{settings.files} returned other content than was written", mend)
     elif free is None:
-        yield ok("file store", f"{settings.files} takes and gives back objects")
+        yield ok("file store", f"{settings.files} stores and returns objects")
     else:
-        yield room("file store", free, settings.files)
+        yield free_space("file store", free, settings.files)
 
 
 def workers(settings: Settings) -> Iterator[Finding]:
-    """Of both kinds, as far as Redis knows."""
+    """Check for live model workers and io workers."""
     store = JobStore(settings)
     try:
         live = Registry(store.db, settings.worker_ttl_s).live()
-        waits = standing(store.db).models
-        led = BatchStore(store.db).led()
-    except StoreUnavailable:  # said already
+        waits = queue_stats(store.db).models
+        led = BatchStore(store.db).has_leader()
+    except StoreUnavailable:  # reported by the check of Redis
         return
     finally:
         store.close()
@@ -80,16 +80,18 @@ def workers(settings: Settings) -> Iterator[Finding]:
 
 
 def restarts(state_dir: Path) -> Iterator[Finding]:
-    """Services of a `medusaq up` that ended, and have not been healthy since."""
+    """Services of a running `medusaq up` that crashed, and have not been healthy since."""
     for one in running_restarts(state_dir):
         mend = (
             "see its log; a prompt that crashes workers is given up after MEDUSAQ_MAX_ATTEMPTS as worker_lost"
         )
-        yield warn("restarts", one.told(time.time()), mend if "worker" in one.service else "see its log")
+        yield warn(
+            "restarts", one.status_line(time.time()), mend if "worker" in one.service else "see its log"
+        )
 
 
 def models(state_dir: Path) -> Iterator[Finding]:
-    """Of a `medusaq up` with several: which run, and what they take of the budget."""
+    """The models of a `medusaq up` with several: their states and memory."""
     found = running_models(state_dir)
     if not found:
         return

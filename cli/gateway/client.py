@@ -1,4 +1,4 @@
-"""HTTP to the gateway, once: what to do about each kind of answer. Who waits uses retrying_client.py."""
+"""Single HTTP requests to the gateway, without retries. Long commands use retrying_client.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cli.base.errors import BadInput, CliError, GatewayUnreachable
 from tasks.base.settings import get_settings, is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
-READ_MARGIN_S = 15.0  # above the wait asked for, before an answer counts as lost
-TRANSFER_TIMEOUT_S = 600.0  # of silence: the gateway may be writing what it got
+READ_MARGIN_S = 15.0  # added to the requested wait
+TRANSFER_TIMEOUT_S = 600.0  # without data: the gateway may still be storing an upload
 
 
-class Refused(CliError):
-    """The gateway answered with an error that repeating cannot mend."""
+class GatewayError(CliError):
+    """The gateway answered with an error that a retry cannot fix."""
 
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
         super().__init__(str(error.get("message") or f"HTTP {status}"))
@@ -26,7 +26,7 @@ class Refused(CliError):
 
 
 def check_url(url: str) -> str:
-    """The address without a trailing slash; raises BadInput for what is no http address."""
+    """The URL without a trailing slash. Raises BadInput if it is not an HTTP URL."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -37,7 +37,7 @@ def check_url(url: str) -> str:
 
 
 def answer(response: httpx.Response) -> Any:
-    """The JSON of a good answer; raises Refused for any other."""
+    """The JSON of a successful response. Raises GatewayError for any other."""
     try:
         body = response.json()
     except ValueError:
@@ -48,16 +48,16 @@ def answer(response: httpx.Response) -> Any:
     if not isinstance(error, dict):
         what = f"HTTP {response.status_code} without an error object: is this a medusaq gateway?"
         error = {"message": what, "type": "unexpected_answer", "param": None, "code": "unexpected_answer"}
-    raise Refused(response.status_code, error)
+    raise GatewayError(response.status_code, error)
 
 
 def call(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) -> Any:
-    """One request of a single command, answered within wait_s and a margin. Never repeated."""
+    """Send one request without retries. wait_s: seconds of `Prefer: wait`."""
     return answer(_send(url, method, path, wait_s=wait_s, **request))
 
 
 def text(url: str, path: str) -> str:
-    """An answer that is no JSON, once it is a good one."""
+    """The text of a successful response that is not JSON."""
     response = _send(url, "GET", path)
     if not response.is_success:
         answer(response)
@@ -79,7 +79,7 @@ def _send(url: str, method: str, path: str, *, wait_s: int = 0, **request: Any) 
 
 @contextlib.contextmanager
 def transfer(url: str, method: str, path: str, **request: Any) -> Iterator[httpx.Response]:
-    """A request whose body or answer is a large file. Raises Refused and GatewayUnreachable."""
+    """Send a request whose body or response is a large file. Raises GatewayError and GatewayUnreachable."""
     timeout = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     try:
         with httpx.stream(
@@ -90,17 +90,17 @@ def transfer(url: str, method: str, path: str, **request: Any) -> Iterator[httpx
                 answer(response)
             yield response
     except httpx.TransportError as error:
-        raise GatewayUnreachable(f"the gateway at {url} broke off: {reason(error)}") from None
+        raise GatewayUnreachable(f"the connection to the gateway at {url} failed: {reason(error)}") from None
 
 
 def own_key() -> dict[str, str]:
-    """The header that carries the API key of the settings, if there is one."""
+    """The Authorization header with the API key of the settings, if there is one."""
     key = get_settings().api_key
     return {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
 
 
 def proxied(url: str) -> bool:
-    """Whether the proxy settings of the environment apply: never on the way to this machine."""
+    """Whether to use the environment's proxy settings: never for this machine."""
     return not is_loopback(httpx.URL(url).host)
 
 

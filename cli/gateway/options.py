@@ -1,4 +1,4 @@
-"""What commands against a running gateway share: their options, and one request."""
+"""Options and helpers of the commands that use a running gateway."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:7860"
 
-UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="The gateway.")]
+UrlOption = Annotated[str, typer.Option(envvar="MEDUSAQ_URL", help="URL of the gateway.")]
 WebhookOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="Told of the end; see docs/how-to/webhooks.md.")
+    str | None, typer.Option(metavar="URL", help="URL to notify of the end; see docs/how-to/webhooks.md.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def ask(url: str, method: str, path: str, **request: Any) -> Any:
-    """The JSON of the answer. Raises BadInput, Refused and GatewayUnreachable."""
+    """Send a request and return its JSON. Raises BadInput, GatewayError and GatewayUnreachable."""
     from cli.gateway.client import call, check_url
 
     with _arguments_in_utf8():
@@ -31,7 +31,7 @@ def ask(url: str, method: str, path: str, **request: Any) -> Any:
 
 
 def path_to(kind: str, object_id: str) -> str:
-    """Of one object, whatever the user gave as its id. Raises BadInput."""
+    """The path of an object, with the user's id quoted. Raises BadInput."""
     from urllib.parse import quote
 
     with _arguments_in_utf8():
@@ -39,20 +39,20 @@ def path_to(kind: str, object_id: str) -> str:
 
 
 def print_list(table: Table, more: bool, options: str) -> None:
-    """A page of a list; options: those that show more of it."""
+    """Print one page of a list. options: the command-line options that show more."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # a pipe has no width; cut nothing that a reader may look for
+        console.width = 200  # a pipe has no width: do not cut cells
     console.print(table)
     if more:
-        typer.echo(f"there are more: {options}")
+        typer.echo(f"more can be shown with {options}")
 
 
 @contextlib.contextmanager
 def _arguments_in_utf8() -> Iterator[None]:
-    """Python takes other bytes of an argument too, as halves of surrogate pairs."""
+    """Report an argument that is not UTF-8, which Python decodes to surrogates."""
     try:
         yield
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Options of a request that several commands take."""
+"""Options of a request that several commands share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tasks.records.job import Acceptance, Decoding
 
 TemperatureOption = Annotated[float | None, typer.Option(help="0 is greedy. (default: 0)")]
 TopPOption = Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")]
-SeedOption = Annotated[int | None, typer.Option(help="Same seed, same text. (default: random)")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed for reproducible sampling. (default: random)")]
 StopOption = Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")]
 DecodingOption = Annotated[
     Decoding | None,
-    typer.Option(help="Draft tokens: auto where it pays, medusa always, normal never. (default: auto)"),
+    typer.Option(help="Use of draft tokens: auto, medusa (at every step) or normal (never). (default: auto)"),
 ]
 AcceptanceOption = Annotated[
     Acceptance | None,
-    typer.Option(help="Of drafted tokens; typical is lossy: it changes the text. (default: exact)"),
+    typer.Option(help="Acceptance of draft tokens; typical is lossy: it changes the text. (default: exact)"),
 ]

@@ -1,4 +1,4 @@
-"""A client that outlasts pauses and restarts of the gateway, for what takes minutes or a night."""
+"""An HTTP client with retries, which survives pauses and restarts of the gateway."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from cli.gateway.client import (
 
 FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 8.0
-FIRST_CONTACT_S = 10.0  # a gateway that never answered is given up sooner than one that went away
+FIRST_CONTACT_S = 10.0  # shorter timeout for a gateway that has never answered
 RETRIED = frozenset({429, 500, 502, 503, 504})
-SHOULD_RETRY = "x-should-retry"  # "false": the same answer would come again, until midnight perhaps
+SHOULD_RETRY = "x-should-retry"  # "false" from the gateway: a retry cannot help
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.5
-PAUSE_SHARE = 0.1  # of what has passed already
-PATIENCE_S = 120.0  # without any useful answer, before a run is given up
+PAUSE_SHARE = 0.1  # of the elapsed time
+PATIENCE_S = 120.0  # default timeout without any useful response
 
 _TRANSFER = httpx.Timeout(TRANSFER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
 
-class PatientClient:
-    """Repeats what a pause of the gateway explains, and gives up after patience_s of silence.
+class RetryingClient:
+    """Retries requests that fail temporarily, and gives up after patience_s without a useful response.
 
-    Silence is shared by all requests: one useful answer to any of them starts the clock anew.
+    The timeout is shared: a useful response to any request restarts it.
     """
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
         self.url = url
-        self.trouble: str | None = None  # why answers are missing just now
+        self.last_error: str | None = None  # of the current retries, else None
         self._patience_s = patience_s
         self._last_good: float | None = None
         self._started = time.monotonic()
@@ -53,16 +53,16 @@ class PatientClient:
     async def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, json: Any = None
     ) -> Any:
-        """The JSON of the answer. Raises Refused, or GatewayUnreachable after the silence."""
+        """The JSON of the response. Raises GatewayError, and GatewayUnreachable after the timeout."""
         timeout = httpx.Timeout(READ_MARGIN_S, connect=CONNECT_TIMEOUT_S)
         return answer(
-            await self._insist(
+            await self._retry_until_available(
                 lambda: self._http.request(method, path, headers=headers, json=json, timeout=timeout)
             )
         )
 
     async def upload(self, path: Path, key: str) -> Any:
-        """The record of a file of batch lines; the same key makes no second one. Raises as request() does."""
+        """Upload a file of batch lines and return its record. Idempotent by key. Raises as request() does."""
 
         async def send() -> httpx.Response:
             with path.open("rb") as content:
@@ -74,30 +74,32 @@ class PatientClient:
                     timeout=_TRANSFER,
                 )
 
-        return answer(await self._insist(send))
+        return answer(await self._retry_until_available(send))
 
     async def lines(self, path: str) -> AsyncGenerator[bytes]:
-        """The lines of a file. Where its transfer breaks off it goes on. Raises as request() does."""
+        """The lines of a file. An interrupted transfer is resumed. Raises as request() does."""
         read, rest, moved = 0, b"", time.monotonic()
         while True:
-            response = await self._insist(lambda read=read: self._open(path, read))  # type: ignore[misc]
+            response = await self._retry_until_available(lambda read=read: self._open(path, read))  # type: ignore[misc]
             try:
                 if not response.is_success:
                     await response.aread()
                     answer(response)
-                skip = read if response.status_code == httpx.codes.OK else 0  # ranges are not served here
-                async for block in response.aiter_raw():
+                skip = (
+                    read if response.status_code == httpx.codes.OK else 0
+                )  # the server ignored the Range header
+                async for chunk in response.aiter_raw():
                     moved = time.monotonic()
-                    block, skip = block[skip:], max(0, skip - len(block))
-                    read += len(block)
-                    *whole, rest = (rest + block).split(b"\n")
+                    chunk, skip = chunk[skip:], max(0, skip - len(chunk))
+                    read += len(chunk)
+                    *whole, rest = (rest + chunk).split(b"\n")
                     for line in whole:
                         yield line
                 break
             except httpx.TransportError as error:
-                self.trouble = reason(error)
+                self.last_error = reason(error)
                 if time.monotonic() - moved > self._patience_s:
-                    raise self._silent(self._patience_s) from None
+                    raise self._unreachable(self._patience_s) from None
                 await asyncio.sleep(FIRST_BACKOFF_S)
             finally:
                 await response.aclose()
@@ -109,23 +111,23 @@ class PatientClient:
         request = self._http.build_request("GET", path, headers=headers, timeout=_TRANSFER)
         return await self._http.send(request, stream=True)
 
-    async def _insist(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-        """The first response that does not ask for patience."""
+    async def _retry_until_available(self, send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+        """Send until a response arrives that should not be retried."""
         backoff = FIRST_BACKOFF_S
         while True:
             pause = backoff
             try:
                 response = await send()
                 if response.status_code not in RETRIED or response.headers.get(SHOULD_RETRY) == "false":
-                    self._last_good, self.trouble = time.monotonic(), None
+                    self._last_good, self.last_error = time.monotonic(), None
                     return response
                 await response.aclose()
-                self.trouble = f"it answers {response.status_code}"
+                self.last_error = f"it answers {response.status_code}"
                 pause = max(backoff, _retry_after(response))
                 if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
-                    self._last_good = time.monotonic()  # it is alive, and asks for patience
+                    self._last_good = time.monotonic()  # it is alive, and asks to wait
             except httpx.TransportError as error:
-                self.trouble = reason(error)
+                self.last_error = reason(error)
             self._check_patience()
             await asyncio.sleep(pause)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
@@ -136,16 +138,16 @@ class PatientClient:
         else:
             since, limit = self._last_good, self._patience_s
         if time.monotonic() - since > limit:
-            raise self._silent(limit)
+            raise self._unreachable(limit)
 
-    def _silent(self, seconds: float) -> GatewayUnreachable:
+    def _unreachable(self, seconds: float) -> GatewayUnreachable:
         return GatewayUnreachable(
-            f"no answer from the gateway at {self.url} for {seconds:.0f} s: {self.trouble}"
+            f"no answer from the gateway at {self.url} for {seconds:.0f} s: {self.last_error}"
         )
 
 
 class Pause:
-    """Between two looks at what takes its time: short at first, for what is short."""
+    """Sleeps between two polls: briefly at first, then for a share of the elapsed time."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

@@ -1,8 +1,8 @@
 """Run a command that dies with its parent: `python -I -S die_with_parent.py PARENT_PID COMMAND...`
 
-Linux only (PR_SET_PDEATHSIG outlives exec); elsewhere the command runs without that bond. A process
-of its own, and not a preexec_fn, because forking Python code out of a threaded program may deadlock.
-Standard library alone: it is started with -I -S, so that it costs some 10 ms.
+Linux only (PR_SET_PDEATHSIG survives exec); elsewhere the command just runs. A separate process instead of a
+preexec_fn, because forking Python code from a threaded program may deadlock. Only the standard library: it is
+started with -I -S, so that it takes only about 10 ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def die_with_parent() -> None:
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     die_with_parent()
-    if os.getppid() != parent:  # it died before the bond was made
+    if os.getppid() != parent:  # the parent died before prctl took effect
         sys.exit(1)
     try:
         os.execvp(command[0], command)

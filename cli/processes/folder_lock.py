@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""An exclusive lock on a folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from time import sleep
 
 from cli.base.errors import CliError
 
-LOOKS, LOOK_S = 100, 0.01  # of others that may be waited for, one after the other, and how long each
+RETRIES, RETRY_S = 100, 0.01  # to outlast readers that briefly hold the lock in is_locked()
 
 
 class FolderLock:
-    """An flock on FOLDER/lock: the kernel gives it back when the process ends, however it ends."""
+    """An flock on FOLDER/lock: the kernel releases it when the process ends."""
 
     def __init__(self, folder: Path, holder: str) -> None:
         self._folder = folder
@@ -21,7 +21,7 @@ class FolderLock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Make the folder and lock it; raises CliError at once when it is taken."""
+        """Create the folder and lock it. Raises CliError if another process holds the lock."""
         path = self._folder / "lock"
         while self._fd is None:
             try:
@@ -49,21 +49,21 @@ class FolderLock:
 
 
 def _lock(fd: int) -> None:
-    """Raises BlockingIOError when it is taken; one that is only looked at, by held(), is free in a moment."""
-    for _ in range(LOOKS):
+    """Lock the file. Raises BlockingIOError if another process holds it. Waits for is_locked() of others."""
+    for _ in range(RETRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises where somebody has it
             fcntl.flock(fd, fcntl.LOCK_UN)
-            sleep(LOOK_S)
+            sleep(RETRY_S)
         else:
             return
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def held(folder: Path) -> bool:
-    """Whether a process that lives has the folder."""
+def is_locked(folder: Path) -> bool:
+    """Whether a live process holds the lock of the folder."""
     try:
         with (folder / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

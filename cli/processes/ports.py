@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_port_free(host: str, port: int, owner: str, option: str) -> None:
-    """Raise one clear line when the port cannot be had; option names the way to choose another."""
+    """Raise CliError if the port cannot be bound. option: the option that chooses another."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(

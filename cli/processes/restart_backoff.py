@@ -1,4 +1,4 @@
-"""When a service that ended is started again: pauses grow with each end, until it has been healthy."""
+"""Exponential backoff for restarts of a service, which is reset once it has been healthy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 PAUSE_FIRST_S = 0.5  # before the first restart, doubled for each further end
-PAUSE_MAX_S = 60.0  # a model that takes a minute to load then costs half of the machine's time at most
-HEALTHY_S = 60.0  # a run that lasts so long makes up for all ends before
-START_LIMIT = 5  # ends without having been ready, after which starting is hopeless
+PAUSE_MAX_S = 60.0  # a model that loads for a minute then uses at most half of the machine's time
+HEALTHY_S = 60.0  # uptime after which the backoff is reset
+START_LIMIT = 5  # ends without ever being ready, after which the service is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Restart:
     pause: float
     next_start: float | None
 
-    def said(self) -> str:
-        """Of the last end, in a line."""
+    def announcement(self) -> str:
+        """A line about the last end, for the log."""
         times = f" after {self.ends} ends since {clock(self.since)}" if self.ends > 1 else ""
         return f"{self.service} ended ({self.reason}), restarting it in {self.pause:g} s{times}"
 
-    def told(self, now: float) -> str:
-        """What is known of it at a time, for people."""
+    def status_line(self, now: float) -> str:
+        """A line about its current state."""
         times = "once" if self.ends == 1 else f"{self.ends} times"
         next_start = self.next_start
         then = (
@@ -45,10 +45,10 @@ class Restart:
 
 
 class Restarts:
-    """Counts the ends of each service. Times of arguments and results in seconds of time.monotonic()."""
+    """Tracks the ends of each service, and when to restart it."""
 
     def __init__(self, changed: Callable[[Sequence[Restart]], None]) -> None:
-        """changed: gets all of them at each change, in the order of their first end."""
+        """changed: called at each change with all restarts, in the order of their first end."""
         self._changed = changed
         self._restarts: dict[str, Restart] = {}
         self._next: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Restarts:
         self._unready: dict[str, int] = {}
 
     def added(self, service: str) -> None:
-        """It is new, or begun anew: whether it can be ready is unknown."""
+        """Reset a service that is new or begun again."""
         self._ready.discard(service)
         self._unready.pop(service, None)
 
@@ -65,13 +65,13 @@ class Restarts:
         self._started[service] = time.monotonic()
         if self._next.pop(service, None) is not None:
             self._restarts[service] = replace(self._restarts[service], next_start=None)
-            self._tell()
+            self._notify()
 
     def ready(self, service: str) -> None:
         self._ready.add(service)
 
     def ended(self, service: str, reason: str) -> Restart:
-        """Note an end; the answer's next_start is set."""
+        """Record an end, and schedule the restart."""
         before = self._restarts.get(service)
         if service not in self._ready:
             self._unready[service] = self._unready.get(service, 0) + 1
@@ -83,7 +83,7 @@ class Restarts:
         self._next[service] = time.monotonic() + pause
         self._started.pop(service, None)
         self._restarts[service] = restart
-        self._tell()
+        self._notify()
         return restart
 
     def was_ready(self, service: str) -> bool:
@@ -95,27 +95,27 @@ class Restarts:
         return self._unready.get(service, 0) >= START_LIMIT
 
     def pause(self, service: str) -> float | None:
-        """Seconds until it may be started again, at least 0; None for one that does not wait for that."""
+        """Seconds until the restart, at least 0; None if none is scheduled."""
         due = self._next.get(service)
         return None if due is None else max(0.0, due - time.monotonic())
 
     def forget(self, service: str) -> None:
-        """It was given up."""
+        """Forget a service that was given up."""
         self.added(service)
         self._next.pop(service, None)
         if self._restarts.pop(service, None) is not None:
-            self._tell()
+            self._notify()
 
-    def look(self) -> None:
-        """Forget the ends of what has been healthy since."""
+    def forget_healthy(self) -> None:
+        """Reset the services that have been healthy for HEALTHY_S."""
         healthy = time.monotonic() - HEALTHY_S
         over = [name for name in self._restarts if self._started.get(name, healthy + 1) <= healthy]
         for service in over:
             del self._restarts[service]
         if over:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed(tuple(self._restarts.values()))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal as a request to stop: what was started is stopped in order."""
+"""Handles Ctrl-C, SIGTERM and a closed terminal as requests to stop in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Use as a context, in the main thread. The first signal asks, each further one urges."""
+    """A context manager for the main thread. The first signal requests a stop, further ones hurry it."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -37,12 +37,12 @@ class Interrupts:
         return self.signum is not None
 
     def wait(self, seconds: float) -> bool:
-        """Sleep a little; whether there was a signal. No Event: setting one in a handler may deadlock."""
+        """Sleep, and return whether a signal came. Not an Event: setting one in a handler may deadlock."""
         time.sleep(0 if self.requested() else seconds)
         return self.requested()
 
     def on_first(self, hook: Callable[[], object]) -> None:
-        """Called in the main thread, between any two steps of it."""
+        """Add a hook for the first signal. It runs in the main thread, within the signal handler."""
         self._first.append(hook)
 
     def on_further(self, hook: Callable[[], object]) -> None:

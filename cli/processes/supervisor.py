@@ -1,7 +1,7 @@
-"""Keeps a set of child processes running: starts in order, restarts what crashes, stops in stages.
+"""Keeps a set of child processes running: starts them in order, restarts crashed ones, stops them in stages.
 
-A child that was ready once is restarted for as long as it takes, after pauses that grow
-(cli/processes/restart_backoff.py). Others can be begun and ended meanwhile, by who tends them.
+A child that was ready once is restarted without limit, with backoff (cli/processes/restart_backoff.py). The
+on_poll callback may begin and end further children.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cli.processes import die_with_parent
 from cli.processes.restart_backoff import START_LIMIT, Restart, Restarts
 from tasks.base.readiness import READY_FD
 
-POLL_S = 0.1  # how soon a dead child is noticed; five waitpid calls each time cost nothing
-TAIL_LINES = 12  # of a log shown when its child is given up
+POLL_S = 0.1  # interval at which dead children are detected
+TAIL_LINES = 12  # of the log, shown when its child is given up
 TAIL_BYTES = 16_384
 
 
@@ -50,7 +50,7 @@ class ChildSpec:
 
 
 class Supervisor:
-    """Runs its children from a thread of its own: they are bound to the life of that very thread.
+    """Runs its children from a separate thread, to whose lifetime they are bound.
 
     say gets one line for each event. After start(), failed() gives the reason the children were
     given up, if they were; on_failure is called from the supervisor's thread when that happens.
@@ -61,21 +61,21 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         say: Callable[[str], None],
         on_failure: Callable[[CliError], None] | None = None,
-        tend: Callable[[Supervisor], None] | None = None,
+        on_poll: Callable[[Supervisor], None] | None = None,
         on_restarts: Callable[[Sequence[Restart]], None] = lambda _: None,
     ) -> None:
-        """tend: called at every look at the children, once those given are started; may begin() and end().
+        """on_poll: called at every poll, once the given children are started; may call begin() and end().
 
-        on_restarts: gets what is being restarted at each change, from the supervisor's thread.
+        on_restarts: called at each change with the current restarts, from the supervisor's thread.
         """
         self._specs = list(specs)
         self._say = say
         self._on_failure = on_failure
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._tend = tend
-        self._ready_pipes: dict[str, int] = {}  # of children that have not said yet that they are ready
+        self._on_poll = on_poll
+        self._ready_pipes: dict[str, int] = {}  # of children that have not reported ready yet
         self._restarts = Restarts(on_restarts)
-        self._ending: dict[str, float] = {}  # until when each may take its time
+        self._ending: dict[str, float] = {}  # deadline of each, on the monotonic clock
         self._stopping = threading.Event()
         self._hurried = False
         self._failure: CliError | None = None
@@ -101,18 +101,18 @@ class Supervisor:
         return {name: child.pid for name, child in list(self._children.items()) if child.poll() is None}
 
     def begin(self, spec: ChildSpec) -> None:
-        """Add a child. For tend alone, as are end() and has()."""
+        """Add a child. Like end() and has(), only to be called from on_poll."""
         self._specs.append(spec)
         self._restarts.added(spec.name)
         self._spawn(spec)
 
     def end(self, name: str, signum: int, within_s: float) -> None:
-        """Ask a child to end, kill it after so long, and forget it."""
+        """Signal a child to end, kill it after within_s, and forget it."""
         _kill_group(self._children[name], signum, leader_only=True)
         self._ending[name] = time.monotonic() + within_s
 
     def pause(self, name: str) -> float | None:
-        """Seconds until a child that ended may be started again; None where none waits for that."""
+        """Seconds until the restart of a child; None if none is scheduled."""
         return self._restarts.pause(name)
 
     def has(self, name: str) -> bool:
@@ -126,9 +126,9 @@ class Supervisor:
                     self._spawn(spec)
                     self._await_ready(spec)
             while not self._stopping.wait(POLL_S):
-                self._look_after()
-                if self._tend is not None:
-                    self._tend(self)
+                self._check_children()
+                if self._on_poll is not None:
+                    self._on_poll(self)
         except CliError as error:
             self._failure = error
         except OSError as error:
@@ -139,19 +139,19 @@ class Supervisor:
                 self._on_failure(self._failure)
 
     def _spawn(self, spec: ChildSpec) -> None:
-        bound = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
-        ready, tells = os.pipe()
+        command = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *spec.argv]
+        ready, ready_writer = os.pipe()
         os.set_blocking(ready, False)
-        with spec.log.open("ab") as log, os.fdopen(tells, "wb"):
+        with spec.log.open("ab") as log, os.fdopen(ready_writer, "wb"):
             self._ready_pipes[spec.name] = ready
             self._children[spec.name] = subprocess.Popen(
-                bound,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **spec.env, READY_FD: str(tells)},
-                pass_fds=(tells,),
-                process_group=0,  # Ctrl-C reaches us alone; we pass on what is needed
+                env={**os.environ, **spec.env, READY_FD: str(ready_writer)},
+                pass_fds=(ready_writer,),
+                process_group=0,  # Ctrl-C reaches only this process, which stops the children in order
             )
         self._restarts.started(spec.name)
 
@@ -161,13 +161,13 @@ class Supervisor:
         while not spec.ready():
             if self._stopping.wait(POLL_S):
                 return
-            self._look_after()
+            self._check_children()
         self._restarts.ready(spec.name)
 
-    def _look_after(self) -> None:
-        """Note children that died, and restart them when their pause is over."""
+    def _check_children(self) -> None:
+        """Detect children that died, and restart them when their backoff is over."""
         now = time.monotonic()
-        self._restarts.look()
+        self._restarts.forget_healthy()
         for spec in tuple(self._specs):
             child = self._children.get(spec.name)
             if child is None:
@@ -192,7 +192,7 @@ class Supervisor:
                     spec.on_given_up(error)
 
     def _read_ready(self, name: str) -> None:
-        """Whether a child that has ended was ready."""
+        """Read whether a child that has ended had reported ready."""
         with contextlib.suppress(BlockingIOError):  # one that was not, and whose own children still end
             if os.read(self._ready_pipes[name], 1):
                 self._restarts.ready(name)
@@ -211,7 +211,7 @@ class Supervisor:
         self._specs.remove(spec)
 
     def _crashed(self, spec: ChildSpec, code: int) -> None:
-        """Plan the restart, or raise when there is to be none."""
+        """Schedule the restart, or raise if the child is given up."""
         if spec.model_exit and code == EXIT_MODEL and not self._restarts.was_ready(spec.name):
             raise ModelNotLoadable(_last_error(spec.log))
         restart = self._restarts.ended(spec.name, _describe(code))
@@ -220,7 +220,7 @@ class Supervisor:
                 f"{spec.name} ended {START_LIMIT} times before it was ready "
                 f"(last: {restart.reason}); end of {spec.log}:\n{tail(spec.log)}"
             )
-        self._say(f"{restart.said()}; log: {spec.log}")
+        self._say(f"{restart.announcement()}; log: {spec.log}")
 
     def _stop_all(self) -> None:
         for stage in sorted({spec.stop_stage for spec in self._specs}):

@@ -1,4 +1,4 @@
-"""Input files of prompts: formats, reading, ids, a survey before the run.
+"""Input files of prompts: formats, parsing, ids, and a summary before the run.
 
 In: a file or standard input.
 Out: prompts, or an error that names the line.

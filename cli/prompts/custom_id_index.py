@@ -1,4 +1,4 @@
-"""Which custom_id was on which line first, in a temporary file: input files have no limit, memory has."""
+"""Finds duplicate custom_ids with a temporary SQLite file, since an input may exceed the memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sqlite3
 from cli.base.errors import CliError
 
 
-class Seen:
-    """Of one file. SQLite keeps the most recent two megabytes in memory, and drops the file on close()."""
+class CustomIdIndex:
+    """The custom_ids of one input file. SQLite caches two megabytes, and deletes the file on close()."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")
         self._database.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
 
     def first(self, custom_id: str, line: int) -> int:
-        """The first line that had this id: this one, if none had. Raises CliError."""
+        """The first line with this id, which may be this one. Raises CliError."""
         try:
             added = self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (custom_id, line))
             if added.rowcount:

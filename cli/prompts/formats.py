@@ -1,4 +1,4 @@
-"""How prompt files are written: cli/prompts/record_reader.py reads them."""
+"""Formats of prompt files; cli/prompts/record_reader.py parses them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """How a prompt file is written; jsonl takes batch lines too."""
+    """The format of a prompt file; jsonl also accepts batch lines."""
 
     AUTO = "auto"
     BATCH = "batch"

@@ -1,4 +1,4 @@
-"""The reading of a prompt file: how many requests, which are wrong, and what tells it from another."""
+"""Reads a prompt file: counts valid and invalid requests, and computes its hash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Survey:
+class InputSummary:
     """kinds counts lines by format; total includes the bad ones."""
 
     total: int
@@ -40,10 +40,10 @@ class Survey:
         return next((name for name in self.kinds if name != "unreadable"), "unknown")
 
 
-def survey(
+def summarize(
     stream: io.BufferedReader, suffix: str, options: ReadOptions, each: Callable[[PromptLine], None]
-) -> Survey:
-    """Read it all once, calling each with every line. Raises BadInput for a file without any request."""
+) -> InputSummary:
+    """Read the whole input, calling each for every line. Raises BadInput if it has no requests."""
     reader = PromptReader(options, suffix)
     total = bad = 0
     for line in reader.read(stream):
@@ -51,8 +51,8 @@ def survey(
         bad += bool(line.problems)
         each(line)
     if not total:
-        raise BadInput("the input holds no prompts")
-    return Survey(total, bad, reader.kinds)
+        raise BadInput("the input has no prompts")
+    return InputSummary(total, bad, reader.kinds)
 
 
 def read_lines(path: Path, suffix: str, options: ReadOptions) -> Iterator[PromptLine]:

@@ -1,4 +1,4 @@
-"""The reader of prompt files, for `run` and `validate` alike: every line a job, or what is wrong with it."""
+"""The reader of prompt files for `run` and `validate`: turns each line into a job or its problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.base.errors import BadInput
-from cli.prompts.custom_id_index import Seen
+from cli.prompts.custom_id_index import CustomIdIndex
 from cli.prompts.formats import Format
 from cli.prompts.record_reader import Record, detect, records
 from common.unicode import is_unicode
@@ -22,7 +22,7 @@ from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, is_batch_line, 
 class ReadOptions:
     """How to read a file. defaults are job fields for the lines that do not set their own.
 
-    model replaces the lines' own; "" drops it (a local stack has one model only).
+    model replaces that of the lines; "" removes it (a local stack has only one model).
     """
 
     form: Format = Format.AUTO
@@ -33,11 +33,11 @@ class ReadOptions:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise BadInput for options that no line could be sent with."""
+        """Raise BadInput for options with which no line would be valid."""
         if self.column is not None and self.form not in (Format.AUTO, Format.CSV):
             raise BadInput(f"--column is for csv, not for --format {self.form}")
         if self.system is not None and self.raw:
-            raise BadInput("--system needs the chat template, and --raw leaves it out: give one of them")
+            raise BadInput("--system needs the chat template, which --raw turns off: give only one of them")
         if problems := job_problems({"prompt": "x", **self.defaults}):
             raise BadInput(f"--{str(problems[0]).replace('_', '-', 1)}")
 
@@ -46,7 +46,7 @@ class ReadOptions:
 class PromptLine:
     """One line of the file. job is what POST /v1/jobs takes, empty when there are problems."""
 
-    index: int  # among the lines that are no blanks, from 0
+    index: int  # among the non-blank lines, from 0
     number: int  # in the file, from 1
     custom_id: str | None
     job: dict[str, Any]
@@ -54,7 +54,7 @@ class PromptLine:
 
 
 class PromptReader:
-    """Reads one stream once; afterwards kinds counts its lines by how they were written."""
+    """Reads one stream once. Afterwards kinds has the number of lines of each format."""
 
     def __init__(self, options: ReadOptions, suffix: str = "") -> None:
         self._options = options
@@ -62,23 +62,23 @@ class PromptReader:
         self.kinds: Counter[str] = Counter()
 
     def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
-        """Raises BadInput for what makes the whole file unreadable."""
+        """Yield the lines. Raises BadInput if the whole file is unreadable."""
         options = self._options
         form = options.form
         if form is Format.AUTO:
             form = detect(stream, self._suffix, options.column)
-        with contextlib.closing(Seen()) as seen:
+        with contextlib.closing(CustomIdIndex()) as seen:
             for index, record in enumerate(records(stream, form, options.column)):
                 yield self._line(index, record, form, seen)
 
-    def _line(self, index: int, record: Record, form: Format, seen: Seen) -> PromptLine:
+    def _line(self, index: int, record: Record, form: Format, seen: CustomIdIndex) -> PromptLine:
         if isinstance(record.value, Problem):
             self.kinds["unreadable"] += 1
             return PromptLine(index, record.number, None, {}, (record.value,))
         value = record.value
         batch = form is Format.BATCH or (form is Format.JSONL and is_batch_line(value))
         self.kinds["batch" if batch else form.value] += 1
-        if not is_unicode(value):  # what is said of it may repeat any part of it
+        if not is_unicode(value):  # further problems could quote text that cannot be encoded
             wrong: list[Problem] = []
             custom_id = _custom_id(value.get("custom_id"), record.number, wrong, seen)
             wrong = wrong or [Problem(HALF_PAIR, code="invalid_json_line")]
@@ -95,7 +95,7 @@ class PromptReader:
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
 
     def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The line's own fields over the command's, and what the command replaces."""
+        """Merge the line's fields with the command's defaults and overrides."""
         options = self._options
         job = {**options.defaults, **fields}
         if options.raw and "prompt" in job:
@@ -109,7 +109,7 @@ class PromptReader:
         return job
 
 
-def _custom_id(given: Any, number: int, problems: list[Problem], seen: Seen) -> str | None:
+def _custom_id(given: Any, number: int, problems: list[Problem], seen: CustomIdIndex) -> str | None:
     custom_id = f"line-{number}" if given is None else given
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))

@@ -1,4 +1,4 @@
-"""Prompt files cut into records: JSON lines, plain text, CSV. One bad line is a Problem, never the end."""
+"""Splits prompt files into records: JSON lines, plain text, CSV. A bad line becomes a Problem."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Record:
 
 
 def detect(stream: io.BufferedReader, suffix: str, column: str | None) -> Format:
-    """The format by the file's name, else by its first character."""
+    """Detect the format by the file's suffix, else by its first character."""
     if column is not None:
         return Format.CSV
     if suffix.lower() in SUFFIXES:
@@ -50,7 +50,7 @@ def detect(stream: io.BufferedReader, suffix: str, column: str | None) -> Format
 
 
 def records(stream: io.BufferedReader, form: Format, column: str | None) -> Iterator[Record]:
-    """The file's records in order. Raises BadInput for what makes the whole file unreadable."""
+    """The records in order. Raises BadInput if the whole file is unreadable."""
     if form is Format.CSV:
         yield from _csv_records(stream, column)
         return
@@ -108,7 +108,7 @@ def _column(header: list[str], column: str | None) -> str:
         return header[0]
     name = column or DEFAULT_COLUMN
     if name not in header:
-        hint = "" if column else "; name the prompts' with --column"
+        hint = "" if column else "; choose one with --column"
         raise BadInput(
             f"the CSV has no column {name!r}; its columns are {', '.join(map(repr, header))}{hint}"
         )

@@ -1,4 +1,4 @@
-"""Charts as data, and the drawing of them: bars by name, and series over a number."""
+"""Bar charts and line charts, as data and as matplotlib drawings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Lines:
 
 
 def check_installed() -> None:
-    """Raise CliError where what draws charts and pages is not installed: before the work, not after it."""
+    """Raise CliError, before the work begins, if the packages for charts and pages are not installed."""
     try:
         import jinja2  # noqa: F401
         import matplotlib.figure  # noqa: F401

@@ -1,4 +1,4 @@
-"""The same prompts decoded plainly and with drafts, one job at a time so that none shares a batch."""
+"""Decodes prompts plainly and with drafts, one job at a time so that jobs do not share a batch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.base.errors import CliError, Interrupted
-from cli.gateway.client import Refused, call
+from cli.gateway.client import GatewayError, call
 from tasks.records.job import TERMINAL, Decoding, Status, preview
 
-WAYS = (Decoding.NORMAL, Decoding.MEDUSA, Decoding.AUTO)  # the first is what the others are compared with
+WAYS = (Decoding.NORMAL, Decoding.MEDUSA, Decoding.AUTO)  # the first is the baseline
 WAIT_S = 30  # of one long poll
-FAILS_FOR_ALL = frozenset({"no_heads", "model_not_found"})  # no other prompt would fare better
+FAILS_FOR_ALL = frozenset({"no_heads", "model_not_found"})  # errors that all other prompts would have too
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ def _compare(url: str, job: Mapping[str, Any], done: Callable[[], object]) -> Co
     body = {"seed": 0, **job, "priority": "interactive"}
     answers = {}
     try:
-        # The prompt is computed before, for all ways alike. With heads: so their lack is found first.
+        # Fill the prefix cache, so that all ways start alike. MEDUSA detects missing heads early.
         _result(url, {**body, "max_tokens": 1, "decoding": Decoding.MEDUSA})
         for way in WAYS:
             answers[way] = _answer(_result(url, {**body, "decoding": way}))
             done()
-    except Refused as refusal:
+    except GatewayError as refusal:
         if refusal.error.get("code") in FAILS_FOR_ALL:
             raise
         return Compared(preview(job), {}, str(refusal))
@@ -112,7 +112,7 @@ def _result(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer(result: Mapping[str, Any]) -> Answer:
     if (speculation := result.get("speculation")) is None:
-        raise CliError("the model worker does not tell its steps: it is older than this command")
+        raise CliError("the model worker is older than this command and does not report its steps: update it")
     sources = speculation["sources"].values()
     return Answer(
         text=result["text"],

@@ -65,8 +65,8 @@ def explained(compiled: Compiled) -> str:
 
 def verdict(compiled: Compiled) -> str:
     """The recommendation in a sentence."""
-    said = compiled.recommendation
-    return f"{'recommended' if said.fits else 'closest'}: {said.type}: {said.reason}"
+    found = compiled.recommendation
+    return f"{'recommended' if found.fits else 'closest'}: {found.type}: {found.reason}"
 
 
 def charts(compiled: Compiled) -> list[Bars | Lines]:

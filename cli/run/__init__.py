@@ -1,4 +1,4 @@
-"""`medusaq run`: a file of prompts through a stack, resumable, to a file of results.
+"""`medusaq run`: runs a file of prompts through a gateway, resumably, into a file of results.
 
 In: prompts.
 Out: results in the order of the input.

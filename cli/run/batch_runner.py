@@ -1,4 +1,4 @@
-"""A run at the gateway: each part becomes a batch, is watched to its end, and answered into RESULTS."""
+"""Runs the parts of an input as batches at the gateway, and writes their results to RESULTS."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.base.errors import CliError
-from cli.gateway.client import Refused
-from cli.gateway.retrying_client import PatientClient, Pause
+from cli.gateway.client import GatewayError
+from cli.gateway.retrying_client import Pause, RetryingClient
 from cli.run.folder import RunFolder
-from cli.run.occupancy import Fleet
+from cli.run.occupancy import WorkerOccupancy
 from cli.run.result_merge import NOT_FOUND, PartLost, write_results
 from cli.run.state import Part, RunRecord
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from tasks.records.batch import ENDED, BatchStatus
 from tasks.records.endpoints import JOBS
 
-WATCHED = 2  # parts asked about at a time: the gateway works on them in their order
-FLEET_POLL_S = 5.0
-YEAR_S = 365 * 24 * 3600  # a run has no deadline, and a batch must have one
-KEPT_S = 30 * 24 * 3600  # answers of a run that nobody comes back to
-MAX_LOSSES = 3  # of one part, then something is wrong with the gateway
-LOST_CODES = frozenset({"file_not_found", "idempotency_conflict"})  # what the key or the id stood for is gone
+MAX_WATCHED = 2  # parts polled at a time: the gateway processes them in order
+WORKERS_POLL_S = 5.0
+YEAR_S = 365 * 24 * 3600  # deadline of the batches: a run itself has none
+OUTPUT_EXPIRY_S = 30 * 24 * 3600  # for runs that are never finished
+MAX_LOSSES = 3  # of one part, before the run fails
+LOST_CODES = frozenset(
+    {"file_not_found", "idempotency_conflict"}
+)  # the uploaded file or the batch no longer exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,11 @@ class Counts:
     tokens: int
 
 
-class BatchRun:
-    """look(), then run(). say gets one line for each event."""
+class BatchRunner:
+    """Call refresh(), then run(). say: called with one line per event."""
 
     def __init__(
-        self, client: PatientClient, folder: RunFolder, record: RunRecord, say: Callable[[str], None]
+        self, client: RetryingClient, folder: RunFolder, record: RunRecord, say: Callable[[str], None]
     ) -> None:
         self._client = client
         self._folder = folder
@@ -49,12 +51,12 @@ class BatchRun:
         self._say = say
         self._seen: dict[int, dict[str, Any]] = {}  # number of a part, from 1 -> its batch
         self._losses: Counter[int] = Counter()
-        self._fleet = Fleet()
-        self._fleet_at = float("-inf")
+        self._occupancy = WorkerOccupancy()
+        self._workers_polled_at = float("-inf")
         self._pause = Pause()
 
     def counts(self) -> Counts:
-        """As last seen; lines that are never sent count as done."""
+        """The counts as last polled; invalid lines, which are not sent, count as done."""
         seen = self._seen.values()
         failed = sum(batch["request_counts"]["failed"] for batch in seen)
         completed = sum(batch["request_counts"]["completed"] for batch in seen)
@@ -62,47 +64,47 @@ class BatchRun:
         return Counts(self._record.bad + completed + failed, self._record.bad + failed, tokens)
 
     def occupancy(self) -> float | None:
-        """Of the batches of the live workers during run(), from 0 to 1; None when none ran."""
-        return self._fleet.occupancy()
+        """Mean batch occupancy of the workers during run(), from 0 to 1; None if unknown."""
+        return self._occupancy.occupancy()
 
-    def handed_over(self) -> bool:
-        """Whether the gateway has all of it."""
+    def all_submitted(self) -> bool:
+        """Whether all parts were submitted to the gateway."""
         return all(part.batch_id is not None for part in self._record.parts)
 
     def files(self) -> list[str]:
-        """What the gateway keeps for this run."""
+        """The ids of the files that the gateway stores for this run."""
         names = ("input_file_id", "output_file_id", "error_file_id")
         return [batch[name] for batch in self._seen.values() for name in names if batch[name] is not None]
 
-    async def look(self) -> None:
-        """At all that was begun before. Raises CliError."""
+    async def refresh(self) -> None:
+        """Poll the batches of earlier sessions. Raises CliError."""
         for number, part in enumerate(self._record.parts, 1):
             if part.batch_id is not None:
-                await self._look(number, part)
+                await self._refresh(number, part)
 
-    async def run(self) -> Tally:
-        """Until RESULTS is written; what is in it. Raises what stops a run: the record says how to go on."""
-        self._fleet.begin(await self._models())
-        if not self._fleet.slots:
+    async def run(self) -> Totals:
+        """Run until RESULTS is written, and return its totals. After an error, the run can be resumed."""
+        self._occupancy.begin(await self._models())
+        if not self._occupancy.slots:
             self._say("no model worker is alive: jobs are queued until one is")
         while True:
-            await self._until_all_ended()
-            self._fleet.update(await self._models())
+            await self._wait_for_batches()
+            self._occupancy.update(await self._models())
             batches = [self._seen[number] for number in range(1, len(self._record.parts) + 1)]
             try:
                 return await write_results(self._client, self._folder, self._record.parts, batches)
             except PartLost as lost:
-                self._lose(lost.number)
+                self._restart_part(lost.number)
 
-    async def _until_all_ended(self) -> None:
-        while left := {n: part for n, part in enumerate(self._record.parts, 1) if not self._ended(n)}:
-            unsent = next((n for n, part in left.items() if part.batch_id is None), None)
+    async def _wait_for_batches(self) -> None:
+        while unfinished := {n: part for n, part in enumerate(self._record.parts, 1) if not self._ended(n)}:
+            unsent = next((n for n, part in unfinished.items() if part.batch_id is None), None)
             if unsent is not None:
-                await self._begin(unsent, left[unsent])
-            watched = [n for n, part in left.items() if part.batch_id is not None][:WATCHED]
+                await self._begin(unsent, unfinished[unsent])
+            watched = [n for n, part in unfinished.items() if part.batch_id is not None][:MAX_WATCHED]
             for number in watched:
-                await self._look(number, left[number])
-            await self._look_at_workers()
+                await self._refresh(number, unfinished[number])
+            await self._poll_workers()
             if unsent is None:
                 await self._pause()
 
@@ -110,7 +112,7 @@ class BatchRun:
         return number in self._seen and self._seen[number]["status"] in ENDED
 
     async def _begin(self, number: int, part: Part) -> None:
-        """Repeated with the same keys after a kill, it finds what was made before."""
+        """Submit a part. Idempotency keys find what an interrupted session already created."""
         key = f"{self._record.run_id}-{number}-{part.attempt}"
         try:
             if part.file_id is None:
@@ -119,10 +121,10 @@ class BatchRun:
             headers = {"Idempotency-Key": f"{key}-batch"}
             body = self._body(number, part)
             batch = await self._client.request("POST", "/v1/batches", headers=headers, json=body)
-        except Refused as refusal:
-            if refusal.error.get("code") not in LOST_CODES:
-                raise CliError(f"the gateway refused part {number}: {refusal}") from None
-            self._lose(number)
+        except GatewayError as error:
+            if error.error.get("code") not in LOST_CODES:
+                raise CliError(f"the gateway refused part {number}: {error}") from None
+            self._restart_part(number)
             return
         part.batch_id = batch["id"]
         self._save()
@@ -135,30 +137,30 @@ class BatchRun:
             "completion_window": "24h",
             "deadline": self._record.created_at + YEAR_S,
             "metadata": {"run": self._record.run_id, "part": f"{number} of {len(self._record.parts)}"},
-            "output_expires_after": {"anchor": "created_at", "seconds": KEPT_S},
+            "output_expires_after": {"anchor": "created_at", "seconds": OUTPUT_EXPIRY_S},
         }
 
-    async def _look(self, number: int, part: Part) -> None:
+    async def _refresh(self, number: int, part: Part) -> None:
         try:
             batch = await self._client.request("GET", f"/v1/batches/{part.batch_id}")
-        except Refused as refusal:
-            if refusal.status != NOT_FOUND:
+        except GatewayError as error:
+            if error.status != NOT_FOUND:
                 raise
-            self._lose(number)
+            self._restart_part(number)
             return
         self._seen[number] = batch
         if batch["status"] == BatchStatus.FAILED:
-            part.begin_anew()  # by the next command
+            part.reset()  # by the next command
             self._save()
             raise CliError(f"the gateway could not run part {number}: {_reason(batch)}")
 
-    def _lose(self, number: int) -> None:
-        """What was known of the part at the gateway is gone there: forget it, so that it is begun anew."""
+    def _restart_part(self, number: int) -> None:
+        """Reset a part whose file or batch the gateway has lost, so that it is submitted again."""
         self._losses[number] += 1
         if self._losses[number] > MAX_LOSSES:
             raise CliError(f"the gateway has lost part {number} {self._losses[number]} times")
         self._say(f"the gateway does not know part {number} of {len(self._record.parts)}: sending it again")
-        self._record.parts[number - 1].begin_anew()
+        self._record.parts[number - 1].reset()
         self._seen.pop(number, None)
         self._save()
 
@@ -168,13 +170,13 @@ class BatchRun:
     async def _models(self) -> list[dict[str, Any]]:
         answer = await self._client.request("GET", "/v1/models")
         models: list[dict[str, Any]] = answer["data"]
-        self._fleet_at = time.monotonic()
+        self._workers_polled_at = time.monotonic()
         return models
 
-    async def _look_at_workers(self) -> None:
-        if time.monotonic() - self._fleet_at > FLEET_POLL_S:
-            with contextlib.suppress(Refused):  # a statistic, which no run may fail for
-                self._fleet.update(await self._models())
+    async def _poll_workers(self) -> None:
+        if time.monotonic() - self._workers_polled_at > WORKERS_POLL_S:
+            with contextlib.suppress(GatewayError):  # a statistic, which no run may fail for
+                self._occupancy.update(await self._models())
 
 
 def _reason(batch: Mapping[str, Any]) -> str:

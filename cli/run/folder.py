@@ -1,4 +1,4 @@
-"""RESULTS.run: where a run keeps all that it needs to go on. Locked, so that no two runs share one."""
+"""RESULTS.run: the folder with the state of a run, locked by the process that runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.atomic_write import sync_path
 
 
 class RunFolder:
-    """Use as a context. A folder without a record is no run, and is removed in the end unless it is kept.
+    """A context manager. At the end, a folder without run.json is removed unless it is to be kept.
 
     run.json            the record (cli/run/state.py)
     order.jsonl         what becomes of each line of the input, in order (cli/run/shards.py)
@@ -44,7 +44,7 @@ class RunFolder:
         return self.path / "parts" / f"{number:06d}.jsonl"
 
     def clear(self) -> None:
-        """Forget an earlier run, and keep the lock."""
+        """Delete an earlier run, but keep the lock."""
         self.forget()
         for entry in self.path.iterdir():
             if entry.is_dir():
@@ -53,7 +53,7 @@ class RunFolder:
                 entry.unlink()
 
     def forget(self) -> None:
-        """The record goes, durably: from now on there is nothing to go on with."""
+        """Delete the record durably, after which the run cannot be resumed."""
         with contextlib.suppress(FileNotFoundError):
             self.record.unlink()
             sync_path(self.path)

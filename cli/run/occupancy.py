@@ -1,4 +1,4 @@
-"""What the live model workers did during a run, from the counters that /v1/models shows."""
+"""Batch occupancy of the model workers during a run, from the counters in /v1/models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 
-class Fleet:
+class WorkerOccupancy:
     """Counters of each worker when first and last seen: workers come and go during a run."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Fleet:
 
     def update(self, models: Sequence[dict[str, Any]]) -> None:
         for worker_id, _ in self._note(models):
-            self._first.setdefault(worker_id, {})  # it came during the run: it began at nought
+            self._first.setdefault(worker_id, {})  # it started during the run, so its counters started at 0
 
     def occupancy(self) -> float | None:
         """Mean running requests a step, over slots, of the steps during the run; None if there were none."""

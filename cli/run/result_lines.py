@@ -21,15 +21,15 @@ def dump(value: object) -> bytes:
 
 
 def invalid(line: PromptLine) -> dict[str, Any]:
-    """The line of an input line that was never sent."""
+    """The result line of an invalid input line, which was not sent."""
     error = {**_first(line.problems), "line": line.number}
     return {"id": _id(line.index), "custom_id": line.custom_id, "response": None, "error": error}
 
 
 def placed(entry: Mapping[str, Any], index: int, number: int, custom_id: str) -> dict[str, Any]:
-    """The entry of a batch's file as the line of the input that it answers: number, from 1, is that line's.
+    """The entry of a batch's file as a result line. number: line number in the input, from 1.
 
-    index: among the lines that are no blanks, from 0.
+    index: among the non-blank lines, from 0.
     """
     error = entry["error"]
     return {
@@ -41,7 +41,7 @@ def placed(entry: Mapping[str, Any], index: int, number: int, custom_id: str) ->
 
 
 def error_code(result: Mapping[str, Any]) -> str | None:
-    """Why a line of the results failed; None for one that did not."""
+    """The error code of a failed result line; None if it succeeded."""
     if result["error"] is not None:
         return str(result["error"]["code"])
     response = result["response"]
@@ -51,7 +51,7 @@ def error_code(result: Mapping[str, Any]) -> str | None:
 
 
 def beginnings(results: Path, count: int) -> Iterator[str]:
-    """A line for each of the first so many answers, with its custom_id; failures are passed over."""
+    """The custom_id and the start of each of the first `count` successful answers."""
     with results.open(encoding="utf-8") as file:
         good = (line for line in map(json.loads, file) if error_code(line) is None)
         for line in islice(good, count):

@@ -1,4 +1,4 @@
-"""RESULTS from what the parts came to: each input line answered once, in order, in bounded memory."""
+"""Merges the results of the parts into RESULTS: one line per input line, in order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from cli.base.errors import CliError, writing
-from cli.gateway.client import Refused
-from cli.gateway.retrying_client import PatientClient
+from cli.gateway.client import GatewayError
+from cli.gateway.retrying_client import RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.result_lines import dump, placed
 from cli.run.shards import Sent, order
 from cli.run.state import Part
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from common.atomic_write import atomic_file
 
 NOT_FOUND = 404
@@ -28,7 +28,7 @@ UNREAD: Mapping[str, dict[str, Any]] = {
 
 
 class PartLost(CliError):
-    """The gateway no longer has a part, or its answers: it must be run again. number: from 1."""
+    """The gateway no longer has a part or its results, so it must be run again. number: from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the gateway has lost part {number}")
@@ -36,13 +36,13 @@ class PartLost(CliError):
 
 
 async def write_results(
-    client: PatientClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
-) -> Tally:
-    """Write RESULTS, whole or not at all; returns what is in it. batches: those of the parts, at their end.
+    client: RetryingClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
+) -> Totals:
+    """Write RESULTS atomically and return its totals. batches: the ended batches of the parts.
 
     Raises PartLost, and CliError.
     """
-    tally = Tally()
+    tally = Totals()
     with writing(folder.results):
         async with contextlib.aclosing(Answers(client, parts, batches)) as answers:
             with atomic_file(folder.results, durable=True) as file:
@@ -58,7 +58,7 @@ class Answers:
     """The entries of all parts in the order of their lines, each from its output or its error file."""
 
     def __init__(
-        self, client: PatientClient, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
+        self, client: RetryingClient, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
     ) -> None:
         self._client = client
         self._parts = list(zip(parts, batches, strict=True))
@@ -68,7 +68,7 @@ class Answers:
         self._heads: list[dict[str, Any] | None] = []
 
     async def next(self, custom_id: str) -> dict[str, Any]:
-        """The entry of the next line, which has this id. Raises PartLost, and CliError if it has none."""
+        """The entry of the next line, which has this id. Raises PartLost, and CliError if it is missing."""
         try:
             if not self._number or self._line == self._parts[self._number - 1][0].lines:
                 await self._next_part()
@@ -77,7 +77,7 @@ class Answers:
                 if head is not None and self._is_for(head, custom_id):
                     self._heads[index] = await anext(self._streams[index], None)
                     return head
-        except Refused as refusal:
+        except GatewayError as refusal:
             if refusal.status != NOT_FOUND:
                 raise
             raise PartLost(self._number) from None
@@ -99,13 +99,13 @@ class Answers:
         self._heads = [await anext(stream, None) for stream in self._streams]
 
     def _is_for(self, entry: Mapping[str, Any], custom_id: str) -> bool:
-        """A line that the gateway could not read is known by its number alone."""
+        """Whether an entry is for the line. Unparsable lines have no custom_id, only a line number."""
         if entry["custom_id"] is None:
             return bool(entry["error"]["line"] == self._line)
         return bool(entry["custom_id"] == custom_id)
 
 
-async def _entries(client: PatientClient, file_id: str) -> AsyncGenerator[dict[str, Any]]:
+async def _entries(client: RetryingClient, file_id: str) -> AsyncGenerator[dict[str, Any]]:
     async with contextlib.aclosing(client.lines(f"/v1/files/{file_id}/content")) as lines:
         async for line in lines:
             yield json.loads(line)

@@ -1,4 +1,4 @@
-"""`medusaq run`: a prompt file in, a results file out, whatever happens in between."""
+"""`medusaq run`: turns a prompt file into a results file, resumably."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from cli.base.errors import BadInput, CliError, GatewayUnreachable
-from cli.gateway.client import Refused, call
-from cli.prompts.input_summary import STDIN, opened, sha256, spool, survey
+from cli.gateway.client import GatewayError, call
+from cli.prompts.input_summary import STDIN, opened, sha256, spool, summarize
 from cli.run.folder import RunFolder
 from cli.run.session import RunOptions, Session
 from cli.run.shards import PartFiles
@@ -20,7 +20,7 @@ from cli.run.summary import Outcome
 
 
 def run(options: RunOptions, console: Console) -> Outcome:
-    """Raises CliError; what was done until then is remembered, and repeating goes on from there."""
+    """Run a prompt file. Raises CliError, after which repeating the call resumes the run."""
     options.read.check()
     _check_results(options.results)
     with RunFolder(options.results, keep=options.keep) as folder:
@@ -51,7 +51,7 @@ def _check_results(results: Path) -> None:
 
 
 def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
-    """Of the run that was begun before, or of a new one, its input read and cut into parts."""
+    """The record of the unfinished run, or of a new one whose input is split into parts."""
     source, suffix = Path(options.source), Path(options.source).suffix
     if options.source == STDIN:
         source, suffix = folder.input, ""
@@ -60,7 +60,7 @@ def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
     if (record := load(folder.record, identity)) is not None:
         return record
     with opened(str(source)) as stream, PartFiles(folder) as files:
-        found = survey(stream, suffix, options.read, files.add)
+        found = summarize(stream, suffix, options.read, files.add)
     if not found.good:
         see = f"medusaq validate {options.source}"
         raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
@@ -75,30 +75,30 @@ def _about_bad(record: RunRecord, source: str) -> str:
 
 
 def _shaping(options: RunOptions) -> dict[str, object]:
-    """The options that shape results, by their names on the command line."""
+    """The options that affect the results, by their names on the command line."""
     read = asdict(options.read)
     shaping = {**read.pop("defaults"), **read, "model": options.model_path or options.read.model}
     return {name: value for name, value in shaping.items() if value not in (None, False)}
 
 
 def _cancel(batches: Sequence[str], url: str | None) -> None:
-    """What a run that is dropped left at this gateway, if it was this one."""
+    """Cancel the batches of a discarded run, as far as this gateway has them."""
     if url is not None:
         _each(batches, lambda batch: call(url, "POST", f"/v1/batches/{batch}/cancel"))
 
 
 def _drop(files: Sequence[str], url: str) -> None:
-    """The files of a run whose results are written; those that stay expire by themselves."""
+    """Delete the files of a finished run; files that cannot be deleted expire."""
     _each(files, lambda file: call(url, "DELETE", f"/v1/files/{file}"))
 
 
 def _each(ids: Sequence[str], do: Callable[[str], object]) -> None:
     with contextlib.suppress(GatewayUnreachable):
         for one in ids:
-            with contextlib.suppress(Refused):  # it is gone, or was another gateway's
+            with contextlib.suppress(GatewayError):  # already deleted, or of another gateway
                 do(one)
 
 
 def say(console: Console, line: str) -> None:
-    """A line as it stands: no markup, no wrapping."""
+    """Print a line without markup and wrapping."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""One session of a run: a gateway to talk to, the run itself, and what may break it off."""
+"""One session of a run: provides a gateway, runs the batches, and handles interruption."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from rich.console import Console
 
 from cli.base.errors import CliError
-from cli.gateway.retrying_client import PATIENCE_S, PatientClient
+from cli.gateway.retrying_client import PATIENCE_S, RetryingClient
 from cli.processes.signals import Interrupts
 from cli.prompts.prompt_reader import ReadOptions
-from cli.run.batch_runner import BatchRun, Counts
+from cli.run.batch_runner import BatchRunner, Counts
 from cli.run.folder import RunFolder
 from cli.run.state import RunRecord
 from cli.run.summary import SessionSummary
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from cli.stack.local_stack import Stack, StackOptions
 from cli.views.progress import Display, updated
 
-RUN_DRAIN_S = 2.0  # a broken-off run does not wait for its jobs: they are taken up again
+RUN_DRAIN_S = 2.0  # an interrupted run does not wait for its jobs: they are run again when it is resumed
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """url None is a local stack for the run, with the GGUF at model_path."""
+    """url: None starts a local stack for the run, with the GGUF at model_path."""
 
     source: str
     results: Path
@@ -42,7 +42,7 @@ class RunOptions:
 
 
 class Session:
-    """After run(), whole counts the results, and files names what the gateway keeps for them."""
+    """After run(), whole has the totals of the results, and files the ids of its files at the gateway."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Session:
         console: Console,
         say: Callable[[str], None],
     ) -> None:
-        self.whole = Tally()
+        self.whole = Totals()
         self.files: list[str] = []
         self._options = options
         self._folder = folder
@@ -61,8 +61,8 @@ class Session:
         self._say = say
         self._before = self._now = Counts(record.bad, record.bad, 0)
         self._resumed = False
-        self._known = not record.begun  # whether these are the true ones
-        self._handed_over = False
+        self._counts_known = not record.begun  # whether the counts include earlier sessions
+        self._all_submitted = False
         self._seconds = 0.0
         self._starting_s: float | None = None
         self._occupancy: float | None = None
@@ -72,7 +72,7 @@ class Session:
         self._stack: Stack | None = None
 
     def run(self) -> None:
-        """Until RESULTS is written. Raises CliError; repeating goes on from there."""
+        """Run until RESULTS is written. Raises CliError, after which the run can be resumed."""
         try:
             with self._interrupts, self._gateway() as url:
                 started = time.monotonic()
@@ -81,7 +81,7 @@ class Session:
                 finally:
                     self._seconds = time.monotonic() - started
         except (CliError, asyncio.CancelledError) as error:
-            self._say(self._how_to_go_on())
+            self._say(self._resume_hint())
             raise self._cause(error) from None
 
     def summary(self) -> SessionSummary:
@@ -90,14 +90,14 @@ class Session:
         counts = max(0, requests), max(0, tokens)
         return SessionSummary(*counts, self._seconds, self._occupancy, self._starting_s)
 
-    def _how_to_go_on(self) -> str:
-        done = f"{self._now.done} of {self._record.total} requests are done; " if self._known else ""
-        if self._options.url is not None and self._interrupts.requested() and self._handed_over:
+    def _resume_hint(self) -> str:
+        done = f"{self._now.done} of {self._record.total} requests are done; " if self._counts_known else ""
+        if self._options.url is not None and self._interrupts.requested() and self._all_submitted:
             return f"{done}the gateway goes on: repeat the same command to fetch the results"
         return f"{done}repeat the same command to go on"
 
     def _cause(self, error: CliError | asyncio.CancelledError) -> CliError:
-        """What really broke the session off: the rest follows from it."""
+        """The root cause of the abort."""
         if self._interrupts.requested():
             return self._interrupts.error("interrupted")
         if self._stack is not None and (failure := self._stack.failed()) is not None:
@@ -106,7 +106,7 @@ class Session:
 
     @contextlib.contextmanager
     def _gateway(self) -> Iterator[str]:
-        """The address to use: the one given, or that of a stack of the run's own."""
+        """The URL of the given gateway, or of a local stack for this run."""
         self._interrupts.on_first(self._break_off)
         if self._options.url is not None:
             yield self._options.url
@@ -140,32 +140,32 @@ class Session:
         self._abort = abort
         if self._aborted:
             abort()
-        client = PatientClient(url, self._options.patience_s)
-        run = BatchRun(client, self._folder, self._record, self._say)
+        client = RetryingClient(url, self._options.patience_s)
+        run = BatchRunner(client, self._folder, self._record, self._say)
         try:
-            await self._look_back(run)
+            await self._resume(run)
             await self._watch(run, client)
         finally:
             await client.close()
-            self._handed_over = run.handed_over()
+            self._all_submitted = run.all_submitted()
         self._occupancy, self.files = run.occupancy(), run.files()
 
-    async def _look_back(self, run: BatchRun) -> None:
-        """At what earlier sessions began."""
-        await run.look()
+    async def _resume(self, run: BatchRunner) -> None:
+        """Load the progress of earlier sessions."""
+        await run.refresh()
         self._resumed = self._record.begun
         self._before = self._now = run.counts()
-        self._known = True
+        self._counts_known = True
         if self._resumed:
             self._say(f"going on: {self._now.done} of {self._record.total} requests are done already")
 
-    async def _watch(self, run: BatchRun, client: PatientClient) -> None:
+    async def _watch(self, run: BatchRunner, client: RetryingClient) -> None:
         total, done = self._record.total, self._before.done
         with Display(self._console, total, done, enabled=self._options.progress) as display:
 
             def update() -> None:
                 self._now = now = run.counts()
-                display.update(now.done, now.failed, now.tokens - self._before.tokens, client.trouble)
+                display.update(now.done, now.failed, now.tokens - self._before.tokens, client.last_error)
 
             async with updated(update):
                 self.whole = await run.run()

@@ -1,7 +1,7 @@
-"""The input as files of batch lines, each small enough for one batch, and the order of all lines.
+"""Splits the input into files of batch lines, each small enough for one batch, and records their order.
 
-RESULTS.run/order.jsonl has a line for each one of the input: [number, custom_id] for what is sent, and the
-finished line of the results for what is not.
+RESULTS.run/order.jsonl has a line for each input line: [number, custom_id] if it is sent, else its finished
+result line.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_BYTES = 190_000_000  # under their 200 MB
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A line that is in a part: its number in the input, from 1, and its id."""
+    """A line that is sent in a part: its number in the input, from 1, and its custom_id."""
 
     number: int
     custom_id: str
 
 
 class PartFiles:
-    """Writes lines as they come. Use as a context; afterwards all is durable, and parts is complete."""
+    """A context manager that writes the parts. Afterwards parts is complete, and all files are durable."""
 
     def __init__(self, folder: RunFolder, most_lines: int = MAX_LINES, most_bytes: int = MAX_BYTES) -> None:
         self.parts: list[Part] = []
@@ -60,7 +60,7 @@ class PartFiles:
                 sync_path(self._folder.path)
 
     def add(self, line: PromptLine) -> None:
-        """Raises CliError where the disk is full."""
+        """Write a line. Raises CliError if the disk is full."""
         with writing(self._folder.order):
             if line.problems:
                 self._order.write(dump(invalid(line)))
@@ -90,7 +90,7 @@ class PartFiles:
 
 
 def order(folder: RunFolder) -> Iterator[Sent | Mapping[str, Any]]:
-    """What becomes of each line of the input: Sent, or its line of the results."""
+    """For each input line: Sent, or its result line if it was invalid."""
     with folder.order.open("rb") as lines:
         for line in lines:
             value = json.loads(line)

@@ -1,4 +1,4 @@
-"""What a run has to remember: RESULTS.run/run.json, replaced whole and durably at each change."""
+"""The persistent state of a run: RESULTS.run/run.json, replaced atomically and durably at each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What makes two runs the same one: the input's SHA-256 and the options that shape its results."""
+    """Identifies a run: the input's SHA-256 and the options that affect its results."""
 
     input_sha256: str
     options: Mapping[str, Any]
@@ -26,21 +26,21 @@ class RunIdentity:
 
 @dataclass
 class Part:
-    """One file of batch lines, and what it is at the gateway. attempt: how often it had to be begun anew."""
+    """One file of batch lines, and its ids at the gateway. attempt: how often it was submitted again."""
 
     lines: int
     attempt: int = 0
     file_id: str | None = None
     batch_id: str | None = None
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.attempt += 1
         self.file_id = self.batch_id = None
 
 
 @dataclass
 class RunRecord:
-    """total counts requests, bad ones included; created_at is Unix seconds."""
+    """total: requests, including invalid (bad) ones. created_at: Unix seconds."""
 
     identity: RunIdentity
     total: int
@@ -51,7 +51,7 @@ class RunRecord:
 
     @property
     def begun(self) -> bool:
-        """Whether anything of it is at a gateway."""
+        """Whether a batch of it was created at a gateway."""
         return any(part.batch_id is not None for part in self.parts)
 
     def save(self, path: Path) -> None:
@@ -78,7 +78,7 @@ def load(path: Path, identity: RunIdentity) -> RunRecord | None:
 
 
 def batches_of(path: Path) -> Sequence[str]:
-    """The batches of an unfinished run, whatever it was; none where there is no such run."""
+    """The batch ids of an unfinished run; empty if there is none."""
     try:
         record = _parse(path)
     except (BadInput, FileNotFoundError):

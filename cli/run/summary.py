@@ -1,11 +1,11 @@
-"""What is said when a run has ended."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from cli.views.progress import duration
 
 TOP_CODES = 3
@@ -13,9 +13,9 @@ TOP_CODES = 3
 
 @dataclass(frozen=True)
 class SessionSummary:
-    """What one command saw end, in so many seconds; occupancy None if unknown.
+    """The requests and tokens of one session. occupancy: None if unknown.
 
-    starting_s: what starting a stack for it took before; None where a gateway ran already.
+    starting_s: time to start a local stack; None if a running gateway was used.
     """
 
     requests: int
@@ -27,10 +27,10 @@ class SessionSummary:
 
 @dataclass(frozen=True)
 class Outcome:
-    """whole counts the results file."""
+    """whole: totals of the results file. session: those of this command."""
 
     results: Path
-    whole: Tally
+    whole: Totals
     session: SessionSummary
 
     def text(self) -> str:
@@ -62,7 +62,7 @@ def _wall_time(session: SessionSummary) -> str:
     return f"{duration(session.starting_s + session.seconds)} ({parts})"
 
 
-def _failures(tally: Tally) -> str:
+def _failures(tally: Totals) -> str:
     if not tally.failed:
         return "0"
     codes = ", ".join(f"{code} {count:,}" for code, count in tally.failures.most_common(TOP_CODES))

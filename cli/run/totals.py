@@ -1,4 +1,4 @@
-"""Counts over the results of a run."""
+"""Totals over the results of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.run import result_lines
 
 
 @dataclass
-class Tally:
+class Totals:
     """Requests, failures by code, and tokens."""
 
     requests: int = 0
@@ -28,7 +28,7 @@ class Tally:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """None when no result tells its steps: older workers did not."""
+        """None if no result has its number of steps, as those of older workers."""
         return self.stepped_tokens / self.steps if self.steps else None
 
     def add(self, result: Mapping[str, Any]) -> None:

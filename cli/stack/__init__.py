@@ -1,4 +1,4 @@
-"""The local stack of `medusaq up`: services, several models within one memory, its state file.
+"""The local stack of `medusaq up`: services, models within a memory budget, state files.
 
 In: settings and models.
 Out: a running stack.

@@ -1,4 +1,4 @@
-"""The services of a local stack as child processes: commands, variables, and the ports of their figures."""
+"""Child process specs of a local stack's services: commands, environment, and metrics ports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FLOWER_SAVE_MS = 5000  # between two times that Flower saves what it has seen
 
 
 @dataclass(frozen=True)
-class Children:
-    """env: variables of all of them. metrics_address: of the first, the others have the ports after it.
+class ChildSpecs:
+    """env: variables of all services. metrics_address: of the first service; others use the next ports.
 
-    drain_s: that a worker has to end what it runs.
+    drain_s: time that a worker has to finish its running jobs.
     """
 
     env: Mapping[str, str]
@@ -32,10 +32,10 @@ class Children:
         own = {**self.env, "MEDUSAQ_METRICS_ADDRESS": self._metrics_address(name)}
         return ChildSpec(name, argv, self.logs / f"{name}.log", own, 1, STOP_TIMEOUT_S)
 
-    def worker(self, env: Mapping[str, str], place: int = 0) -> ChildSpec:
-        """A model worker with these variables more. place: among several."""
+    def worker(self, env: Mapping[str, str], index: int = 0) -> ChildSpec:
+        """A model worker with further variables. index: among several workers."""
         spec = self.service("worker")
-        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", place)}
+        own = {"MEDUSAQ_METRICS_ADDRESS": self._metrics_address("worker", index)}
         return replace(
             spec,
             env={**spec.env, **own, **env},
@@ -43,16 +43,16 @@ class Children:
             model_exit=True,
         )
 
-    def _metrics_address(self, service: str, place: int = 0) -> str:
-        """Empty where it has none."""
+    def _metrics_address(self, service: str, index: int = 0) -> str:
+        """The metrics address of a service, empty if it has none."""
         if self.metrics_address is None or service not in ("worker", "io"):
             return ""
         host, _, first = self.metrics_address.rpartition(":")
-        return f"{host}:{int(first) + (1 if service == 'io' else place + (place > 0))}"
+        return f"{host}:{int(first) + (1 if service == 'io' else index + (index > 0))}"
 
 
 def flower_keeps(db: Path) -> dict[str, str]:
-    """Variables that have Flower keep what it has seen in this file, but for the last seconds of a kill."""
+    """Variables that make Flower persist its state in this file."""
     return {
         "FLOWER_PERSISTENT": "True",
         "FLOWER_DB": str(db),

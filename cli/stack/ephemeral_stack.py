@@ -1,4 +1,4 @@
-"""A gateway for as long as one command runs: the one it names, or that of a local stack of its own."""
+"""A gateway for the duration of one command: a running one, or a temporary local stack."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cli.base.errors import CliError, Interrupted
 from cli.processes.signals import Interrupts
 from cli.stack.local_stack import Stack, StackOptions
 
-DRAIN_S = 2.0  # a command that is broken off does not wait for its jobs
+DRAIN_S = 2.0  # an interrupted command does not wait for its jobs
 
 
 @contextlib.contextmanager
 def gateway(url: str | None, model: str | None, say: Callable[[str], None]) -> Iterator[str]:
-    """The address. A signal raises Interrupted in what runs inside; model is a GGUF for the local stack."""
+    """Yield the URL. A signal raises Interrupted in the block. model: a GGUF for the local stack."""
     with Interrupts() as interrupts, contextlib.ExitStack() as exits:
         where, stack = url, None
         if where is None:

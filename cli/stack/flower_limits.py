@@ -1,4 +1,4 @@
-"""Limits on the HTTP server of Flower: tornado has none on connections, and waits an hour for a request."""
+"""Limits for Flower's HTTP server: tornado does not limit connections, and waits an hour for a request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 
-CONNECTIONS = 200  # pages of some people, and whoever reads the API
-IDLE_S = 60.0  # between two requests, and until the headers of one are whole
-BODY_S = 60.0  # for the body of one
-BODY_BYTES = 1024 * 1024  # of arguments of a task; tornado's own limit is 100 MB
+CONNECTIONS = 200  # enough for some browsers and API clients
+IDLE_S = 60.0  # between two requests, and until the headers of one are complete
+BODY_S = 60.0  # for the body of a request
+BODY_BYTES = 1024 * 1024  # tornado's default is 100 MB
 
 
 class BoundedServer(HTTPServer):
@@ -24,7 +24,7 @@ class BoundedServer(HTTPServer):
 
 
 def bound_flower() -> None:
-    """Every HTTP server that this process makes from now on has these limits."""
+    """Apply these limits to every HTTP server that this process creates from now on."""
     HTTPServer.configure(
         BoundedServer,
         idle_connection_timeout=IDLE_S,

@@ -19,7 +19,7 @@ from cli.base.errors import CliError
 from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
 from cli.processes.supervisor import ChildSpec, Supervisor
-from cli.stack.child_specs import Children, flower_keeps
+from cli.stack.child_specs import ChildSpecs, flower_keeps
 from cli.stack.services import check_flower_guarded
 from cli.stack.state_file import MODELS_FILE, RESTARTS_FILE, STACK_FILE, write_restarts
 from tasks.base.errors import SettingsError
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from cli.stack.model_pool import ModelPool
 
 READY_POLL_S = 0.2
-SLOW_START_S = 20.0  # then a line says what is being waited for: a large model takes its time
+SLOW_START_S = 20.0  # then a line says that a large model is still loading
 
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Where a stack lives. Port 0 is any free one; flower_port None is no Flower.
+    """Port 0 chooses a free one; flower_port None starts no Flower.
 
-    model None leaves the setting; drain_s and weights None likewise. private: it goes with a command, and
-    its files with it, whatever the setting. served: several models instead of one, within the budget (bytes).
+    model, drain_s, weights: None uses the setting. private: the stack belongs to one command, so its files
+    are kept in state_dir. served: several models instead of one, within the budget (bytes).
     """
 
     state_dir: Path
@@ -53,7 +53,7 @@ class StackOptions:
 
 
 class Stack:
-    """Use as a context: left, nothing of it runs any more. say gets one line for each event."""
+    """A context manager that runs the stack. say: called with one line per event."""
 
     def __init__(
         self,
@@ -85,30 +85,30 @@ class Stack:
         self._weights = options.weights
         self._say = say
         self._state_dir = options.state_dir.absolute()
-        # Named by nobody, they are kept with the records that tell of them.
+        # By default, files are stored beside the Redis data that refers to them.
         named = "files" in settings.model_fields_set and not options.private
         self._files = settings.files if named else str(self._state_dir / "files")
         self._other_redis = "redis_url" in settings.model_fields_set
         self.logs = self._state_dir / "logs"
         self._lock = FolderLock(options.state_dir, "another stack")
         self._served, self._budget = options.served, options.budget
-        self._children = Children(self._env, self.logs, self._settings.metrics_address, self._drain_s)
+        self._children = ChildSpecs(self._env, self.logs, self._settings.metrics_address, self._drain_s)
         self._pool = self._new_pool() if options.served else None
-        tend = self._pool.tend if self._pool else None
-        note = partial(write_restarts, self._state_dir)
-        self._supervisor = Supervisor(self._specs(), say, on_failure, tend, note)
+        on_poll = self._pool.poll if self._pool else None
+        on_restarts = partial(write_restarts, self._state_dir)
+        self._supervisor = Supervisor(self._specs(), say, on_failure, on_poll, on_restarts)
 
     @property
     def url(self) -> str:
-        return f"http://{self._near}:{self._port}"
+        return f"http://{self._local_host}:{self._port}"
 
     @property
     def flower_url(self) -> str | None:
-        return None if self._flower_port is None else f"http://{self._near}:{self._flower_port}"
+        return None if self._flower_port is None else f"http://{self._local_host}:{self._flower_port}"
 
     @property
-    def _near(self) -> str:
-        """How this machine reaches what listens on the host."""
+    def _local_host(self) -> str:
+        """The host under which this machine reaches the services."""
         if self._host in ("0.0.0.0", "::", ""):
             return LOOPBACK
         return f"[{self._host}]" if ":" in self._host else self._host
@@ -121,13 +121,13 @@ class Stack:
             self._lock.release()
             raise
         if self._other_redis:
-            self._say("MEDUSAQ_REDIS_URL is not used: a stack on one machine brings a Redis of its own")
+            self._say("MEDUSAQ_REDIS_URL is ignored: a local stack starts its own Redis")
         self._supervisor.start()
         return self
 
     @property
-    def _note(self) -> Path:
-        """Where other commands find a stack that runs."""
+    def _state_file(self) -> Path:
+        """The file by which other commands find a running stack."""
         return self._state_dir / STACK_FILE
 
     def __exit__(
@@ -136,8 +136,8 @@ class Stack:
         self._supervisor.stop()
         if self._pool is not None:
             self._pool.close()
-        for note in (self._note, self._state_dir / RESTARTS_FILE):
-            note.unlink(missing_ok=True)
+        for path in (self._state_file, self._state_dir / RESTARTS_FILE):
+            path.unlink(missing_ok=True)
         self._lock.release()
 
     def _prepare(self) -> None:
@@ -150,23 +150,23 @@ class Stack:
             for log in self.logs.glob("*.log"):
                 log.replace(log.with_suffix(".log.1"))
             (self._state_dir / RESTARTS_FILE).unlink(missing_ok=True)  # of a stack that was killed
-            self._note.write_text(json.dumps(self._named()), encoding="utf-8")
+            self._state_file.write_text(json.dumps(self._stack_settings()), encoding="utf-8")
         except OSError as error:
             raise CliError(f"cannot use the state folder {self._state_dir}: {error.strerror}") from None
 
     def hurry(self) -> None:
-        """Make leaving quick: kill what is still running. Callable from a signal handler."""
+        """Hurry the shutdown: kill what is still running. Callable from a signal handler."""
         self._supervisor.hurry()
 
     def failed(self) -> CliError | None:
         return self._supervisor.failed()
 
     def wait_ready(self, stopped: Callable[[], bool]) -> bool:
-        """True when the gateway and a model worker answer, False once stopped says so.
+        """Wait until the gateway and a model worker are ready; False if stopped() becomes true.
 
-        Raises what made the stack fail.
+        Raises the error with which the stack failed.
         """
-        started, said = time.monotonic(), False
+        started, warned = time.monotonic(), False
         with httpx.Client(base_url=self.url, timeout=5.0, trust_env=False) as client:
             while not stopped():
                 if (error := self.failed()) is not None:
@@ -176,20 +176,20 @@ class Stack:
                         return True
                 except httpx.TransportError:
                     pass  # not up yet
-                if not said and time.monotonic() - started > SLOW_START_S:
-                    said = True
+                if not warned and time.monotonic() - started > SLOW_START_S:
+                    warned = True
                     log = self.logs / f"worker{'-*' * bool(self._served)}.log"
                     self._say(f"still waiting for the model worker; its log: {log}")
                 time.sleep(READY_POLL_S)
         return False
 
-    def _named(self) -> dict[str, str | int]:
-        """The settings that are this stack's own, by field."""
+    def _stack_settings(self) -> dict[str, str | int]:
+        """The settings with which this stack overrides the configured ones."""
         own: dict[str, str | int] = {"redis_url": self._redis_url, "port": self._port, "files": self._files}
         return own if self._flower_port is None else {**own, "flower_port": self._flower_port}
 
     def _specs(self) -> list[ChildSpec]:
-        """All but the workers of several models, which the pool starts."""
+        """The specs of all services, except the workers of several models, which the pool starts."""
         new, data = self._children.service, str(self._state_dir / "redis")
         specs = [
             replace(new("redis", str(self._redis_port), data), stop_stage=2, ready=self._redis_answers),
@@ -222,13 +222,13 @@ class Stack:
     def _new_pool(self) -> ModelPool:
         from cli.stack.model_pool import pool_of
 
-        note = self._state_dir / MODELS_FILE
+        path = self._state_dir / MODELS_FILE
         weights = {} if self._weights is None else {"weights": self._weights}
         settings = self._settings.model_copy(update=weights)
-        return pool_of(self._served, self._budget, settings, self._children.worker, self._say, note)
+        return pool_of(self._served, self._budget, settings, self._children.worker, self._say, path)
 
     def _redis_answers(self) -> bool:
-        """Raises CliError where the gateway may not be started."""
+        """Whether Redis is ready. Raises CliError if the gateway must not be started on its address."""
         client = redis.Redis(LOOPBACK, self._redis_port, socket_timeout=1.0)
         try:
             client.ping()

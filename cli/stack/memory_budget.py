@@ -1,4 +1,4 @@
-"""Several models on one machine: which ones, what each needs, and how much memory they may take."""
+"""The memory budget of several models on one machine, and the memory that each needs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ RESERVE = 0.1  # of what is available: other programs grow too
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model under the name its jobs have. asked: the setting that a worker is given, a path or a name."""
+    """A model by its served name. source: the path or name that its worker gets as MEDUSAQ_MODEL."""
 
     name: str
-    asked: str
+    source: str
     needed: Needed
 
 
 def parse_size(text: str, what: str) -> int:
-    """Bytes of 6GB, 512MiB, 1.5g. Raises BadInput, which names what."""
+    """Parse a size such as 6GB, 512MiB or 1.5g into bytes. Raises BadInput, which names `what`."""
     try:
         count = int(TypeAdapter(ByteSize).validate_python(text.strip()))
     except ValidationError:
@@ -43,8 +43,8 @@ def parse_size(text: str, what: str) -> int:
     return count
 
 
-def look_at_machine() -> Memory:
-    """Raises CliError where it cannot be told."""
+def machine_memory() -> Memory:
+    """The memory of this machine. Raises CliError without psutil."""
     if importlib.util.find_spec("psutil") is None:
         raise CliError("a memory budget needs psutil: pip install 'medusaq[local]'")
     from engine.host.system_memory import look_at_memory
@@ -53,7 +53,7 @@ def look_at_machine() -> Memory:
 
 
 def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:
-    """Bytes for all models together, and a warning if there is one. Raises BadInput."""
+    """The budget in bytes for all models together, and a warning if needed. Raises BadInput."""
     if given is None:
         return int(machine.available * (1 - RESERVE)), None
     budget = parse_size(given, "--memory")
@@ -65,8 +65,8 @@ def budget_of(given: str | None, machine: Memory) -> tuple[int, str | None]:
     )
 
 
-def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
-    """Read from the files what each needs. asked: names and paths; "" is the default model.
+def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
+    """Read from the files what each model needs. sources: names and paths; "" is the default model.
 
     Raises BadInput for one that cannot be served, or is named twice.
     """
@@ -76,12 +76,12 @@ def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
     from engine.tools.model_registry import Register
 
     register, models = Register(), list[Served]()
-    for one in asked:
+    for name in sources:
         try:
-            chosen = register.resolve(one or None)
+            chosen = register.resolve(name or None)
             config = replace(engine_config(settings), model=chosen.path, heads=settings.heads or chosen.heads)
             path = chosen.path or default_model_path()
-            found = Served(chosen.name or Path(path).stem, one or path, needed(config))
+            found = Served(chosen.name or Path(path).stem, name or path, needed(config))
         except ModelLoadError as error:
             raise BadInput(error.message) from None
         if any(other.name == found.name for other in models):
@@ -91,7 +91,7 @@ def served_models(asked: Sequence[str], settings: Settings) -> list[Served]:
 
 
 def need_of(model: NamedModel, settings: Settings) -> int | None:
-    """Bytes of memory for a worker of these settings; None where that cannot be known now."""
+    """Bytes of memory for a worker with these settings; None if the model cannot be read."""
     from engine import ModelLoadError
     from engine.tools.memory_estimate import needed
 
@@ -103,7 +103,7 @@ def need_of(model: NamedModel, settings: Settings) -> int | None:
 
 
 def engine_config(settings: Settings) -> EngineConfig:
-    """As a worker of these settings makes it."""
+    """The EngineConfig of a worker with these settings."""
     from engine import EngineConfig
 
     return EngineConfig(

@@ -1,4 +1,4 @@
-"""Several models under one supervisor: looks at their queues, and obeys swap_policy.py within the budget."""
+"""Runs several models under one supervisor: polls their queues, and swaps them as swap_policy.py decides."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from cli.base.errors import CliError, ModelNotLoadable
 from cli.processes.supervisor import ChildSpec, Supervisor
 from cli.stack.memory_budget import Served, check_each_fits, served_models
-from cli.stack.pooled_model import Member, child_name
+from cli.stack.pooled_model import PooledModel, child_name
 from cli.stack.state_file import write_note
-from cli.stack.swap_policy import TURN_S, Model, Phase, Rules, at_once, decide
+from cli.stack.swap_policy import TURN_S, Model, Phase, Rules, decide, max_concurrent
 from tasks.base.errors import StoreUnavailable
 from tasks.base.queue_names import list_key
 from tasks.base.settings import Settings
@@ -26,16 +26,16 @@ from tasks.store.scripts import answering
 from tasks.store.workers import Registry, WorkerInfo
 from tasks.worker.heartbeat import TAKES_TURNS
 
-LOOK_S = 0.25  # between two looks at the queues
-ANSWER_S = 0.5  # that Redis has for each answer: meanwhile crashed services wait for their restart
-ANNOUNCED_S = 15.0  # how long the gateway believes that a parked model will come
-KILL_S = 10.0  # above the time that its running jobs have, until a worker that makes room is killed
+POLL_S = 0.25  # interval at which the queues are polled
+ANSWER_S = 0.5  # Redis timeout, short since it delays restarts of crashed services
+ANNOUNCED_S = 15.0  # for how long the gateway treats a parked model as available
+KILL_S = 10.0  # after the drain time, until a worker that makes room is killed
 SHORT_PAUSE_S = 5.0  # before a restart, during which a crashed model keeps its memory
-NO_MODEL = ""  # whose queues hold what any worker may run
+NO_MODEL = ""  # the queues of jobs that any worker may run
 
 
 class ModelPool:
-    """tend() is for the supervisor's thread. say gets one line for each event."""
+    """poll() is called from the supervisor's thread. say: called with one line per event."""
 
     def __init__(
         self,
@@ -44,56 +44,58 @@ class ModelPool:
         settings: Settings,
         spec: Callable[[Served, str | None], ChildSpec],
         say: Callable[[str], None],
-        note: Path,
+        state_file: Path,
         swap_s: float,
-        look: Callable[[Served], Served],
+        measure: Callable[[Served], Served],
     ) -> None:
-        """spec: the worker of a model, or what refuses its jobs for a reason. note: a file that shows the
-        pool to other commands. swap_s: after which a worker that makes room is killed. look: what a model
-        needs by now; raises CliError where it cannot be served any more.
+        """spec: makes the worker of a model, or with a reason one that fails its jobs. state_file: shows the
+        pool to other commands. swap_s: after which a worker that makes room is killed. measure: the current
+        memory needs of a model; raises CliError if it can no longer be served.
         """
         self._swap_s = swap_s
-        self._look = look
-        self._members = [Member(model, Model(model.name, model.needed.total)) for model in models]
+        self._measure = measure
+        self._members = [PooledModel(model, Model(model.name, model.needed.total)) for model in models]
         self._rules = rules
         self._settings = settings
         self._spec = spec
         self._say = say
-        self._note = note
-        self._shown: dict[str, Any] = {}
+        self._state_file = state_file
+        self._written: dict[str, Any] = {}
         self._store: JobStore | None = None
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._host = socket.gethostname()
 
-    def tend(self, supervisor: Supervisor) -> None:
+    def poll(self, supervisor: Supervisor) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + LOOK_S
+        self._next_poll = now + POLL_S
         if self._store is None:
             self._store = JobStore(self._settings, ANSWER_S)
         try:
             registry = Registry(self._store.db, self._settings.worker_ttl_s)
             live, waiting = registry.live(), self._waiting(self._store)
-            names = [member.served.name for member in self._members if not member.lost]
+            names = [member.served.name for member in self._members if not member.unservable]
             registry.announce_models(names, ANNOUNCED_S)
-        except StoreUnavailable:  # nothing is known, so nothing is swapped, and no worker can say it is ready
+        except StoreUnavailable:  # without the queues nothing is swapped, and no worker can report ready
             for member in self._members:
                 member.load_began = now
             return
-        self._see(supervisor, live, waiting, now)
-        actions = decide([m.model for m in self._members if not m.lost and not m.barred], self._rules, now)
+        self._observe(supervisor, live, waiting, now)
+        actions = decide(
+            [m.model for m in self._members if not m.unservable and not m.restart_pending], self._rules, now
+        )
         for member in self._members:
             if member.served.name in actions.stop:
                 self._stop(member, supervisor)
             elif member.served.name in actions.start:
                 self._start(member, supervisor)
-        self._show()
+        self._write_state()
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-        self._note.unlink(missing_ok=True)
+        self._state_file.unlink(missing_ok=True)
 
     def _waiting(self, store: JobStore) -> dict[str, int]:
         """Messages in the queues of each model. Raises StoreUnavailable."""
@@ -103,71 +105,71 @@ class ModelPool:
                 for priority in Priority:
                     pipe.llen(list_key(self._settings, priority, name))
             lengths = pipe.execute()
-        return {name: sum(lengths[2 * place : 2 * place + 2]) for place, name in enumerate(names)}
+        return {name: sum(lengths[2 * index : 2 * index + 2]) for index, name in enumerate(names)}
 
-    def _see(
+    def _observe(
         self, supervisor: Supervisor, live: Sequence[WorkerInfo], waiting: dict[str, int], now: float
     ) -> None:
-        pids, heir = supervisor.pids(), self._heir()
+        pids, default_member = supervisor.pids(), self._default_member()
         for member in self._members:
-            pid, there = pids.get(member.child), supervisor.has(member.child)
+            pid, exists = pids.get(member.child), supervisor.has(member.child)
             pause = supervisor.pause(member.child) or 0.0
-            if there and pause > SHORT_PAUSE_S:
-                supervisor.end(member.child, signal.SIGKILL, 0)  # others may have its memory meanwhile
-            member.resting = pause > 0
+            if exists and pause > SHORT_PAUSE_S:
+                supervisor.end(member.child, signal.SIGKILL, 0)  # frees its memory for other models
+            member.restart_paused = pause > 0
             worker = next((one for one in live if (one.host, one.pid) == (self._host, pid)), None)
-            own = waiting[member.served.name] + (waiting[NO_MODEL] if member is heir else 0)
-            member.see(there, pid, worker, own, waiting[NO_MODEL], now)
+            own = waiting[member.served.name] + (waiting[NO_MODEL] if member is default_member else 0)
+            member.observe(exists, pid, worker, own, waiting[NO_MODEL], now)
             if (why := member.stuck(now)) is not None:
                 supervisor.end(member.child, signal.SIGKILL, 0)
                 member.ending, member.model = why, replace(member.model, phase=Phase.STOPPING)
-            elif member.ending is not None and not there:
+            elif member.ending is not None and not exists:
                 why, member.ending = member.ending, None
-                self._given_up(member, CliError(why))
+                self._give_up(member, CliError(why))
 
-    def _heir(self) -> Member | None:
-        """Who is to be started for jobs that name no model: one of those that can be served, if none runs."""
-        able = [member for member in self._members if member.refusal is None and not member.barred]
+    def _default_member(self) -> PooledModel | None:
+        """The model to start for jobs that name none; None if one runs or none can be served."""
+        able = [member for member in self._members if member.refusal is None and not member.restart_pending]
         return None if any(m.model.phase is not Phase.PARKED for m in able) else next(iter(able), None)
 
-    def _start(self, member: Member, supervisor: Supervisor) -> None:
+    def _start(self, member: PooledModel, supervisor: Supervisor) -> None:
         if member.refusal is None:
-            try:  # its name may stand for another file since
-                need = self._look(member.served).needed.total
+            try:  # its name may refer to another file by now
+                need = self._measure(member.served).needed.total
             except CliError as error:
-                self._given_up(member, error)
+                self._give_up(member, error)
                 return
             if need > member.model.need:
                 member.model = replace(member.model, need=need)
-                return  # which is decided anew
+                return  # decide again with the new size
             member.model = replace(member.model, need=need)
         spec = self._spec(member.served, member.refusal)
-        member.starts(spec.log)
-        supervisor.begin(replace(spec, on_given_up=lambda error: self._given_up(member, error)))
+        member.mark_started(spec.log)
+        supervisor.begin(replace(spec, on_given_up=lambda error: self._give_up(member, error)))
         if member.refusal is None:
             wait = f": {member.waiting} jobs wait for it" if member.waiting else ""
             self._say(f"loading {member.served.name}{wait}")
 
-    def _stop(self, member: Member, supervisor: Supervisor) -> None:
-        """SIGINT: take no more jobs, and end with those that run."""
+    def _stop(self, member: PooledModel, supervisor: Supervisor) -> None:
+        """Send SIGINT: the worker takes no more jobs, and exits once its running ones have ended."""
         supervisor.end(member.child, signal.SIGINT, self._swap_s)
         member.model = replace(member.model, phase=Phase.STOPPING, idle_since=None)
-        self._say(f"{member.served.name} is parked when its running jobs have ended: another model's turn")
+        self._say(f"{member.served.name} is unloaded for another model once its running jobs have ended")
 
-    def _given_up(self, member: Member, error: CliError) -> None:
-        """Its jobs fail with the reason from now on. Raises the error when no model is left."""
+    def _give_up(self, member: PooledModel, error: CliError) -> None:
+        """Fail the jobs of a model from now on. Raises ModelNotLoadable if no model is left."""
         name = member.served.name
-        member.lost = member.refusal is not None
+        member.unservable = member.refusal is not None
         member.refusal = str(error).splitlines()[0]
         member.model = Model(name, refusal_bytes())
         if all(one.refusal is not None for one in self._members):
             raise ModelNotLoadable(member.refusal)
-        if member.lost:
+        if member.unservable:
             self._say(f"{name}: its jobs wait, since not even a refusal can be served: {member.refusal}")
         else:
             self._say(f"{name} cannot be served, its jobs fail and the others go on: {member.refusal}")
 
-    def _show(self) -> None:
+    def _write_state(self) -> None:
         """For `medusaq doctor` and `medusaq top`, once something has changed."""
         models = [
             {
@@ -180,10 +182,10 @@ class ModelPool:
             }
             for member in self._members
         ]
-        shown = {"budget": self._rules.budget, "models": models}
-        if shown != self._shown:
-            write_note(self._note, shown)
-            self._shown = shown
+        state = {"budget": self._rules.budget, "models": models}
+        if state != self._written:
+            write_note(self._state_file, state)
+            self._written = state
 
 
 def pool_of(
@@ -192,40 +194,47 @@ def pool_of(
     settings: Settings,
     worker: Callable[[dict[str, str], int], ChildSpec],
     say: Callable[[str], None],
-    note: Path,
+    state_file: Path,
 ) -> ModelPool:
-    """worker: a model worker with these variables more, and its place among several.
+    """Make a pool. worker: makes a model worker from further variables and its index.
 
-    Two engines on the same cores slow each other, so that each gets its share of them.
+    The cores are divided among the models that run together, since engines on shared cores slow each other.
     """
     from engine.llama.context import usable_cores
     from engine.tools.failing_engine import FACTORY, REASON
 
-    together = at_once([model.needed.total for model in models], budget)
+    together = max_concurrent([model.needed.total for model in models], budget)
     threads = settings.threads or max(1, usable_cores() // together)
 
     def spec(model: Served, refusal: str | None) -> ChildSpec:
-        env = {"MEDUSAQ_MODEL": model.asked, "MEDUSAQ_THREADS": str(threads), TAKES_TURNS: "1"}
+        env = {"MEDUSAQ_MODEL": model.source, "MEDUSAQ_THREADS": str(threads), TAKES_TURNS: "1"}
         if refusal is not None:
-            # No file is needed for that, and none may be there: a path only says what the model is called.
+            # The failing engine reads no file: the path only gives the name of the model.
             env |= {"MEDUSAQ_ENGINE_FACTORY": FACTORY, REASON: refusal}
             env["MEDUSAQ_MODEL"] = f"./{model.name}.gguf"
         own = worker(env, models.index(model))
         log = own.log.with_name(f"worker-{re.sub(r'[^A-Za-z0-9._-]', '_', model.name)}.log")
         return replace(own, name=child_name(model.name), log=log)
 
-    def look(model: Served) -> Served:
-        [found] = served_models([model.asked], settings)
+    def measure(model: Served) -> Served:
+        [found] = served_models([model.source], settings)
         check_each_fits([found], budget, settings)
         return found
 
     return ModelPool(
-        models, Rules(budget, TURN_S), settings, spec, say, note, settings.swap_drain_s + KILL_S, look
+        models,
+        Rules(budget, TURN_S),
+        settings,
+        spec,
+        say,
+        state_file,
+        settings.swap_drain_s + KILL_S,
+        measure,
     )
 
 
 def refusal_bytes() -> int:
-    """What a worker without a model needs."""
+    """Bytes of memory of a worker without a model."""
     from engine.tools.memory_estimate import PROCESS_BYTES
 
     return PROCESS_BYTES

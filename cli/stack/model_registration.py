@@ -1,4 +1,4 @@
-"""What `medusaq models add` is given, found and checked: a GGUF, heads that fit it, and a chat template."""
+"""Finds and checks the files for `medusaq models add`: a GGUF, Medusa heads and a chat template."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GGUF = ".gguf"
 
 
 def find_model(source: str, file: str | None) -> Path:
-    """The GGUF that is meant, checked to be one that can be served. file: its name, where there are several.
+    """Find a GGUF and check that it can be served. file: its name, if there are several.
 
     Raises CliError, ModelLoadError and CompileError.
     """
@@ -41,7 +41,7 @@ def find_heads(source: str) -> Path:
 
 
 def find_template(given: str) -> str:
-    """A known template's name as it is, also beside a folder of that name; of a file, its whole path.
+    """The name of a built-in template, or the absolute path of a template file.
 
     Raises ModelLoadError.
     """
@@ -55,7 +55,7 @@ def find_template(given: str) -> str:
 
 
 def check_heads(heads: Path, model: Path) -> None:
-    """Raises HeadsLoadError for heads that are none, or that are for a model of another shape."""
+    """Raise HeadsLoadError if the heads are invalid, or for a model of another shape."""
     from engine.llama.model import read_shape
     from engine.medusa.lm_head import lm_head_rows
     from engine.medusa.loader import load_heads
@@ -77,7 +77,7 @@ def _from_hub(source: str, file: str | None) -> Path:
 
 
 def _only(source: str, names: list[str], file: str | None) -> str:
-    """The one of these files that is meant."""
+    """The chosen one of these files, or the only one."""
     if not names:
         raise CliError(
             f"{source} has no GGUF: make one of a checkpoint with `medusaq compile {source} -o DIR`"

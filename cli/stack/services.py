@@ -1,4 +1,4 @@
-"""The services of the system, each run in this very process: what compose and the local stack start."""
+"""Runs the services in this process, as started by Compose and by the local stack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tasks.base.settings import Settings
 
 GATEWAY_GRACE_S = 3  # a long poll may wait a minute; a stopping gateway does not
-KEEP_ALIVE_S = 75  # above any client's idle time, so that it is never the server that hangs up
+KEEP_ALIVE_S = 75  # longer than usual client idle timeouts, so that clients close first
 IO_THREADS = 4
 EARLY_FORMAT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"  # as Celery's own
 FLOWER_COLUMNS = "uuid,state,args,result,received,started,runtime,worker"  # the result line says the tokens/s
@@ -53,7 +53,7 @@ def run_gateway(settings: Settings) -> None:
 
 
 def run_worker(settings: Settings) -> NoReturn:
-    """Serve the model: ends with exit code 3 when it cannot be loaded."""
+    """Run a model worker. Exits with code 3 if the model cannot be loaded."""
     _check_installed("llama_cpp", "the worker", "worker")
     _say_if_redis_is_down(settings)
     queues = "medusaq.interactive,medusaq.bulk"
@@ -64,7 +64,7 @@ def run_worker(settings: Settings) -> NoReturn:
 
 
 def run_io(settings: Settings) -> NoReturn:
-    """Run the reconciler and what else needs no model."""
+    """Run the io worker: the reconciler and all other work without a model."""
     _say_if_redis_is_down(settings)
     options = ["-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
     # At INFO each reconciliation would write three lines, every two seconds, for ever.
@@ -73,7 +73,7 @@ def run_io(settings: Settings) -> NoReturn:
 
 
 def run_flower(settings: Settings) -> NoReturn:
-    """Serve Flower's pages. Refused on an open address without a password."""
+    """Run Flower. Raises CliError on a public address without a password."""
     _check_installed("flower", "Flower", "local")
     check_flower_guarded(settings)
     from cli.stack.flower_limits import bound_flower

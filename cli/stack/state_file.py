@@ -1,4 +1,4 @@
-"""What a running stack leaves in its state folder for other commands."""
+"""The files in a state folder in which a running stack describes itself to other commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cli.processes.folder_lock import held
+from cli.processes.folder_lock import is_locked
 from cli.processes.restart_backoff import Restart
 from common.atomic_write import atomic_write
 
@@ -19,12 +19,12 @@ RESTARTS_FILE = "restarts.json"  # likewise, once a service has ended
 
 
 def running_stack(state_dir: Path) -> dict[str, Any]:
-    """Settings of the `medusaq up` that runs on a state folder, by field; empty when none does."""
+    """The settings of the `medusaq up` that runs on a state folder, by field; empty if none runs."""
     return _read(state_dir, STACK_FILE)
 
 
 def running_models(state_dir: Path) -> dict[str, Any]:
-    """The budget, and what each of several models does; empty where no stack with several runs."""
+    """The budget and the state of each model; empty if no stack with several models runs."""
     return _read(state_dir, MODELS_FILE)
 
 
@@ -38,14 +38,14 @@ def write_restarts(state_dir: Path, restarts: Sequence[Restart]) -> None:
 
 
 def write_note(note: Path, content: dict[str, Any]) -> None:
-    """As far as there is room: a full disk stops no service."""
+    """Write a state file; ignores errors, so that a full disk stops no service."""
     with suppress(OSError):
         atomic_write(note, json.dumps(content), durable=False)
 
 
 def _read(state_dir: Path, name: str) -> dict[str, Any]:
-    if not held(state_dir):
-        return {}  # a killed one leaves the file
+    if not is_locked(state_dir):
+        return {}  # the file may be left over from a killed stack
     try:
         found: dict[str, Any] = json.loads((state_dir / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Which models run on a machine whose memory does not hold all: a pure decision, made anew at every look.
+"""Decides which models run if memory does not hold all of them: a pure function, evaluated at every poll.
 
-A parked model that jobs wait for gets the memory of running ones: of those that have been idle for a while,
-or whose turn is over. Who has waited longest comes first, and nobody behind it takes what it waits for, so
-that each gets its turn: within a turn and the time of a swap for each model before it.
+A parked model with waiting jobs takes the memory of running models that have been idle for a while, or whose
+turn is over. Models are served in the order in which their jobs began to wait, and later ones may not take
+the memory that an earlier one needs. So each waits at most one turn and one swap for each model before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 TURN_S = 60.0  # a swap of seconds then costs a few percent
-IDLE_S = 3.0  # three heartbeats: what a worker says of itself is up to one old
+IDLE_S = 3.0  # three heartbeats: a worker's metrics are up to one heartbeat old
 
 
 class Phase(StrEnum):
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as it is seen now. Times are on one clock, in seconds.
+    """The current state of a model. Times are in seconds of one clock.
 
     need: bytes. running_since: when it was ready. waited_for_since: since when jobs wait for it, while it is
     parked. idle_since: since when it has had nothing to do, while it runs.
@@ -58,7 +58,7 @@ class Actions:
 
 
 def decide(models: Sequence[Model], rules: Rules, now: float) -> Actions:
-    """models: in the order in which they are preferred where nothing else decides."""
+    """The models to start and stop now. models: in order of preference, which decides ties."""
     free = rules.budget - sum(model.need for model in models if model.phase is not Phase.PARKED)
     parked = [model for model in models if model.phase is Phase.PARKED]
     claims = [(model.waited_for_since, model) for model in parked if model.waited_for_since is not None]
@@ -80,7 +80,7 @@ def decide(models: Sequence[Model], rules: Rules, now: float) -> Actions:
 def _make_room(
     models: Sequence[Model], wanted: int, since: float, rules: Rules, now: float
 ) -> tuple[str, ...]:
-    """Who is to stop so that so many bytes come free for one who has waited since then, or nobody.
+    """The models to stop to free `wanted` bytes for a model that has waited since `since`; () if impossible.
 
     The longest idle go first, then those that have run longest.
     """
@@ -105,7 +105,7 @@ def _make_room(
     return tuple(model.name for model in stop)
 
 
-def at_once(needs: Sequence[int], budget: int) -> int:
+def max_concurrent(needs: Sequence[int], budget: int) -> int:
     """The most models that can ever run together; at least 1."""
     together = 0
     for need in sorted(needs):

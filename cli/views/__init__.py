@@ -1,5 +1,5 @@
 """Text for the terminal: progress, tables, the live view.
 
 In: records and snapshots.
-Out: lines for people.
+Out: human-readable lines.
 """

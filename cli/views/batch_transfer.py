@@ -1,4 +1,4 @@
-"""Files of batches on their way to and from the gateway, whole or not at all."""
+"""Uploads and downloads the files of batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_BYTES = 1024 * 1024
 
 
 def upload(url: str, file: Path) -> Any:
-    """The record of the file at the gateway. Raises BadInput, Refused and GatewayUnreachable."""
+    """The record of the file at the gateway. Raises BadInput, GatewayError and GatewayUnreachable."""
     try:
         content = file.open("rb")
     except OSError as error:
@@ -28,7 +28,7 @@ def upload(url: str, file: Path) -> Any:
 
 
 def fetch(url: str, batch: str, output: Path | None, errors: Path | None) -> None:
-    """Write the files that are asked for. batch: its path. Raises CliError."""
+    """Download the output and the error file, if given. batch: its URL path. Raises CliError."""
     for path, kind in ((output, "output"), (errors, "errors")):
         if path is not None:
             _fetch(url, f"{batch}/{kind}", path)
@@ -52,6 +52,6 @@ def _fetch(url: str, source: str, target: Path) -> None:
 
 
 def _opened(target: Path) -> AbstractContextManager[IO[bytes]]:
-    if target.exists() and not target.is_file():  # as /dev/null, which is written to and not replaced
+    if target.exists() and not target.is_file():  # a device such as /dev/null must not be replaced
         return target.open("wb")
     return atomic_file(target, durable=False)

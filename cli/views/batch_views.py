@@ -1,4 +1,4 @@
-"""Batches as a person reads them."""
+"""Batches as text and as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDS = ("completed_at", "failed_at", "expired_at", "cancelled_at")
 
 
 def table(batches: Sequence[Mapping[str, Any]]) -> Table:
-    """One row each."""
+    """A table with one row per batch."""
     rows = Table("id", "status", "age", "took", "done", "failed", "tokens", box=None, pad_edge=False)
     rows.columns[0].no_wrap = True
     for batch in batches:
@@ -34,7 +34,7 @@ def table(batches: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def details(batch: Mapping[str, Any]) -> str:
-    """All that is known of one."""
+    """All details of a batch."""
     counts, usage = batch["request_counts"], batch["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     rows = [

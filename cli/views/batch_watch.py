@@ -1,4 +1,4 @@
-"""A batch with live progress, until it has ended."""
+"""Shows the live progress of a batch until it has ended."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from rich.console import Console
 
 from cli.gateway.client import check_url
-from cli.gateway.retrying_client import PatientClient, Pause
+from cli.gateway.retrying_client import Pause, RetryingClient
 from cli.views.progress import Display, updated
 from tasks.records.batch import ENDED
 
 
 def watch(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch at its end. Raises Refused, and GatewayUnreachable after a long silence."""
+    """Wait for the end of a batch. Raises GatewayError, and GatewayUnreachable after a timeout."""
     try:
         return asyncio.run(_until_ended(check_url(url), batch))
     except KeyboardInterrupt:
-        print(f"the batch goes on: medusaq batches show {batch['id']} --watch", file=sys.stderr)
+        print(f"the batch continues: medusaq batches show {batch['id']} --watch", file=sys.stderr)
         raise
 
 
 async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
-    client, pause = PatientClient(url), Pause()
+    client, pause = RetryingClient(url), Pause()
     begun = batch["usage"]["output_tokens"]
     try:
         with Display(Console(stderr=True), *_total_and_done(batch), enabled=True) as display:
@@ -32,7 +32,7 @@ async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
             def update() -> None:
                 total, done = _total_and_done(batch)
                 tokens = batch["usage"]["output_tokens"] - begun
-                display.update(done, batch["request_counts"]["failed"], tokens, client.trouble, total)
+                display.update(done, batch["request_counts"]["failed"], tokens, client.last_error, total)
 
             async with updated(update):
                 while batch["status"] not in ENDED:

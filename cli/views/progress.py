@@ -12,7 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-WINDOW_S = 30.0  # speed is that of the last half minute: results come in bursts, and early ones are slow
+WINDOW_S = 30.0  # averaging window: results come in bursts, and early ones are slow
 PLAIN_EVERY_S = 5.0
 UPDATE_S = 0.25
 
@@ -37,7 +37,7 @@ class Speed:
 
 
 class Display:
-    """Use as a context. update() as often as you like: it shows what is due."""
+    """A context manager that shows progress. update() may be called often; it limits its output."""
 
     def __init__(self, console: Console, total: int, done: int, *, enabled: bool) -> None:
         self._total = total
@@ -65,13 +65,13 @@ class Display:
             self._bar.stop()
 
     def update(
-        self, done: int, failed: int, tokens: int, trouble: str | None, total: int | None = None
+        self, done: int, failed: int, tokens: int, last_error: str | None, total: int | None = None
     ) -> None:
         """tokens: generated in this session. trouble: why answers are missing. total: where it has grown."""
         now = time.monotonic()
         self._total = self._total if total is None else total
         self._speed.note(now, tokens, done - self._done_before)
-        text = self._text(done, failed, trouble)
+        text = self._text(done, failed, last_error)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=self._total, description=text)
         elif self._enabled and now >= self._next_plain:
@@ -80,21 +80,21 @@ class Display:
                 f"{done}/{self._total}  {text}", highlight=False, markup=False, soft_wrap=True
             )
 
-    def _text(self, done: int, failed: int, trouble: str | None) -> str:
+    def _text(self, done: int, failed: int, last_error: str | None) -> str:
         tokens_per_s, ends_per_s = self._speed.per_second()
         parts = [f"{tokens_per_s:.1f} tokens/s"]
         if ends_per_s > 0:
             parts.append(f"{duration((self._total - done) / ends_per_s)} left")
         if failed:
             parts.append(f"{failed} failed")
-        if trouble is not None:
-            parts.append(f"waiting for the gateway ({trouble})")
+        if last_error is not None:
+            parts.append(f"waiting for the gateway ({last_error})")
         return "  ".join(parts)
 
 
 @contextlib.asynccontextmanager
 async def updated(update: Callable[[], None]) -> AsyncIterator[None]:
-    """Calls update all the while, and at the end."""
+    """Call update periodically during the block, and at its end."""
 
     async def keep_on() -> None:
         while True:

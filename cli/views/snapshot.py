@@ -1,4 +1,4 @@
-"""What `medusaq top` looks at: the queues, workers and batches of a gateway at one moment."""
+"""The data of `medusaq top`: the queues, workers and batches of a gateway at one moment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from cli.gateway.client import call, text
 
 PRIORITIES = ("interactive", "bulk")
-MOST_BATCHES = 50  # looked through for those under way: the newest
+MOST_BATCHES = 50  # newest batches that are searched for unfinished ones
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """at: on the monotonic clock. samples: of /metrics, without names of workers."""
 
     at: float
@@ -25,7 +25,7 @@ class Picture:
     batches: Sequence[Mapping[str, Any]]  # under way
 
     def value(self, name: str, **labels: str) -> float:
-        """0 for what the gateway does not say."""
+        """The value of a metric, 0 if it is missing."""
         return self.samples.get((f"medusaq_{name}", frozenset(labels.items())), 0.0)
 
     def waiting_by_model(self, priority: str) -> list[tuple[str, float]]:
@@ -56,34 +56,34 @@ class Picture:
 
     @property
     def ended(self) -> float:
-        """Jobs that ever ended."""
+        """Number of jobs that have ended."""
         return sum(count for (name, _), count in self.samples.items() if name == "medusaq_jobs_ended_total")
 
     @property
     def workers(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Name of the model and what /v1/models says of the worker."""
+        """(model name, worker details from /v1/models) for each worker."""
         return [(model["id"], worker) for model in self.models for worker in model["workers_detail"]]
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What changed between two pictures, a second; empty for a first one."""
+    """Rates of change between two snapshots; empty for the first one."""
 
     jobs_per_s: float | None = None
     lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by batch
 
     @classmethod
-    def between(cls, before: Picture | None, now: Picture) -> Speeds:
-        if before is None or now.at <= before.at or not (before.redis_up and now.redis_up):
+    def between(cls, before: Snapshot | None, after: Snapshot) -> Speeds:
+        if before is None or after.at <= before.at or not (before.redis_up and after.redis_up):
             return cls()
-        passed = now.at - before.at
+        passed = after.at - before.at
         earlier = {batch["id"]: done(batch) for batch in before.batches}
-        lines = {b["id"]: (done(b) - earlier[b["id"]]) / passed for b in now.batches if b["id"] in earlier}
-        return cls(max(0.0, now.ended - before.ended) / passed, lines)
+        lines = {b["id"]: (done(b) - earlier[b["id"]]) / passed for b in after.batches if b["id"] in earlier}
+        return cls(max(0.0, after.ended - before.ended) / passed, lines)
 
 
-def look(url: str) -> Picture:
-    """Ask a gateway. Raises GatewayUnreachable and Refused."""
+def take_snapshot(url: str) -> Snapshot:
+    """Query a gateway. Raises GatewayUnreachable and GatewayError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = {
@@ -91,14 +91,14 @@ def look(url: str) -> Picture:
         for family in text_string_to_metric_families(text(url, "/metrics"))
         for s in family.samples
     }
-    found = Picture(time.monotonic(), samples, (), ())
+    found = Snapshot(time.monotonic(), samples, (), ())
     if not found.redis_up:
         return found
     models = call(url, "GET", "/v1/models")["data"]
     batches = call(url, "GET", "/v1/batches", params={"limit": MOST_BATCHES})["data"]
     from tasks.records.batch import ENDED
 
-    return Picture(found.at, samples, models, [batch for batch in batches if batch["status"] not in ENDED])
+    return Snapshot(found.at, samples, models, [batch for batch in batches if batch["status"] not in ENDED])
 
 
 def done(batch: Mapping[str, Any]) -> int:

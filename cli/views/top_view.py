@@ -1,4 +1,4 @@
-"""A picture of the system as a terminal shows it, narrow or wide."""
+"""Renders a snapshot of the system for the terminal."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from cli.base.units import size
 from cli.processes.restart_backoff import Restart, clock
 from cli.views.model_states import FAILED, UNSERVED, ModelState
 from cli.views.progress import duration
-from cli.views.snapshot import PRIORITIES, Picture, Speeds, done
+from cli.views.snapshot import PRIORITIES, Snapshot, Speeds, done
 
-NARROW = 80  # columns; below, tables leave out what is nice to know
+NARROW = 80  # columns; narrower tables omit less important columns
 
 
 def view(
     console: Console,
     url: str,
-    picture: Picture,
+    snapshot: Snapshot,
     speeds: Speeds,
-    trouble: str | None,
+    last_error: str | None,
     models: Sequence[ModelState] = (),
     restarts: Sequence[Restart] = (),
 ) -> RenderableType:
     """trouble: why this picture is not of now. models: of this picture. restarts: of a stack nearby."""
     wide = console.width >= NARROW
-    parts: list[RenderableType] = [_head(url, picture, trouble, models, restarts)]
+    parts: list[RenderableType] = [_head(url, snapshot, last_error, models, restarts)]
     parts += [Text(), _restarts(restarts, wide)] if restarts else []
-    if picture.redis_up:
-        parts += [Text(), _queues(picture, speeds)]
+    if snapshot.redis_up:
+        parts += [Text(), _queues(snapshot, speeds)]
         parts += [Text(), _models(models, wide)] if models else []
-        parts += [Text(), _workers(picture, wide)]
-        if picture.batches:
-            parts += [Text(), _batches(picture, speeds, wide)]
+        parts += [Text(), _workers(snapshot, wide)]
+        if snapshot.batches:
+            parts += [Text(), _batches(snapshot, speeds, wide)]
     return Group(*parts)
 
 
 def _head(
     url: str,
-    picture: Picture,
-    trouble: str | None,
+    snapshot: Snapshot,
+    last_error: str | None,
     models: Sequence[ModelState],
     restarts: Sequence[Restart],
 ) -> Text:
-    resting = next((one.told(time.time()) for one in restarts if one.next_start is not None), None)
-    wrong = resting or _wrong(picture, trouble) or _wrong_with(models)
+    resting = next((one.status_line(time.time()) for one in restarts if one.next_start is not None), None)
+    wrong = resting or _wrong(snapshot, last_error) or _wrong_with(models)
     line = Text(wrong or "all is well", "bold red" if wrong else "green", no_wrap=True, overflow="ellipsis")
     return line.append(f"  {datetime.now():%H:%M:%S}  {url}", style="default")
 
 
-def _wrong(picture: Picture, trouble: str | None) -> str | None:
-    if trouble is not None:
-        return f"this is old: {trouble}"
-    if not picture.redis_up:
+def _wrong(snapshot: Snapshot, last_error: str | None) -> str | None:
+    if last_error is not None:
+        return f"this is old: {last_error}"
+    if not snapshot.redis_up:
         return "the gateway cannot reach Redis"
-    if not picture.workers:
+    if not snapshot.workers:
         return "no model worker is alive"
-    if not picture.value("batches_led"):
+    if not snapshot.value("batches_led"):
         return "no io worker is alive: batches wait"
     return None
 
@@ -89,19 +89,19 @@ def _restarts(restarts: Sequence[Restart], wide: bool) -> Table:
     return table
 
 
-def _queues(picture: Picture, speeds: Speeds) -> Table:
+def _queues(snapshot: Snapshot, speeds: Speeds) -> Table:
     table = _table("queue", "waiting", "oldest")
     for priority in PRIORITIES:
-        waiting = picture.value("queue_jobs", priority=priority)
-        oldest = picture.value("queue_oldest_seconds", priority=priority)
+        waiting = snapshot.value("queue_jobs", priority=priority)
+        oldest = snapshot.value("queue_oldest_seconds", priority=priority)
         table.add_row(priority, f"{waiting:,.0f}", duration(oldest) if waiting else "-")
-        for model, count in picture.waiting_by_model(priority):
-            oldest = picture.value("model_queue_oldest_seconds", model=model, priority=priority)
+        for model, count in snapshot.waiting_by_model(priority):
+            oldest = snapshot.value("model_queue_oldest_seconds", model=model, priority=priority)
             table.add_row(f"  {model}", f"{count:,.0f}", duration(oldest))
-    running = picture.value("jobs", status="running")
-    failed = picture.value("jobs_ended_total", status="failed")
+    running = snapshot.value("jobs", status="running")
+    failed = snapshot.value("jobs_ended_total", status="failed")
     ends = "" if speeds.jobs_per_s is None else f", {speeds.jobs_per_s:.1f} end a second"
-    table.caption = f"{running:,.0f} running{ends}, {picture.ended:,.0f} ended, {failed:,.0f} failed"
+    table.caption = f"{running:,.0f} running{ends}, {snapshot.ended:,.0f} ended, {failed:,.0f} failed"
     table.caption_justify = "left"
     return table
 
@@ -117,10 +117,10 @@ def _models(models: Sequence[ModelState], wide: bool) -> Table:
     return table
 
 
-def _workers(picture: Picture, wide: bool) -> Table:
+def _workers(snapshot: Snapshot, wide: bool) -> Table:
     more = ("tok/step", "occupancy", "KV", "cached") if wide else ()
     table = _table("worker", *(("model",) if wide else ()), "running", "tok/s", *more)
-    for model, worker in picture.workers:
+    for model, worker in snapshot.workers:
         m: Mapping[str, float] = worker["metrics"]
         row = [worker["id"], *([model] if wide else [])]
         row += [f"{m.get('running', 0):.0f}/{worker['slots']}", f"{m.get('tokens_per_s', 0):.1f}"]
@@ -129,16 +129,16 @@ def _workers(picture: Picture, wide: bool) -> Table:
             row += [f"{m.get('tokens_per_step', 0):.2f}", f"{m.get('batch_occupancy', 0):.0%}", f"{kv:.0%}"]
             row.append(f"{m.get('prefix_hit_rate', 0):.0%}")
         table.add_row(*row)
-    total = sum(worker["metrics"].get("tokens_per_s", 0) for _, worker in picture.workers)
-    table.caption = f"{total:.1f} tokens/s, {picture.value('workers', service='io'):.0f} io workers"
+    total = sum(worker["metrics"].get("tokens_per_s", 0) for _, worker in snapshot.workers)
+    table.caption = f"{total:.1f} tokens/s, {snapshot.value('workers', service='io'):.0f} io workers"
     table.caption_justify = "left"
     return table
 
 
-def _batches(picture: Picture, speeds: Speeds, wide: bool) -> Table:
+def _batches(snapshot: Snapshot, speeds: Speeds, wide: bool) -> Table:
     more = ("failed", "lines/s", "left") if wide else ()
     table = _table("batch", "status", "done", *more)
-    for batch in picture.batches:
+    for batch in snapshot.batches:
         total, ended = batch["request_counts"]["total"], done(batch)
         row: list[Any] = [batch["id"], batch["status"], f"{ended / total:.0%} of {total:,}" if total else "-"]
         if wide:
@@ -151,10 +151,10 @@ def _batches(picture: Picture, speeds: Speeds, wide: bool) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """The first column is a name, which gives way when there is no room."""
+    """A table whose name columns shrink if the terminal is narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, column in enumerate(columns):
-        name = place == 0 or column in ("model", "state", "status")
+    for index, column in enumerate(columns):
+        name = index == 0 or column in ("model", "state", "status")
         # Rich takes room from columns that may wrap before it takes any from others.
         justify: Literal["left", "right"] = "left" if name else "right"
         table.add_column(column, justify=justify, no_wrap=not name, overflow="ellipsis")

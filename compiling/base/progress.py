@@ -1,4 +1,4 @@
-"""Who is told how far a compilation is; the command shows it."""
+"""The interface that receives a compilation's progress."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Of a known number of steps, one after the other."""
+    """Progress through a known number of steps."""
 
     def plan(self, steps: int) -> None:
-        """How many steps are to come."""
+        """Announce the number of steps."""
 
     def begin(self, what: str) -> None:
-        """The next one."""
+        """Begin the next step."""
 
     def note(self, share: float) -> None:
-        """How much of it is done, 0 to 1."""
+        """Report the share of the step that is done, 0 to 1."""
 
     def say(self, line: str) -> None:
-        """Something that a person should know."""
+        """Show a line to the user."""
 
 
 class Silence:
-    """Tells nobody."""
+    """Ignores all progress."""
 
     def plan(self, steps: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Whether disk and memory suffice, before hours are spent."""
+"""Checks disk and memory before the work begins."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_memory(name: str, largest: int, cell_bytes: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """And see that files can be written there. Raises RoomError."""
+    """Create a folder and check that files can be written there. Raises RoomError."""
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""compile.json: what of a compilation is done, so that work broken off at any point goes on from there."""
+"""compile.json: the finished parts of a compilation, so that an interrupted one can resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Record:
     """Values by kind and by what they depend on. Each put() is on the disk, whole, before it returns."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises CompileError for a file that is damaged or of others."""
+        """Raises CompileError for a damaged or foreign file."""
         self.path = folder / NAME
         self._content: dict[str, dict[str, Any]] = {}
         try:
@@ -33,7 +33,7 @@ class Record:
             ) from None
 
     def get(self, kind: str, *about: object) -> Any:
-        """None where nothing was put."""
+        """The stored value, or None."""
         return self._content.get(kind, {}).get(digest(*about))
 
     def put(self, kind: str, value: object, *about: object) -> None:

@@ -1,4 +1,4 @@
-"""Measuring in processes of their own: memory that one model took must not count for the next.
+"""Runs measurements in child processes, so that the memory of one model does not count for the next.
 
 A child writes JSON lines to its standard output: {"done": 0.4} as it goes, and {"result": ...} or
 {"error": ...} at its end.
@@ -21,11 +21,11 @@ from compiling.base.errors import CompileError, RoomError
 from engine import EngineError
 
 FOLLOW = "--follow"
-Note = Callable[[float], None]  # hears the share that is done, 0 to 1
+Note = Callable[[float], None]  # called with the share that is done, 0 to 1
 
 
 def ask(module: str, arguments: list[str], note: Note) -> Any:
-    """What `python -m module arguments` gives as its result. Raises CompileError."""
+    """Run `python -m module arguments` and return its result. Raises CompileError."""
     command = [sys.executable, "-P", "-m", module, *arguments, FOLLOW]
     with (
         tempfile.TemporaryFile() as complaints,
@@ -34,15 +34,15 @@ def ask(module: str, arguments: list[str], note: Note) -> Any:
         ) as process,
     ):
         try:
-            said = _listen(process, note)
+            message = _listen(process, note)
         except BaseException:
             process.kill()
             raise
         process.wait()
-        if "result" in said:
-            return said["result"]
-        if "error" in said:
-            raise CompileError(said["error"])
+        if "result" in message:
+            return message["result"]
+        if "error" in message:
+            raise CompileError(message["error"])
         if process.returncode == -signal.SIGKILL:
             raise RoomError(f"measuring {arguments[0]} was killed by the system: too little memory?")
         complaints.seek(0)
@@ -53,16 +53,16 @@ def ask(module: str, arguments: list[str], note: Note) -> Any:
 
 def _listen(process: subprocess.Popen[str], note: Note) -> dict[str, Any]:
     assert process.stdout is not None
-    said: dict[str, Any] = {}
+    message: dict[str, Any] = {}
     for line in process.stdout:
-        said = json.loads(line)
-        if "done" in said:
-            note(said["done"])
-    return said
+        message = json.loads(line)
+        if "done" in message:
+            note(message["done"])
+    return message
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """For a child: the file that it measures, and the threads."""
+    """The argument parser of a child: file, threads."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,25 +73,25 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def answer(work: Callable[[Note], Any], follow: bool) -> NoReturn:
-    """The child's side: do the work and say its result; follow: end with the process that asked."""
+    """In the child: do the work and print its result. follow: exit when the parent does."""
     if follow:
         threading.Thread(target=_follow, daemon=True).start()
     try:
-        said = {"result": work(lambda share: _say({"done": share}))}
+        message = {"result": work(lambda share: _send({"done": share}))}
     except EngineError as error:
-        said = {"error": error.message}
+        message = {"error": error.message}
     except CompileError as error:
-        said = {"error": str(error)}
-    _say(said)
-    os._exit(0 if "result" in said else 1)  # the thread may be waiting on standard input
+        message = {"error": str(error)}
+    _send(message)
+    os._exit(0 if "result" in message else 1)  # the thread may be waiting on standard input
 
 
-def _say(content: dict[str, Any]) -> None:
+def _send(content: dict[str, Any]) -> None:
     print(json.dumps(content), flush=True)
 
 
 def _follow() -> None:
-    """Who asks holds the other end open and writes nothing."""
+    """Exit when standard input closes: the parent keeps it open and writes nothing."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(1)

@@ -105,7 +105,7 @@ def same_likeliest(exact: LogProbabilities, other: LogProbabilities) -> NDArray[
 
 
 class Tally:
-    """Adds up what a Quality says."""
+    """Accumulates a Quality."""
 
     def __init__(self) -> None:
         self._divergences: list[NDArray[np.float64]] = []
@@ -126,7 +126,7 @@ class Tally:
 
 
 def write_reference(path: str, text: str, target: Path, threads: int, note: child.Note) -> Quality:
-    """Keep the logits of this file, whole or not at all; its own quality beside itself.
+    """Write the logits of this file atomically; returns its quality against itself.
 
     Raises EngineError or CompileError.
     """
@@ -138,7 +138,7 @@ def write_reference(path: str, text: str, target: Path, threads: int, note: chil
 
 
 def compare(path: str, text: str, reference: Path, threads: int, note: child.Note) -> Quality:
-    """With what write_reference() kept of the same text. Raises EngineError or CompileError."""
+    """Compare with logits from write_reference() of the same text. Raises EngineError or CompileError."""
     try:
         with reference.open("rb") as file:
             return _measure(path, text, threads, note, file, write=False)

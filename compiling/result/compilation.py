@@ -1,4 +1,4 @@
-"""What is asked of a compilation, and what it gives."""
+"""Options and result of a compilation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def speed(self) -> Speed:
-        """The median of each figure; the most memory."""
+        """The median of each value over the rounds; of memory the maximum."""
         each = self.speeds
         rows = {n: statistics.median(one.row_s[n] for one in each) for n in each[0].row_s}
         return Speed(

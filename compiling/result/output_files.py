@@ -1,4 +1,4 @@
-"""The files of a compilation: where they lie, and whether they are still what was made."""
+"""The output files of a compilation: their paths, and whether they are unchanged since they were written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MadeFiles:
         return self._folder / f"{self._stem}.{type}.gguf"
 
     def there(self, type: str) -> bool:
-        """Whether it was made, and is still what was made."""
+        """Whether the file was written and is unchanged."""
         stamp = _stamp(self.path(type))
         return stamp is not None and self._record.get("made", *self._key(type)) == stamp
 
@@ -42,19 +42,19 @@ class MadeFiles:
                 raise CompileError(f"{path}: was changed since it was made; move it, or give another folder")
 
     def parts(self, type: str) -> list[Path]:
-        """What a process that was killed left of it."""
+        """Partial files that a killed process left."""
         path = self.path(type)
         return [part for part in path.parent.glob("*.part") if part.name.startswith(f"{path.name}.")]
 
     def begin(self, type: str) -> Path:
-        """It is about to be written; whatever is there then is ours."""
+        """Record that the file is about to be written, so that a partial one is known to be ours."""
         path = self.path(type)
         self._record.put("ended", None, path.name)
         self._record.put("begun", True, path.name)
         return path
 
     def end(self, type: str) -> None:
-        """It stands."""
+        """Record that the file is complete."""
         path = self.path(type)
         self._record.put("ended", _stamp(path), path.name)
         self._record.put("made", _stamp(path), *self._key(type))

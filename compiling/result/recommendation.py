@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Load(StrEnum):
-    """What a machine is to be fast at."""
+    """The load for which a format is recommended."""
 
     ONE = "one"  # a lone stream: T(1)
     BULK = "bulk"  # many requests at once
@@ -38,7 +38,7 @@ class Recommendation:
 
 
 def recommend(candidates: Sequence[Candidate], load: Load, max_kl: float) -> Recommendation:
-    """The bound itself is within it.
+    """Recommend a format whose divergence is at most max_kl, or else the closest one.
 
     The fastest is the one of the highest ratio, which was taken between measurements that lie close together.
     Of equally fast ones the smaller file, of equally close ones the faster.

@@ -138,12 +138,12 @@ def run(converter: Path, jobs: Sequence[Job], progress: Progress, expected: int 
     command = [sys.executable, "-P", convert_child.__file__, str(converter / SCRIPT), arguments]
     env = {name: value for name, value in os.environ.items() if name != "NO_LOCAL_GGUF"}
     with (
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
             command,
             stdin=subprocess.PIPE,  # nothing is written: the child ends when this end goes
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=stderr,
             env=env | {"HF_HUB_OFFLINE": "1"},
             process_group=0,  # Ctrl-C reaches us alone
         ) as process,
@@ -155,8 +155,8 @@ def run(converter: Path, jobs: Sequence[Job], progress: Progress, expected: int 
             process.kill()
             raise
         if process.returncode != 0:
-            said.seek(0)
-            raise _failure(jobs, process.returncode, said.read().decode(errors="replace"))
+            stderr.seek(0)
+            raise _failure(jobs, process.returncode, stderr.read().decode(errors="replace"))
 
 
 def _running(process: subprocess.Popen[bytes]) -> bool:
@@ -174,19 +174,19 @@ def _share(written: Path, expected: int) -> float:
         return 0.0
 
 
-def _failure(jobs: Sequence[Job], code: int, said: str) -> CompileError:
+def _failure(jobs: Sequence[Job], code: int, stderr: str) -> CompileError:
     name = jobs[-1].name
     if code == -signal.SIGKILL:
         return RoomError(f"{name}: the converter was killed by the system: too little memory?")
-    if UNKNOWN_TOKENIZER in said:
+    if UNKNOWN_TOKENIZER in stderr:
         return UnknownError(
             f"{name}: its tokenizer splits text in a way that llama.cpp {runtime_version()} does not know"
         )
-    if unknown := UNKNOWN_ARCHITECTURE.search(said):
+    if unknown := UNKNOWN_ARCHITECTURE.search(stderr):
         return UnknownError(
             f"{name}: its architecture {unknown[1]} is not known to llama.cpp {runtime_version()}"
         )
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     reasons = [match for line in lines if (match := ERROR_LINE.fullmatch(line))]
     if not reasons:
         return SourceError(f"{name}: cannot be converted: {lines[-1] if lines else f'exit code {code}'}")

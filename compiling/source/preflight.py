@@ -1,4 +1,4 @@
-"""What can be told of a hub's model before its weights are fetched, when a refusal costs seconds."""
+"""Checks a hub's model before its weights are downloaded, when a refusal costs only seconds."""
 
 from __future__ import annotations
 

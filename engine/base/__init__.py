@@ -1,5 +1,5 @@
-"""What everything in the engine shares: configuration, requests and completions, errors, histograms.
+"""Types shared by the whole engine: configuration, requests and completions, errors, histograms.
 
-In: fields as a caller gives them.
+In: fields as the caller gives them.
 Out: validated frozen dataclasses.
 """

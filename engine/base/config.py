@@ -1,4 +1,4 @@
-"""How an engine is set up. Every default is a named constant with its unit and reason."""
+"""Settings of an engine. Every default is a named constant with its unit and reason."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 DEFAULT_SLOTS = 16  # requests decoded together; beyond this two cores gain nothing per row
 DEFAULT_KV_CELLS = 8192  # tokens held for all requests together; 16 slots of 512, or fewer longer ones
-DEFAULT_BATCH_WINDOW_MS = (
-    10.0  # wait for company when idle: unnoticed by a person, fills a burst's first step
-)
-DEFAULT_PREFIX_CACHE_CELLS = 1024  # cells of ended prompts kept for sharing: two long instructions
+# An idle engine waits so long for more requests: too short to notice, long enough to batch a burst.
+DEFAULT_BATCH_WINDOW_MS = 10.0
+DEFAULT_PREFIX_CACHE_CELLS = 1024  # two long instructions
 AUTO, AS_SHIPPED, BF16 = "auto", "as_shipped", "bf16"  # number format in which weights are computed
-FOR_THIS_MACHINE = "for_this_machine"  # likewise: in what engine/weights/saved_format.py keeps
+FOR_THIS_MACHINE = "for_this_machine"  # the format saved by engine/weights/saved_format.py
 WEIGHTS = (AUTO, AS_SHIPPED, BF16, FOR_THIS_MACHINE)
 TILE_ROWS = 64  # from here on llama.cpp's CPU attention works in tiles of 64 rows and 64 cells
 CPU_PREFILL_CHUNK = 256  # tokens: four tiles, 0.8 s of a small model on two cores
 CPU_PREFILL_CELLS = 2048  # longest prompt that gets the prefill context: 47 MB for a small model
-CPU_BUSY_CELLS = 4096  # from here on another request slows the others by more than it shares with them: on a
-CPU_BUSY_RUNNING = (
-    8  # CPU a row skips other requests' cells one by one, and weights are shared well by 8 rows
-)
-GPU_PREFILL_CHUNK = 512  # tokens: a GPU is far from busy below this
+# With so many requests and cells in use, one more slows the others by more than it gains: on a CPU attention
+# visits the cells of all requests, and 8 rows already share the work of reading the weights well.
+CPU_BUSY_CELLS = 4096
+CPU_BUSY_RUNNING = 8
+GPU_PREFILL_CHUNK = 512  # tokens: fewer leave a GPU mostly idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +28,17 @@ class EngineConfig:
 
     model: path of a GGUF; None is the packaged default model. weights: computed as_shipped in the file,
     unpacked to bf16, or auto: unpacked where that is measured to be faster (weights/format_selection.py), but
-    as shipped with batch_invariant; for_this_machine: as chosen before (weights/saved_format.py).
-    slots: requests running at once. kv_cells: tokens of all of them together, prompt and output.
-    prefill_chunk: prompt tokens a step, which the running requests wait for; 0 lets the engine choose.
-    On a CPU it counts in whole tiles of 64; below that, a step holds up to 63 tokens.
-    kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory).
-    threads: 0 is every core this process may use. batch_invariant: bit-identical results whatever
-    shares the batch; see docs/reference/measurements.md for its price. busy_cells: with 8 requests
-    running, others wait
-    rather than fill more cells than this; 0 lets the engine choose, which weighs the time of one answer
-    against that of all. speculation: draft tokens where that is measured to
-    pay; results stay the same. heads: Medusa heads for this model, a file or folder; None is the ones
-    that come with the package, if they are for this model. chat_template: a known one's name, or a file
-    (see engine/text/chat_templates.py); None is the model's own.
+    as shipped with batch_invariant; for_this_machine: as chosen before (weights/saved_format.py). slots:
+    requests running at once. kv_cells: tokens of all of them together, prompt and output. prefill_chunk:
+    prompt tokens a step, which the running requests wait for; 0 lets the engine choose. On a CPU it counts in
+    whole tiles of 64; below that, a step holds up to 63 tokens. kv_type: number format of the KV cache and of
+    attention: f16, or f32 (slower, twice the memory). threads: 0 is every core this process may use.
+    batch_invariant: bit-identical results whatever shares the batch; see docs/reference/measurements.md for
+    its price. busy_cells: with 8 requests running, admit none that would fill more cells than this; 0 lets
+    the engine choose. speculation: draft tokens where that is measured to save time; results stay the same.
+    heads: Medusa heads for this model, a file or folder; None is the ones that come with the package, if they
+    are for this model. chat_template: a known one's name, or a file (see engine/text/chat_templates.py); None
+    is the model's own.
     """
 
     model: str | None = None
@@ -88,17 +85,17 @@ class EngineConfig:
                 raise ValueError(f"{name} {rule}")
 
     def busy(self, on_gpu: bool) -> tuple[int, int] | None:
-        """(requests, cells) from which on others wait; None for never."""
+        """(requests, cells) at which the scheduler stops admitting; None for no such limit."""
         cells = self.busy_cells or (0 if on_gpu else CPU_BUSY_CELLS)
         return (CPU_BUSY_RUNNING, cells) if cells else None
 
     def rows(self, on_gpu: bool) -> tuple[int, int]:
         """(tokens in one decode call, tokens in a prefill call of its own; 0 for no such call).
 
-        On a CPU, a call of 64 rows and more pays for every tile that any of its rows attends to: fast for
-        one long prompt, 2.5 times slower for many requests at once. So those stay below 64 rows, and
-        long prompts get calls of their own, in whole tiles. Batch-invariant results need one kind of
-        kernel for all, which the calls below 64 rows give.
+        On a CPU, a call of 64 or more rows computes every attention tile that any of its rows needs: fast for
+        one long prompt, 2.5 times slower for many requests at once. So shared calls stay below 64 rows, and
+        long prompts get calls of their own, in whole tiles. Batch-invariant results need the same kernels
+        for all rows, so there all calls stay below 64 rows.
         """
         if on_gpu and not self.batch_invariant:
             return self.slots + (self.prefill_chunk or GPU_PREFILL_CHUNK), 0

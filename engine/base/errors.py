@@ -2,7 +2,7 @@
 
 EngineError
 ├── ModelLoadError      the GGUF cannot be served
-│   └── RegisterError   it was asked for by a name that stands for nothing, or the register of names fails
+│   └── RegisterError   the model's name is not registered, or the registry cannot be read or written
 ├── ImportanceError     the importance matrix of a text cannot be made
 ├── RequestRefused      this request can never run; `param` names the field at fault
 ├── DecodeFailed        llama.cpp failed on a batch that held this request
@@ -11,7 +11,7 @@ EngineError
 
 
 class EngineError(Exception):
-    """Anything the engine refuses or fails at; `code` is stable and machine-readable."""
+    """Base of all errors of the engine; `code` is stable and machine-readable."""
 
     code = "engine_error"
 
@@ -29,13 +29,13 @@ class ModelLoadError(EngineError):
 
 
 class RegisterError(ModelLoadError):
-    """A name that is none, unknown or taken; or a register of names that cannot be read or written."""
+    """A model name that is malformed, unknown or taken, or a registry that cannot be read or written."""
 
     code = "model_register"
 
 
 class ImportanceError(EngineError):
-    """The text is missing, too short or no text, or this build of llama.cpp does not show what is needed."""
+    """The text is missing, too short or not UTF-8, or this build of llama.cpp does not expose its tensors."""
 
     code = "importance_failed"
 

@@ -1,4 +1,4 @@
-"""Counts by size, in the form that Prometheus takes."""
+"""Histograms in Prometheus form: cumulative counts by upper bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """counts: of values up to each bound, and last of all values; sum: of the values."""
+    """counts: of values up to each bound, the last one of all values. sum: of all values."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -17,7 +17,7 @@ class Distribution:
 
 
 class Histogram:
-    """How many observed values were at most each bound."""
+    """Counts observed values by upper bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: frozen values, no behaviour beyond their own checks."""
+"""Requests and completions: frozen dataclasses that validate themselves."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class FinishReason(StrEnum):
 
 
 class Decoding(StrEnum):
-    """Whether tokens are drafted."""
+    """When tokens are drafted for a request."""
 
-    AUTO = "auto"  # whenever it is measured to pay
+    AUTO = "auto"  # when it is measured to save time
     MEDUSA = "medusa"  # every step, by the heads, whether or not it pays: for comparison
     NORMAL = "normal"  # never
 
 
 class Acceptance(StrEnum):
-    """When a drafted token stands."""
+    """When a drafted token is accepted."""
 
-    EXACT = "exact"  # when plain decoding would have emitted it too
-    TYPICAL = "typical"  # when it is likely enough: faster at a high temperature, and lossy
+    EXACT = "exact"  # if plain decoding would have emitted it too
+    TYPICAL = "typical"  # if it is likely enough: faster at a high temperature, but lossy
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +141,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A further piece of an answer's text, with the tokens that are whole with it.
+    """The next piece of a streamed answer.
 
-    logprobs: of these tokens; empty when none were asked for. tokens: how many they are. The last piece
-    may have no text, but the tokens of a stop string.
+    tokens: number of tokens that this piece completes. logprobs: of these tokens; empty unless requested. The
+    last piece may have no text, only the tokens of a stop string.
     """
 
     text: str

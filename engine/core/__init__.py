@@ -1,5 +1,5 @@
-"""One step: schedule, draft, decode, verify, rewind, commit.
+"""One decoding step: schedule, draft, decode, accept, rewind, commit. Start reading at Engine.step().
 
-In: requests.
-Out: tokens, and completions as sequences end.
+In: prepared requests.
+Out: one StepReport a step, with the completions of the requests that ended.
 """

@@ -1,4 +1,4 @@
-"""The rows of one decode call, put together span by span."""
+"""Builds the rows of one decode call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.llama.context import Rows
 
 
 class RowsBuilder:
-    """Rows of one call, span by span: pending tokens, then the nodes of the tree below them."""
+    """Collects rows span by span: the span's tokens, then the nodes of the draft tree below the last one."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
@@ -22,7 +22,7 @@ class RowsBuilder:
         return len(self._tokens)
 
     def add(self, seq_id: int, tokens: list[int], start: int, draft: Draft, output: bool = True) -> None:
-        """Tokens of a sequence from position `start` on; output: logits after the last, and each node."""
+        """Add tokens at positions from `start` on. output: whether the last gives logits; nodes always do."""
         last = start + len(tokens) - 1
         for position, token in enumerate(tokens, start):
             self._add(token, position, [seq_id, *draft.leaf_ids], output and position == last)

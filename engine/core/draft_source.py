@@ -1,13 +1,12 @@
-"""Where draft tokens come from. A wrong draft costs time, never correctness."""
+"""The interface of draft sources: they propose token trees. A wrong draft costs time, never correctness."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 
 ROOT = -1
 
@@ -17,13 +16,13 @@ class Node:
     """One candidate token of a token tree.
 
     parent: index in the same tree, ROOT below the last accepted token; parents come before children.
-    depth: 1 below the root. survival: calibrated probability that the model emits the whole path to it.
-    source: name of the draft source, for statistics.
+    depth: 1 below the root. path_probability: calibrated probability that the model emits the whole path to
+    this node. source: name of the draft source, for metrics.
     """
 
     token: int
     parent: int
-    survival: float
+    path_probability: float
     source: str
     depth: int
 
@@ -32,34 +31,34 @@ Tree = list[Node]  # siblings hold different tokens
 
 
 class DraftSource(ABC):
-    """Guesses how running sequences go on.
+    """Proposes the next tokens of running sequences.
 
-    needs_hidden: looks at Sequence.hidden after the step that its last draft() was for.
-    min_survival: nodes below it are not worth a row, which whoever knows the cost of rows sets.
+    name: goes into Node.source. needs_hidden: ask the engine to set SequenceState.hidden in this step.
+    min_path_probability: do not propose nodes below it; set by the caller, who knows what a row costs.
     """
 
-    name: str = ""  # on its nodes
+    name: str = ""
     needs_hidden: bool = False
-    min_survival: float = 0.0
+    min_path_probability: float = 0.0
 
     @abstractmethod
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
-        """For each sequence a tree of at most `limit` nodes; an empty one guesses nothing."""
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
+        """For each sequence a tree of at most `limit` nodes; an empty tree for no proposal."""
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:  # noqa: B027
-        """Hear which nodes of a verified tree the model emitted: a path from the root."""
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:  # noqa: B027
+        """Learn from a verified tree. accepted: its nodes that the model emitted, a path from the root."""
 
-    def timed(self, rows: int, seconds: float) -> None:  # noqa: B027
-        """Hear how long the call took that verified the last draft."""
+    def observe_latency(self, rows: int, seconds: float) -> None:  # noqa: B027
+        """Learn the duration of the decode call that verified the last drafts."""
 
 
 class NoDraft(DraftSource):
-    """Plain decoding: the source that drafts nothing."""
+    """Plain decoding: proposes nothing."""
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:  # noqa: ARG002
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:  # noqa: ARG002
         return [[] for _ in sequences]
 
 
-def chain(tokens: Iterable[int], source: str, survival: float = 1.0) -> Tree:
+def chain(tokens: Iterable[int], source: str, path_probability: float = 1.0) -> Tree:
     """A tree without branches."""
-    return [Node(token, i - 1, survival, source, i + 1) for i, token in enumerate(tokens)]
+    return [Node(token, i - 1, path_probability, source, i + 1) for i, token in enumerate(tokens)]

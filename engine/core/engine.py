@@ -1,4 +1,4 @@
-"""The engine: one step runs every admitted request one decode call further."""
+"""The engine: each step advances every running request by at least one token, or by a part of its prompt."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from engine.core.draft_source import DraftSource, NoDraft
 from engine.core.kv_cache import KVCache
 from engine.core.prefill_context import PrefillContext
 from engine.core.scheduler import Plan, Scheduler, Span
-from engine.core.sequence import Ended, Sequence
+from engine.core.sequence import Ended, SequenceState
 from engine.core.token_tree import NO_DRAFT, Draft, fit, paths
 from engine.core.verification import sample_and_match
 from engine.llama.context import Context, DecodeError, Logits, Outputs
 from engine.llama.model import Model, Tokens, on_gpu
 from engine.sampling.grammar import Grammars
-from engine.sampling.sampler import Choice
+from engine.sampling.sampler import SampledToken
 from engine.text import chat_templates
 from engine.text.prompt_encoder import PromptEncoder
 
-MAX_FAILURES = 3  # failed decodes, with none in company that went well, until a request runs alone to its end
+# Failed decodes of a request, with no successful batch in between, after which it runs alone to its end.
+MAX_FAILURES = 3
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
-KEPT_IDS = 16  # sequence ids for kept prompts; llama.cpp's output buffer grows with every id
+PREFIX_CACHE_SEQS = 16  # sequence ids for cached prefixes; llama.cpp's output buffer grows with every id
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is being served, and with which limits (tokens).
+    """The served model and its limits, in tokens.
 
-    measuring: it is not known yet what runs fastest on this machine.
+    measuring: it is not known yet how it runs fastest on this machine.
     """
 
     name: str
@@ -53,37 +54,37 @@ class ModelInfo:
 
 @dataclass(slots=True)
 class StepReport:
-    """What one step did: for the caller to deliver, measure and log."""
+    """The results and counters of one step."""
 
     ended: list[Ended] = field(default_factory=list)
     running: int = 0  # sequences with rows
     rows: int = 0
-    prefilled: int = 0  # rows of prompts, but for those that gave an output
-    ready: int = 0  # sequences that emitted
-    verified: int = 0  # draft tokens
-    accepted: int = 0
-    emitted: int = 0
+    prefilled: int = 0  # prompt rows, except the last one of each prompt, which gives an output
+    ready: int = 0  # sequences whose next token was sampled
+    verified: int = 0  # draft tokens with a row
+    accepted: int = 0  # draft tokens that were emitted
+    emitted: int = 0  # sampled tokens, accepted draft tokens included
     decode_s: float = 0.0  # seconds in llama.cpp
     failed: bool = False
 
 
 @dataclass(slots=True)
 class Verified:
-    """One ready span after acceptance: the tokens to commit, or the error that ends it."""
+    """A ready sequence after acceptance: the tokens to commit, or the error that ends the request."""
 
-    sequence: Sequence
+    sequence: SequenceState
     draft: Draft
-    choices: list[Choice] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)  # nodes of the tree
+    sampled: list[SampledToken] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)  # nodes of draft.tree, from the root down
     error: EngineError | None = None
 
     @property
     def last_row(self) -> int:
-        """The row that gave the last choice: 0 is the sequence's own last token, then come the nodes."""
+        """Index of the logits row of the last sampled token: 0 is the pending token, 1 + i is node i."""
         return self.accepted[-1] + 1 if self.accepted else 0
 
 
-class _Unwanted(Exception):
+class _Stopped(Exception):
     def __init__(self, reason: FinishReason) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -92,15 +93,16 @@ class _Unwanted(Exception):
 class Engine:
     """Continuous batching over one model. Not thread-safe: one thread calls add() and step().
 
-    max_rows: of a decode call. leaf_ids: sequence ids for the leaves of token trees.
+    max_rows: rows of one decode call at most, drafts included. leaf_ids: sequence ids for the leaves of token
+    trees.
     """
 
     def __init__(self, config: EngineConfig, model: Model, draft_source: DraftSource | None = None) -> None:
-        """model: the weights of config.model; engines may share them. Raises ModelLoadError."""
+        """model: the loaded weights of config.model, which engines may share. Raises ModelLoadError."""
         template = chat_templates.read(config.chat_template) if config.chat_template else None
         self._config = config
         self.max_rows, self._chunk_rows = config.rows(on_gpu(config.gpu_layers))
-        self.leaf_ids = range(config.slots + KEPT_IDS, config.slots + KEPT_IDS + LEAF_IDS)
+        self.leaf_ids = range(config.slots + PREFIX_CACHE_SEQS, config.slots + PREFIX_CACHE_SEQS + LEAF_IDS)
         self.info = ModelInfo(
             name=model.name,
             path=model.path,
@@ -122,7 +124,7 @@ class Engine:
         self.context = Context(
             model,
             cells=config.kv_cells,
-            seq_ids=config.slots + KEPT_IDS + LEAF_IDS,
+            seq_ids=config.slots + PREFIX_CACHE_SEQS + LEAF_IDS,
             max_rows=max(self.max_rows, self._chunk_rows),
             threads=config.threads,
             kv_type=config.kv_type,
@@ -138,8 +140,8 @@ class Engine:
             prefill_cells=self.prefill_context.cells if self.prefill_context else 0,
             busy=config.busy(on_gpu(config.gpu_layers)),
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
-            kept_ids=KEPT_IDS,
-            kept_cells=config.prefix_cache_cells,
+            prefix_cache_seqs=PREFIX_CACHE_SEQS,
+            prefix_cache_cells=config.prefix_cache_cells,
         )
 
     def _new_prefill_context(self) -> PrefillContext | None:
@@ -157,7 +159,7 @@ class Engine:
         return PrefillContext(context, self.context, self.cache)
 
     def exchange_weights(self, model: Model) -> None:
-        """Go on with the same model in another number format, while nothing runs. Kept prompts are lost.
+        """Go on with the same model in another number format, while idle. The prefix cache is lost.
 
         Raises ModelLoadError, and then goes on with the weights that it has.
         """
@@ -186,9 +188,9 @@ class Engine:
     def draft_source(self) -> DraftSource:
         return self._draft_source
 
-    def draft_with(self, source: DraftSource, names: tuple[str, ...] = ()) -> None:
-        """Take another draft source, while nothing runs. names: of those that it draws from."""
-        assert self.idle, "trees under way belong to the source that drafted them"
+    def set_draft_source(self, source: DraftSource, names: tuple[str, ...] = ()) -> None:
+        """Replace the draft source; only while the engine is idle. names: its sources, for `info`."""
+        assert self.idle, "a step in progress belongs to the source that drafted for it"
         self._draft_source = source
         self.info = replace(self.info, draft_sources=names)
 
@@ -197,7 +199,7 @@ class Engine:
         return not self.scheduler.running and not self.scheduler.waiting
 
     def encode(self, request: Request) -> Tokens:
-        """Prompt token ids, from any thread. Raises RequestRefused when it can never run."""
+        """Prompt token ids. Thread-safe. Raises RequestRefused when the request can never run."""
         prompt = self._encoder.encode(request)
         context, wanted = self.info.context_length, request.sampling.max_tokens
         if len(prompt) + wanted > context:
@@ -223,36 +225,37 @@ class Engine:
 
     def prepare(
         self, request: Request, arrived: float, stopped: Callable[[], FinishReason | None] = lambda: None
-    ) -> Sequence:
-        """All of a request that may be refused, from any thread; arrived is in time.monotonic() seconds.
+    ) -> SequenceState:
+        """Validate a request, tokenize its prompt and compile its grammar. Thread-safe.
 
-        stopped is called several times a second while the grammar compiles, from this thread; when it gives
-        a reason, the sequence has ended with it. What it raises is raised. Raises RequestRefused.
+        arrived: in seconds of time.monotonic(). stopped: called several times a second, on this thread, while
+        the grammar compiles; if it returns a reason, the returned sequence has already finished with it, and
+        its exceptions propagate. Raises RequestRefused.
         """
         prompt = self.encode(request)
 
         def check() -> None:
             if reason := stopped():
-                raise _Unwanted(reason)
+                raise _Stopped(reason)
 
         try:
             constraint = self._grammars.begin(request.sampling.grammar, check)
-        except _Unwanted as unwanted:
-            sequence = Sequence(request, prompt, arrived)
-            sequence.finish = unwanted.reason
+        except _Stopped as stop:
+            sequence = SequenceState(request, prompt, arrived)
+            sequence.finish = stop.reason
             return sequence
-        return Sequence(request, prompt, arrived, constraint)
+        return SequenceState(request, prompt, arrived, constraint)
 
     def close(self) -> None:
-        """End the child process that tries grammars, if there is one."""
+        """Stop the child process that compiles grammars on trial, if it runs."""
         self._grammars.close()
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a prepared request that has not ended."""
+    def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence from prepare() whose `finish` is not set."""
         self.scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> bool:
-        """Mark a request; the next step ends it with the text so far. False when it is not here."""
+        """Mark a request; the next step ends it with the text so far. False for an unknown id."""
         for sequence in self.scheduler.sequences():
             if sequence.request.id == request_id:
                 sequence.cancelled = True
@@ -260,7 +263,12 @@ class Engine:
         return False
 
     def step(self) -> StepReport:
-        """Run every admitted request one decode call further."""
+        """Run one step: one decode call for all running requests, and calls for long prompts apart.
+
+        schedule chooses the tokens to compute, draft proposes token trees below the last tokens, decode runs
+        llama.cpp, accept samples and keeps the draft tokens that match, rewind frees the cells of the others,
+        commit appends the sampled tokens and ends requests. After a failed decode nothing is committed.
+        """
         report = StepReport(ended=self._end_cancelled_and_expired())
         plan = self.scheduler.schedule(time.monotonic())
         if not plan.sequences:
@@ -288,32 +296,38 @@ class Engine:
         return [self._end(sequence) for sequence in ending]
 
     def _draft(self, plan: Plan) -> list[Draft]:
-        """Trees of the ready sequences, cut to what may be emitted and to the room left for them."""
-        room = self.max_rows - sum(span.count for span in plan.spans)
-        if self.cache.ordered:  # a refused draft's cell stays occupied, which no admission has counted
-            room = min(room, self.scheduler.spare_cells)
+        """One draft for each ready sequence, cut to the tokens it may still emit and to the free rows."""
+        budget = self.max_rows - sum(span.count for span in plan.spans)
+        if (
+            self.cache.ordered
+        ):  # the cells of rejected drafts stay occupied, and admission has not counted them
+            budget = min(budget, self.scheduler.spare_cells)
         leaf_ids = list(self.leaf_ids)
         drafts = []
-        for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, room), strict=True):
+        for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, budget), strict=True):
             if not tree:
                 drafts.append(NO_DRAFT)
                 continue
-            left = sequence.remaining - 1
-            tree = fit(tree, nodes=min(room, left), depth=left, leaves=1 + len(leaf_ids))
-            ways = paths(tree)
-            branches = max(0, len(ways) - 1)
-            drafts.append(Draft(tree, ways, leaf_ids[:branches]))
+            depth = sequence.remaining - 1  # the token sampled after the last draft token counts too
+            tree = fit(tree, nodes=min(budget, depth), depth=depth, leaves=1 + len(leaf_ids))
+            leaf_paths = paths(tree)
+            branches = max(0, len(leaf_paths) - 1)
+            drafts.append(Draft(tree, leaf_paths, leaf_ids[:branches]))
             del leaf_ids[:branches]
-            room -= len(tree)
+            budget -= len(tree)
         return drafts
 
     def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> Outputs:
-        """Prompts apart in their own calls, then all spans in one; ready spans and drafts give logits."""
+        """Run the plan: prefill calls, the chunk's call, then one call for all spans with their drafts.
+
+        Returns the logits of that call: for each ready sequence one row for its last token, then one for each
+        node of its tree.
+        """
         report.running, report.ready = len(plan.sequences), len(plan.ready)
         every = [*plan.prefill, *plan.spans, *([plan.chunk] if plan.chunk else [])]
         report.prefilled = sum(span.count for span in every) - report.ready
         for span in plan.prefill:
-            assert self.prefill_context, "the scheduler plans for it only where there is one"
+            assert self.prefill_context, "the scheduler plans prefill only where the context exists"
             self.prefill_context.run(span)
             report.rows += span.count
         if plan.chunk:
@@ -324,10 +338,11 @@ class Engine:
         rows, seconds = report.rows, report.decode_s
         outputs = self._call(plan.spans, drafts, report)
         if len(plan.ready) == len(plan.spans):
-            self._draft_source.timed(report.rows - rows, report.decode_s - seconds)
+            self._draft_source.observe_latency(report.rows - rows, report.decode_s - seconds)
         return outputs
 
     def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> Outputs:
+        """One decode call. drafts: of the ready spans, in their order."""
         rows = RowsBuilder()
         next_draft = iter(drafts)
         for span in spans:
@@ -346,14 +361,15 @@ class Engine:
             report.decode_s += time.perf_counter() - began
 
     def _accept(self, plan: Plan, drafts: list[Draft], outputs: Outputs) -> list[Verified]:
+        """Sample the next tokens of each ready sequence, as far down its tree as draft tokens match."""
         ready, first = plan.ready, 0
         for span in plan.spans:
             span.sequence.computed += span.count
             if len(plan.spans) > 1:
-                span.sequence.failures = 0  # its company does it no harm
+                span.sequence.failures = 0  # it decodes in a batch again
         verified = []
         for sequence, draft in zip(ready, drafts, strict=True):
-            sequence.suspect = sequence.failures >= MAX_FAILURES
+            sequence.quarantined = sequence.failures >= MAX_FAILURES
             rows = slice(first, first + 1 + len(draft.tree))
             first = rows.stop
             verified.append(_verify(sequence, draft, outputs.logits[rows]))
@@ -362,7 +378,7 @@ class Engine:
         return verified
 
     def _rewind(self, verified: Iterable[Verified]) -> None:
-        """Drop the cells of refused nodes."""
+        """Free the cells of rejected draft tokens, and tell the draft source what was accepted."""
         for v in verified:
             if v.draft.tree:
                 self.cache.commit(v.sequence.seq_id, v.sequence.computed, v.accepted, v.draft.paths)
@@ -370,16 +386,17 @@ class Engine:
                 self._draft_source.observe(v.sequence, v.draft.tree, v.accepted)
 
     def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
+        """Append the sampled tokens, up to the one that ends the request, and count them."""
         now = time.monotonic()
         for v in verified:
             emitted, ended = 0, v.error is not None
-            for choice in v.choices:
-                ended = v.sequence.emit(choice, self.model)
+            for token in v.sampled:
+                ended = v.sequence.emit(token, self.model)
                 emitted += 1
                 if ended:
                     break
             v.sequence.first_token = v.sequence.first_token or (now if emitted else None)
-            accepted = v.accepted[:emitted]  # what would have stood after the end, does not
+            accepted = v.accepted[:emitted]  # not those after the token that ended the request
             v.sequence.count_step((node.source, i in accepted) for i, node in enumerate(v.draft.tree))
             report.verified += len(v.draft.tree)
             report.accepted += len(accepted)
@@ -389,34 +406,36 @@ class Engine:
         return report
 
     def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:
-        """After a failed decode: forget the cells of all its sequences, then run each alone.
+        """After a failed decode: drop the cells of all its sequences, and recompute each of them alone.
 
-        Only a sequence that then fails by itself ends in an error; one that fails often in company stays
-        alone, so that it cannot take others with it.
+        Only a sequence whose decode also fails alone ends with an error. One that has failed MAX_FAILURES
+        times in batches runs alone to its end, so that it fails no other request.
         """
         affected = plan.sequences
         log.warning("%s with %d requests in the batch; running them one by one", error.message, len(affected))
         report.failed = True
         for sequence in affected:
-            alone_again = sequence.suspect
+            ran_alone = sequence.quarantined
             self.scheduler.recompute(sequence)
-            if alone_again:
+            if ran_alone:
                 report.ended.append(self._end(sequence, DecodeFailed(error.message)))
         return report
 
-    def _end(self, sequence: Sequence, error: EngineError | None = None) -> Ended:
-        self.scheduler.retire(sequence)
+    def _end(self, sequence: SequenceState, error: EngineError | None = None) -> Ended:
+        self.scheduler.finish(sequence)
         return Ended(sequence.request.id, error or sequence.completion(time.monotonic()))
 
 
-def _verify(sequence: Sequence, draft: Draft, rows: Logits) -> Verified:
+def _verify(sequence: SequenceState, draft: Draft, rows: Logits) -> Verified:
     """rows: logits after the last token, then after each node of the tree."""
-    done = len(sequence.output)
+    position = len(sequence.output)
     try:
-        choices, accepted = sample_and_match(
+        sampled, accepted = sample_and_match(
             draft.tree,
-            lambda node, offset, candidates: sequence.sampler.next(rows[node + 1], done + offset, candidates),
+            lambda node, offset, candidates: sequence.sampler.next(
+                rows[node + 1], position + offset, candidates
+            ),
         )
     except EngineError as error:
         return Verified(sequence, draft, error=error)
-    return Verified(sequence, draft, choices, accepted)
+    return Verified(sequence, draft, sampled, accepted)

@@ -1,7 +1,7 @@
-"""The book of the KV cache: which sequence holds which cells, kept in step with llama.cpp's own.
+"""Cell accounting of the KV cache: which sequence holds which cells, in step with llama.cpp's own state.
 
-llama.cpp's unified cache holds a cell once however many sequences share it, so free space is
-counted in distinct cells, not in tokens.
+In llama.cpp's unified cache a cell may belong to several sequences, so free space is counted in distinct
+cells, not in tokens. Cells have reference counts here; their numbers are ours, not llama.cpp's.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ class Memory(Protocol):
 
     def share(self, source: int, target: int, length: int) -> None: ...
     def truncate(self, seq_id: int, length: int) -> None: ...
-    def graft(self, source: int, target: int, first: int, end: int) -> None: ...
-    def bury(self, seq_id: int, length: int) -> None: ...
-    def unbury(self) -> None: ...
+    def share_range(self, source: int, target: int, first: int, end: int) -> None: ...
+    def retire(self, seq_id: int, length: int) -> None: ...
+    def free_retired(self) -> None: ...
 
 
 class KVCache:
-    """Cells by sequence id. Every change goes to the memory and to the book in one call.
+    """The cells of each sequence id. Every method changes llama.cpp's memory and the accounting together.
 
-    ordered: attention sums over cells in the order they lie in the cache, so bit-identical results
-    need every sequence's cells to lie in the order of its tokens, whatever ran before. llama.cpp
-    fills holes from below, so then no hole may open: cells that are let go stay occupied (buried)
-    until flush(), which needs an empty cache.
+    ordered: attention sums over cells in cache order, so bit-identical results need every sequence's cells in
+    the order of its tokens. llama.cpp fills holes from the start of the cache, so no hole may open: freed
+    cells stay occupied (retired) until flush(), which needs an empty cache.
     """
 
     def __init__(self, memory: Memory, capacity: int, *, ordered: bool = False) -> None:
         self.capacity = capacity
-        self.buried = 0
+        self.retired = 0
         self._memory = memory
         self.ordered = ordered
         self._cells: dict[int, list[int]] = {}
-        self._owners = [0] * capacity  # how many sequences hold each cell
+        self._ref_counts = [0] * capacity  # sequences that hold each cell
         self._free = list(range(capacity - 1, -1, -1))
-        self._leaf_ids: dict[int, list[int]] = {}  # ids that stand for the leaves of a sequence's tree
+        self._leaf_ids: dict[int, list[int]] = {}  # of each sequence's draft tree
 
     @property
     def used(self) -> int:
@@ -47,43 +46,43 @@ class KVCache:
         return len(self._cells.get(seq_id, ()))
 
     def append(self, seq_id: int, count: int) -> None:
-        """Note `count` new cells, filled by the decode call that is about to run."""
+        """Account for `count` new cells, which the next decode call fills."""
         assert count <= len(self._free), "admission must keep the cache from overflowing"
         cells = self._cells.setdefault(seq_id, [])
         for _ in range(count):
             cell = self._free.pop()
-            self._owners[cell] = 1
+            self._ref_counts[cell] = 1
             cells.append(cell)
 
     def share(self, source: int, target: int, length: int) -> None:
-        """Let an empty target hold the first `length` cells of source."""
+        """Give the first `length` cells of source to the empty sequence target too."""
         assert not self._cells.get(target), "a prefix is shared into an empty sequence only"
         shared = self._cells[source][:length]
         assert len(shared) == length, "the source holds fewer cells than asked for"
         self._memory.share(source, target, length)
         for cell in shared:
-            self._owners[cell] += 1
+            self._ref_counts[cell] += 1
         self._cells[target] = shared
 
     def branch(self, seq_id: int, leaf_ids: list[int]) -> None:
-        """Let further ids see a sequence's cells: one for each leaf of its next tree but the first."""
+        """Share a sequence's cells with the ids of its next tree's leaves, all but the first leaf."""
         for leaf_id in leaf_ids:
             self._memory.share(seq_id, leaf_id, self.length(seq_id))
         self._leaf_ids[seq_id] = leaf_ids
 
     def commit(self, seq_id: int, root: int, accepted: list[int], paths: list[list[int]]) -> None:
-        """Rewind a tree whose node cells start at `root`: keep those of the accepted path.
+        """Rewind a verified draft tree: keep the cells of the accepted path, free those of all other nodes.
 
-        paths: the nodes on the way to each leaf; the first leaf is the sequence's own id, the others
-        are those given to branch().
+        root: length of the sequence below the tree. paths: the nodes on the path to each leaf; the first leaf
+        has the sequence's own id, the others the ids given to branch().
         """
         ids = [seq_id, *self._leaf_ids.pop(seq_id, [])]
         common = [_common_prefix(path, accepted) for path in paths or [[]]]
         for leaf_id, length in zip(ids, common, strict=True):
             self._drop(leaf_id, root + length)
-        carrier = common.index(len(accepted))
-        if carrier:
-            self._memory.graft(ids[carrier], seq_id, root + common[0], root + len(accepted))
+        leaf = common.index(len(accepted))  # a leaf below the whole accepted path
+        if leaf:
+            self._memory.share_range(ids[leaf], seq_id, root + common[0], root + len(accepted))
         for leaf_id in ids[1:]:
             self._memory.truncate(leaf_id, 0)
         cells = self._cells[seq_id]
@@ -95,24 +94,24 @@ class KVCache:
         """Keep the first `length` cells."""
         cells = self._cells.get(seq_id, [])
         if len(cells) > length:
-            self._let_go(seq_id, length)
+            self._truncate(seq_id, length)
 
     def remove(self, seq_id: int) -> None:
-        """Let go of every cell, also of those a failed decode may have left behind."""
+        """Free all cells of a sequence, also those that a failed decode may have left in llama.cpp."""
         for leaf_id in self._leaf_ids.pop(seq_id, []):
             self._drop(leaf_id, 0)
-        self._let_go(seq_id, 0)
+        self._truncate(seq_id, 0)
         self._cells.pop(seq_id, None)
 
     def flush(self) -> None:
-        """Make buried cells free again. Only when no sequence holds a cell."""
-        assert not any(self._cells.values()), "buried cells are freed only in an empty cache"
-        self._memory.unbury()
-        self._owners = [0] * self.capacity
+        """Free the retired cells. Only while no sequence holds a cell."""
+        assert not any(self._cells.values()), "retired cells are freed only in an empty cache"
+        self._memory.free_retired()
+        self._ref_counts = [0] * self.capacity
         self._free = list(range(self.capacity - 1, -1, -1))
-        self.buried = 0
+        self.retired = 0
 
-    def _let_go(self, seq_id: int, length: int) -> None:
+    def _truncate(self, seq_id: int, length: int) -> None:
         self._drop(seq_id, length)
         cells = self._cells.get(seq_id, [])
         self._release(cells[length:])
@@ -120,17 +119,17 @@ class KVCache:
 
     def _drop(self, seq_id: int, length: int) -> None:
         if self.ordered:
-            self._memory.bury(seq_id, length)
+            self._memory.retire(seq_id, length)
         else:
             self._memory.truncate(seq_id, length)
 
     def _release(self, cells: Iterable[int]) -> None:
         for cell in cells:
-            self._owners[cell] -= 1
-            if self._owners[cell]:
+            self._ref_counts[cell] -= 1
+            if self._ref_counts[cell]:
                 continue
             if self.ordered:
-                self.buried += 1
+                self.retired += 1
             else:
                 self._free.append(cell)
 

@@ -1,4 +1,4 @@
-"""Counters of one engine, kept around the step and read by any thread."""
+"""Counters of one engine: written by its thread after each step, read by any thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.base.request import Completion, Drafted
 from engine.core.engine import StepReport
 
 SPEED_WINDOW_S = 10.0  # tokens_per_s looks back this far: steady to the eye, fresh enough to act on
-LENGTH_BOUNDS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # tokens a step: a request without drafts makes 1
+LENGTH_BOUNDS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # tokens a step: 1 for a request without drafts
 ACCEPTANCE_BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _STEP_SMOOTHING = 0.05  # weight of the newest step in step_ms
 
 
 @dataclass(frozen=True, slots=True)
 class DraftMetrics:
-    """Draft tokens of one source. acceptance: the accepted share, of each request."""
+    """Draft tokens of one source. acceptance: distribution over requests of the accepted share."""
 
     verified_tokens_total: int
     accepted_tokens_total: int
@@ -28,11 +28,11 @@ class DraftMetrics:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """What an engine tells of itself: gauges of now, and what is counted, or a mean, since the start.
+    """Metrics of one engine: current gauges, and counters and means since the start.
 
-    tokens_per_s: of the last seconds. step_ms: smoothed. step_requests_total and step_outputs_total:
-    requests in the batch, and those that got tokens, summed over all steps. prompt_tokens_total and
-    prefix_hit_tokens_total: of ended requests. drafts: by the name of their source.
+    tokens_per_s: over the last SPEED_WINDOW_S. step_ms: exponentially smoothed. step_requests_total,
+    step_outputs_total: requests in the batch, and those that got tokens, summed over all steps.
+    prompt_tokens_total, prefix_hit_tokens_total: of ended requests. drafts: by name of the source.
     """
 
     running: int
@@ -56,7 +56,7 @@ class EngineMetrics:
 
 
 class Metrics:
-    """Sums since the start, and the speed of the last seconds."""
+    """Accumulates step reports; snapshot() is thread-safe."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -97,7 +97,7 @@ class Metrics:
                     self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + drafted
 
     def _speed(self) -> float:
-        """Tokens a second, of late."""
+        """Tokens a second over the last SPEED_WINDOW_S."""
         oldest = time.monotonic() - SPEED_WINDOW_S
         with self._reading:
             while self._recent and self._recent[0][0] < oldest:
@@ -105,7 +105,7 @@ class Metrics:
             return sum(n for _, n in tuple(self._recent)) / SPEED_WINDOW_S
 
     def snapshot(self, *, running: int = 0, waiting: int = 0, kv_cells_used: int = 0) -> EngineMetrics:
-        """With gauges that only the engine knows."""
+        """The metrics now. The arguments are gauges that only the engine knows."""
         return EngineMetrics(
             running=running,
             waiting=waiting,

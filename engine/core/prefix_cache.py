@@ -1,4 +1,4 @@
-"""Which sequence has the longest common prefix with a prompt, among running and just-ended ones."""
+"""Prompt prefixes of ended requests, whose cells stay in the KV cache for later requests."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 
 
 def head(tokens: Tokens) -> bytes:
-    """Key under which prompts that may share a prefix meet."""
+    """The first MIN_SHARED tokens: prompts with different heads share no prefix worth using."""
     return tokens[:MIN_SHARED].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Cells of an ended request that the next one with the same prefix can use."""
+class CachedPrefix:
+    """The prompt of an ended request. seq_id: the sequence that holds its cells."""
 
     seq_id: int
     tokens: Tokens
 
 
-class PrefixStore:
-    """Prompts of ended requests whose cells stay in the cache, least recently used first out.
+class PrefixCache:
+    """An LRU cache of prompt prefixes.
 
-    `budget` bounds the cells they may hold; every sequence id they hold is one less for requests,
-    so whoever needs ids or cells calls evict().
+    budget: cells that the entries may hold together. Each entry also occupies a sequence id; the scheduler
+    calls evict() when it needs ids or cells for a request.
     """
 
     def __init__(self, cache: KVCache, budget: int) -> None:
         self._cache = cache
         self._budget = budget
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
+        self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
 
-    def __iter__(self) -> Iterator[Kept]:
-        return iter(self._kept.values())
+    def __iter__(self) -> Iterator[CachedPrefix]:
+        return iter(self._entries.values())
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     @property
     def cells(self) -> int:
-        return sum(len(kept.tokens) for kept in self._kept.values())
+        return sum(len(entry.tokens) for entry in self._entries.values())
 
     def touch(self, seq_id: int) -> None:
-        """Note that this sequence's cells were used, if they are kept ones."""
-        if seq_id in self._kept:
-            self._kept.move_to_end(seq_id)
+        """Mark an entry as just used; ignores the ids of running sequences."""
+        if seq_id in self._entries:
+            self._entries.move_to_end(seq_id)
 
-    def keep(self, seq_id: int, tokens: Tokens) -> list[int]:
-        """Keep the cells of these prompt tokens under their sequence id; returns ids freed instead."""
+    def insert(self, seq_id: int, tokens: Tokens) -> list[int]:
+        """Keep a sequence's cells of these prompt tokens. Returns the sequence ids that became free."""
         if len(tokens) < MIN_SHARED or len(tokens) > self._budget or self._covered(tokens):
             self._cache.remove(seq_id)
             return [seq_id]
         self._cache.truncate(seq_id, len(tokens))
-        self._kept[seq_id] = Kept(seq_id, tokens)
+        self._entries[seq_id] = CachedPrefix(seq_id, tokens)
         freed = []
         while self.cells > self._budget:
             freed.append(self.evict())
@@ -76,15 +76,17 @@ class PrefixStore:
 
     def evict(self, spare: int | None = None) -> int:
         """Drop the least recently used entry other than `spare`; returns its sequence id."""
-        seq_id = next(s for s in self._kept if s != spare)
-        del self._kept[seq_id]
+        seq_id = next(s for s in self._entries if s != spare)
+        del self._entries[seq_id]
         self._cache.remove(seq_id)
         return seq_id
 
     def clear(self) -> list[int]:
         """Drop every entry; returns their sequence ids."""
-        return [self.evict() for _ in tuple(self._kept)]
+        return [self.evict() for _ in tuple(self._entries)]
 
     def _covered(self, tokens: Tokens) -> bool:
         key = head(tokens)
-        return any(head(k.tokens) == key and common_prefix(k.tokens, tokens) == len(tokens) for k in self)
+        return any(
+            head(entry.tokens) == key and common_prefix(entry.tokens, tokens) == len(tokens) for entry in self
+        )

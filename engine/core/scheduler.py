@@ -1,4 +1,4 @@
-"""Who runs, and with which rows: admission by KV cells, prefix sharing, chunked prefill. Pure Python."""
+"""The scheduler: admission by KV cells, prefix sharing, chunked prefill. Pure Python."""
 
 from __future__ import annotations
 
@@ -8,51 +8,54 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engine.core.kv_cache import KVCache
-from engine.core.prefix_cache import MIN_SHARED, PrefixStore, common_prefix, head
-from engine.core.sequence import Sequence
+from engine.core.prefix_cache import MIN_SHARED, PrefixCache, common_prefix, head
+from engine.core.sequence import SequenceState
 
-PREFILL_APART = 32  # rows; for fewer, a call of their own costs more than a context of their own saves
-FLUSH_AT = 4  # buried cells are freed at the next pause once they are this part of the cache: a quarter
+PREFILL_APART = 32  # tokens; for fewer, the call costs more than the prefill context saves
+FLUSH_AT = 4  # retired cells are flushed once they are a quarter of the cache and nothing runs
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive tokens of one sequence in one decode call."""
 
-    sequence: Sequence
+    sequence: SequenceState
     count: int
 
     @property
     def ready(self) -> bool:
-        """Whether the last token of the sequence is in it, so that the next one can be chosen."""
+        """Whether it includes the sequence's last token, so that the next one can be sampled."""
         return self.count == self.sequence.pending
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one step decodes: prompts in the prefill context, the chunk in a call of its own, and
-    the spans in one call."""
+    """What one step decodes.
+
+    spans: in one call, with the drafts. chunk: of a long prompt, in a call of its own before it. prefill: in
+    the prefill context.
+    """
 
     spans: list[Span]
     chunk: Span | None = None
     prefill: list[Span] = field(default_factory=list)
 
     @property
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[SequenceState]:
         chunk = [self.chunk] if self.chunk else []
         return [span.sequence for span in self.prefill + chunk + self.spans]
 
     @property
-    def ready(self) -> list[Sequence]:
-        """Sequences whose next token can be chosen after this step."""
+    def ready(self) -> list[SequenceState]:
+        """Sequences whose next token is sampled in this step, in the order of spans."""
         return [span.sequence for span in self.spans if span.ready]
 
 
 class Scheduler:
     """Waiting and running sequences.
 
-    Admission is strict by (priority, arrival) but for one case: a sequence that shares a longer
-    prefix with one still in prefill steps aside until those cells exist.
+    Admission is strictly by (priority, arrival), with one exception: a sequence that shares a prefix with one
+    still in prefill is skipped until those cells exist.
     """
 
     def __init__(
@@ -65,16 +68,15 @@ class Scheduler:
         prefill_cells: int,
         busy: tuple[int, int] | None,
         sharing: bool,
-        kept_ids: int,
-        kept_cells: int,
+        prefix_cache_seqs: int,
+        prefix_cache_cells: int,
     ) -> None:
-        """max_rows, chunk_rows: see EngineConfig.rows. kept_ids, kept_cells: bounds of the kept prompts.
-
-        prefill_cells: prompt tokens that the prefill context holds; 0 for no such context.
-        busy: (requests, cells); with so many running, others wait rather than fill more cells.
+        """max_rows, chunk_rows: see EngineConfig.rows. prefix_cache_seqs, prefix_cache_cells: limits of the
+        prefix cache. prefill_cells: capacity of the prefill context, 0 for none. busy: (requests, cells),
+        with so many requests running, admit none that would exceed so many cells.
         """
         assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
-        self.running: list[Sequence] = []
+        self.running: list[SequenceState] = []
         self._cache = cache
         self._slots = slots
         self._max_rows = max_rows
@@ -82,115 +84,115 @@ class Scheduler:
         self._prefill_cells = prefill_cells
         self._busy = busy
         self._sharing = sharing
-        self._kept = PrefixStore(cache, kept_cells if sharing else 0)
-        self._free_ids = list(range(slots + kept_ids - 1, -1, -1))
-        self._waiting: list[tuple[int, int, Sequence]] = []
+        self._prefix_cache = PrefixCache(cache, prefix_cache_cells if sharing else 0)
+        self._free_ids = list(range(slots + prefix_cache_seqs - 1, -1, -1))
+        self._waiting: list[tuple[int, int, SequenceState]] = []
         self._arrivals = count()
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[SequenceState]:
         yield from self.running
         yield from (sequence for _, _, sequence in self._waiting)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SequenceState) -> None:
         sequence.order = next(self._arrivals)
         self._wait(sequence)
 
-    def _wait(self, sequence: Sequence) -> None:
+    def _wait(self, sequence: SequenceState) -> None:
         insort(self._waiting, (sequence.request.priority, sequence.order, sequence))
 
     def schedule(self, now: float) -> Plan:
-        """Admit what fits, and choose the rows of this step.
+        """Admit the requests that fit, and choose the rows of this step.
 
-        Decoding sequences get their row first; prefill follows, oldest first: up to one chunk in calls of
-        its own, and what room is left in the call of the others. No running request waits for more, but
-        while one that is suspect after a failed decode runs alone.
+        Every decoding sequence gets one row. Prefill follows, oldest first: up to one chunk in calls of its
+        own, and the rows that are left in the shared call. While a sequence is quarantined after a failed
+        decode, it runs alone.
         """
         self._admit(now)
-        suspect = next((s for s in self.running if s.suspect), None)
-        running = self.running if suspect is None else [suspect]
+        quarantined = next((s for s in self.running if s.quarantined), None)
+        running = self.running if quarantined is None else [quarantined]
         spans = [Span(s, 1) for s in running if s.pending == 1]
         prefill: list[Span] = []
         chunk = None
-        room, chunk_room = self._max_rows - len(spans), self._chunk_rows
+        budget, chunk_budget = self._max_rows - len(spans), self._chunk_rows
         for s in running:
             if s.pending == 1:
                 continue
             if self._has_prefill_context(s):
-                if rows := min(s.unprefilled, chunk_room):
+                if rows := min(s.unprefilled, chunk_budget):
                     prefill.append(Span(s, rows))
-                    chunk_room -= rows
+                    chunk_budget -= rows
             elif s.pending > self._chunk_rows > 0:
-                if chunk_room == self._chunk_rows:
-                    chunk = Span(s, chunk_room)
-                    chunk_room = 0
-            elif room:
-                spans.append(Span(s, min(s.pending, room)))
-                room -= spans[-1].count
+                if chunk_budget == self._chunk_rows:
+                    chunk = Span(s, chunk_budget)
+                    chunk_budget = 0
+            elif budget:
+                spans.append(Span(s, min(s.pending, budget)))
+                budget -= spans[-1].count
         return Plan(spans, chunk, prefill)
 
-    def _has_prefill_context(self, s: Sequence) -> bool:
-        """Whether a prompt goes through the prefill context. Once begun, it stays there."""
+    def _has_prefill_context(self, s: SequenceState) -> bool:
+        """Whether the prompt is computed in the prefill context; one that began there stays there."""
         if s.prefilled > s.computed:
             return True
-        return s.unprefilled >= PREFILL_APART and s.length <= self._prefill_cells and not s.suspect
+        return s.unprefilled >= PREFILL_APART and s.length <= self._prefill_cells and not s.quarantined
 
-    def retire(self, sequence: Sequence) -> None:
-        """Let a sequence go, wherever it is, and keep the part of its prompt that others may share."""
+    def finish(self, sequence: SequenceState) -> None:
+        """Remove a running or waiting sequence; its prompt may stay in the prefix cache."""
         if sequence not in self.running:
             self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
             return
         self.running.remove(sequence)
         keep = min(sequence.prompt_length, self._cache.length(sequence.seq_id))
-        if self._waiting:  # every kept cell slows the others' attention: keep only what has proven shared
+        if self._waiting:  # cached cells slow attention for all: keep only what was shared before
             keep = min(keep, sequence.shared)
-        self._free_ids += self._kept.keep(sequence.seq_id, sequence.prompt[:keep].copy())
+        self._free_ids += self._prefix_cache.insert(sequence.seq_id, sequence.prompt[:keep].copy())
 
-    def recompute(self, sequence: Sequence) -> None:
-        """Forget the cells of a sequence after a failed decode.
+    def recompute(self, sequence: SequenceState) -> None:
+        """Drop the cells of a sequence after a failed decode, and put it back into the waiting queue.
 
-        It waits at its old place, since it may need more cells than before: a prefix that it shared
-        may be gone. Admitted again, it prefills alone.
+        It must be admitted again because it may need more cells than before: a prefix that it shared may be
+        gone. Then it runs alone.
         """
         self._cache.remove(sequence.seq_id)
         self._free_ids.append(sequence.seq_id)
         self.running.remove(sequence)
         sequence.computed = sequence.prefilled = sequence.cached = 0
         sequence.failures += 1
-        sequence.suspect = True
+        sequence.quarantined = True
         self._wait(sequence)
 
     def _admit(self, now: float) -> None:
-        if self._cache.buried > self._cache.capacity // FLUSH_AT:
-            self._start_afresh()
-        stepped_aside = 0
-        while len(self.running) < self._slots and stepped_aside < len(self._waiting):
-            sequence = self._waiting[stepped_aside][2]
+        if self._cache.retired > self._cache.capacity // FLUSH_AT:
+            self._reset_cache()
+        skipped = 0
+        while len(self.running) < self._slots and skipped < len(self._waiting):
+            sequence = self._waiting[skipped][2]
             source, shared, soon = self._longest_prefix(sequence)
             if soon >= shared + MIN_SHARED:
-                stepped_aside += 1
+                skipped += 1
                 continue
             cells = sequence.limit - shared
             if self._is_busy(cells):
                 return
-            if not self._make_room(cells, source):
-                if not self._start_afresh():
+            if not self._evict_until_free(cells, source):
+                if not self._reset_cache():
                     return
                 source, shared = -1, 0
-            del self._waiting[stepped_aside]
+            del self._waiting[skipped]
             sequence.seq_id = self._free_ids.pop()
             sequence.admitted = sequence.admitted or now
             if shared:
                 self._cache.share(source, sequence.seq_id, shared)
-                self._kept.touch(source)
+                self._prefix_cache.touch(source)
                 sequence.computed = sequence.prefilled = sequence.cached = sequence.shared = shared
             self.running.append(sequence)
 
-    def _longest_prefix(self, sequence: Sequence) -> tuple[int, int, int]:
-        """(sequence id, length) of the longest prefix in the cache, and the length it will soon have.
+    def _longest_prefix(self, sequence: SequenceState) -> tuple[int, int, int]:
+        """(sequence id, length) of the longest prefix in the KV cache, and the length once prefill has ended.
 
         The last prompt token is never shared: its row gives the first output.
         """
@@ -199,9 +201,9 @@ class Scheduler:
             return best_id, best, soon
         prompt = sequence.prompt[:-1]
         key = head(prompt)
-        for kept in self._kept:
-            if head(kept.tokens) == key and (n := common_prefix(prompt, kept.tokens)) > best:
-                best_id, best = kept.seq_id, n
+        for entry in self._prefix_cache:
+            if head(entry.tokens) == key and (n := common_prefix(prompt, entry.tokens)) > best:
+                best_id, best = entry.seq_id, n
         for other in self.running:
             if head(other.prompt) != key:
                 continue
@@ -217,33 +219,30 @@ class Scheduler:
 
     @property
     def spare_cells(self) -> int:
-        """Cells that are free and not promised to a running sequence."""
-        return self._cache.capacity - self._cache.used - self._promised
+        """Free cells that are not reserved for a running sequence."""
+        return self._cache.capacity - self._cache.used - self._reserved
 
     @property
-    def _promised(self) -> int:
+    def _reserved(self) -> int:
         return sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
 
     def _is_busy(self, cells: int) -> bool:
         if self._busy is None or len(self.running) < self._busy[0]:
             return False
-        return self._cache.used + self._promised + cells > self._busy[1]
+        return self._cache.used + self._reserved + cells > self._busy[1]
 
-    def _make_room(self, cells: int, source: int) -> bool:
-        """Evict kept prompts until `cells` and a sequence id are free; False when that is not enough."""
+    def _evict_until_free(self, cells: int, source: int) -> bool:
+        """Evict cached prefixes except `source` until these cells and an id are free; False if impossible."""
         while self.spare_cells < cells or not self._free_ids:
-            if all(kept.seq_id == source for kept in self._kept):
+            if all(entry.seq_id == source for entry in self._prefix_cache):
                 return False
-            self._free_ids.append(self._kept.evict(spare=source))
+            self._free_ids.append(self._prefix_cache.evict(spare=source))
         return True
 
-    def _start_afresh(self) -> bool:
-        """With nothing running, drop all kept prompts and buried cells: then any request fits.
-
-        False while something runs. Also worth it early, since attention slows with every cell.
-        """
+    def _reset_cache(self) -> bool:
+        """Clear the prefix cache and free retired cells, so that any request fits; False while one runs."""
         if self.running:
             return False
-        self._free_ids += self._kept.clear()
+        self._free_ids += self._prefix_cache.clear()
         self._cache.flush()
         return True

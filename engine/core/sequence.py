@@ -1,4 +1,4 @@
-"""One request on its way through the engine: its tokens, its cells, its text so far."""
+"""The mutable state of one request in the engine: tokens, progress, text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from engine.base.errors import EngineError
 from engine.base.request import Completion, Drafted, FinishReason, Request, Timing, TokenLogprob
 from engine.llama.context import Hidden
 from engine.llama.model import Model, Tokens
-from engine.sampling.sampler import Choice, Constraint, Sampler
+from engine.sampling.sampler import Constraint, SampledToken, Sampler
 from engine.text.detokenizer import TextStream
 
 
-class Sequence:
-    """Mutable state of one request.
+class SequenceState:
+    """One request that is waiting or running.
 
-    tokens[:length] is prompt and output; the first `computed` of them have KV cells. A sequence
-    with one token left to compute is decoding; with more it is in prefill.
+    tokens[:length] is prompt and output; the first `computed` of them have KV cells. With one pending token
+    the sequence is decoding, with more it is in prefill.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Sequence:
         self.tokens[: len(prompt)] = prompt
         self.length = len(prompt)
         self.computed = 0
-        self.prefilled = 0  # tokens computed in the prefill context; their cells move when all are there
-        self.order = -1  # of arrival, given by the scheduler
-        self.seq_id = -1  # given at admission
-        self.shared = 0  # longest prefix shared with another sequence, as taker or giver
-        self.cached = 0  # prompt tokens not computed because another sequence had them
+        self.prefilled = 0  # tokens computed in the prefill context, whose cells move once all are computed
+        self.order = -1  # arrival number, set by the scheduler
+        self.seq_id = -1  # set at admission
+        self.shared = 0  # length of the longest prefix shared with another sequence, in either direction
+        self.cached = 0  # prompt tokens whose cells were shared instead of computed
         self.hidden: Hidden | None = None  # [width], the state that gave the last emitted token
-        self.failures = 0  # failed decodes it had a row in
-        self.suspect = False  # runs alone until it has decoded once more, or to its end
+        self.failures = 0  # failed decodes since the last successful one in a batch
+        self.quarantined = False  # after a failed decode: runs alone until it has decoded once
         self.cancelled = False
         self.sampler = Sampler(self.params, prompt, constraint)
         self.text = TextStream(self.params.stop)
@@ -51,8 +51,8 @@ class Sequence:
         self.admitted: float | None = None
         self.first_token: float | None = None
         self.logprobs: list[TokenLogprob] = []
-        self.steps = 0  # verified calls
-        self.memory: dict[object, Any] = {}  # what draft sources keep of it, by whoever keeps it
+        self.steps = 0  # steps in which tokens were sampled
+        self.memory: dict[object, Any] = {}  # state of draft sources, by the object that owns it
         self._drafted: dict[str, Drafted] = {}
 
     @property
@@ -65,39 +65,39 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Tokens still without KV cells."""
+        """Number of tokens without KV cells."""
         return self.length - self.computed
 
     @property
     def unprefilled(self) -> int:
-        """Tokens still to compute in the prefill context: all but the last, whose row gives an output."""
+        """Number of tokens to compute in the prefill context: all but the last, whose row gives an output."""
         return self.length - 1 - self.prefilled
 
     @property
     def remaining(self) -> int:
-        """Tokens that may still be emitted."""
+        """Number of tokens that may still be emitted."""
         return self.limit - self.length
 
-    def count_step(self, verdicts: Iterable[tuple[str, bool]]) -> None:
-        """Note one verified call: the source of each of its draft tokens, and whether it stands."""
+    def count_step(self, drafted: Iterable[tuple[str, bool]]) -> None:
+        """Count one step. drafted: for each verified draft token its source, and whether it was accepted."""
         self.steps += 1
-        for source, accepted in verdicts:
+        for source, accepted in drafted:
             self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + Drafted(1, int(accepted))
 
-    def emit(self, choice: Choice, model: Model) -> bool:
-        """Take one chosen token; True when it ends the sequence."""
+    def emit(self, sampled: SampledToken, model: Model) -> bool:
+        """Append one sampled token; True when it ends the sequence, which sets `finish`."""
         self.sampled += 1
-        token = choice.token
+        token = sampled.token
         ends = not self.params.ignore_eos and model.ends_generation(token)
         if ends or token in self.params.stop_token_ids:
             self.finish = FinishReason.STOP
             return True
         self.tokens[self.length] = token
         self.length += 1
-        if choice.logprob is not None:
-            top = tuple((i, model.piece(i, special=True), p) for i, p in choice.top)
+        if sampled.logprob is not None:
+            top = tuple((i, model.piece(i, special=True), p) for i, p in sampled.top)
             piece = model.piece(token, special=True)
-            self.logprobs.append(TokenLogprob(token, piece, choice.logprob, top))
+            self.logprobs.append(TokenLogprob(token, piece, sampled.logprob, top))
         if self.text.push(model.piece(token)):
             self.finish = FinishReason.STOP
         elif not self.remaining:
@@ -105,7 +105,7 @@ class Sequence:
         return self.finish is not None
 
     def completion(self, now: float) -> Completion:
-        """The result as it stands. Needs `finish`."""
+        """The result. Needs `finish`."""
         assert self.finish is not None
         first = self.first_token
         return Completion(

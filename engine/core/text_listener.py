@@ -1,27 +1,27 @@
-"""The text of a running request, told piece by piece to whoever listens."""
+"""Streams the text of a running request to a callback."""
 
 from __future__ import annotations
 
 import logging
 
 from engine.base.request import OnText, TextDelta
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.text.detokenizer import TextReader
 
 log = logging.getLogger(__name__)
 
 
 class Listener:
-    """One callback and how far it has heard."""
+    """One callback and the text that it has received."""
 
-    def __init__(self, sequence: Sequence, on_text: OnText) -> None:
+    def __init__(self, sequence: SequenceState, on_text: OnText) -> None:
         self._sequence = sequence
         self._on_text: OnText | None = on_text
         self._reader = TextReader(sequence.text)
         self._tokens = 0
 
-    def tell(self, final: bool = False) -> None:
-        """Tell what is new. A callback that raises is not called again, and harms nobody else."""
+    def deliver(self, final: bool = False) -> None:
+        """Pass on the new text. A callback that raises is not called again. final: the request has ended."""
         if self._on_text is None:
             return
         text, tokens = self._reader.take(final)

@@ -1,8 +1,8 @@
-"""The shape of token trees: which nodes fit, and which sequence ids their rows carry.
+"""Token trees as llama.cpp verifies them: cutting them to size, and the sequence ids of their rows.
 
-A tree is verified in one call: each leaf has a sequence id, and a node's row carries the ids of all
-leaves below it, so that it is attended to on every path it lies on. The first leaf's id is the
-request's own, so a chain needs no other.
+A tree is verified in one decode call. Each leaf has a sequence id, and the row of a node has the ids of all
+leaves below it, so that attention sees the node on each of these paths. The first leaf has the request's own
+id, so a chain needs no further ids.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from engine.core.draft_source import ROOT, Tree
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A tree ready to be verified: the paths to its leaves, and ids for all leaves but the first."""
+    """A tree to verify. paths: nodes from the root to each leaf. leaf_ids: of all leaves but the first."""
 
     tree: Tree = field(default_factory=list)
     paths: list[list[int]] = field(default_factory=list)
     leaf_ids: list[int] = field(default_factory=list)
 
     def row_ids(self, seq_id: int) -> list[list[int]]:
-        """For each node the ids its row carries, the one that decides what it attends to first."""
+        """The sequence ids of each node's row; llama.cpp masks attention by the first one."""
         ids: list[list[int]] = [[] for _ in self.tree]
         for leaf_id, path in zip([seq_id, *self.leaf_ids], self.paths, strict=False):
             for node in path:
@@ -34,10 +34,10 @@ NO_DRAFT = Draft()
 
 
 def paths(tree: Tree) -> list[list[int]]:
-    """For each leaf, the likeliest first, the nodes on the way to it from below the root."""
+    """For each leaf, the likeliest first, its path: the nodes from below the root to the leaf."""
     inner = {node.parent for node in tree}
     leaves = [i for i in range(len(tree)) if i not in inner]
-    leaves.sort(key=lambda i: -tree[i].survival)
+    leaves.sort(key=lambda i: -tree[i].path_probability)
     return [_path(tree, leaf) for leaf in leaves]
 
 
@@ -50,22 +50,22 @@ def _path(tree: Tree, node: int) -> list[int]:
 
 
 def fit(tree: Tree, *, nodes: int, depth: int, leaves: int) -> Tree:
-    """The tree cut to what fits: the first `nodes`, none deeper than `depth`, the likeliest `leaves`."""
+    """The tree cut to its first `nodes`, to none deeper than `depth`, and to the likeliest `leaves`."""
     if len(tree) > nodes or any(node.depth > depth for node in tree):
         tree = _keep(tree[: max(0, nodes)], lambda i, t: t[i].depth <= depth)
-    ways = paths(tree)
-    if len(ways) <= leaves:
+    leaf_paths = paths(tree)
+    if len(leaf_paths) <= leaves:
         return tree
-    kept = {i for way in ways[:leaves] for i in way}
+    kept = {i for path in leaf_paths[:leaves] for i in path}
     return _keep(tree, lambda i, _: i in kept)
 
 
 def _keep(tree: Tree, wanted: Callable[[int, Tree], bool]) -> Tree:
-    """The wanted nodes, whose parents must be wanted too, with their parents' new places."""
-    place = {ROOT: ROOT}
+    """The tree of the wanted nodes, whose parents must be wanted too, with parent indices renumbered."""
+    new_index = {ROOT: ROOT}
     kept: Tree = []
     for i, node in enumerate(tree):
         if wanted(i, tree):
-            place[i] = len(kept)
-            kept.append(replace(node, parent=place[node.parent]))
+            new_index[i] = len(kept)
+            kept.append(replace(node, parent=new_index[node.parent]))
     return kept

@@ -1,4 +1,4 @@
-"""Which draft tokens stand. Lossless as long as choose() does not look at the candidates."""
+"""The acceptance rule of draft tokens. Lossless if sampling ignores the candidates."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from collections.abc import Callable
 
 from engine.base.errors import EngineError
 from engine.core.draft_source import ROOT, Tree
-from engine.sampling.sampler import Choice
+from engine.sampling.sampler import SampledToken
 
 
 def sample_and_match(
-    tree: Tree, choose: Callable[[int, int, list[int]], Choice]
-) -> tuple[list[Choice], list[int]]:
-    """Walk down the tree for as long as a child holds the token that the model itself chooses.
+    tree: Tree, sample: Callable[[int, int, list[int]], SampledToken]
+) -> tuple[list[SampledToken], list[int]]:
+    """Walk down the tree while a child has the token that the model itself samples.
 
-    choose(node, offset, candidates) draws the token at this output offset from the target
-    distribution after `node` (ROOT first); the candidates are the tokens of its children. Returns
-    the emitted choices, and the accepted nodes: one fewer, since the choice that leaves the tree is
-    emitted too. Each choice is drawn by its own keyed random number, so the tree changes only how
-    many come at once. Where choose() fails after a draft token, the choices before it stand: they may
-    end the request, and if not, the next step meets the same error. Raises EngineError.
+    sample(node, offset, candidates) draws the token at this output offset from the target distribution after
+    `node`; candidates are the tokens of its children. With n_0 = ROOT and x_k = sample(n_k, k, ..), node
+    n_(k+1), the child of n_k with token x_k, is accepted; the walk ends at the first x_k without such a
+    child.
+
+    Returns the sampled tokens and the accepted nodes, which are one fewer: the last token is not in the tree.
+    Each token is drawn with its own keyed random number, so the tree changes only how many tokens come in one
+    step. If sample() raises after an accepted node, the tokens before it are returned: they may end the
+    request, and otherwise the next step raises again. Raises EngineError.
     """
     children: dict[int, dict[int, int]] = {}  # node -> token -> child
     for i, node in enumerate(tree):
         children.setdefault(node.parent, {})[node.token] = i
-    emitted: list[Choice] = []
+    emitted: list[SampledToken] = []
     accepted: list[int] = []
     at = ROOT
     while True:
         below = children.get(at, {})
         try:
-            emitted.append(choose(at, len(emitted), [*below]))
+            emitted.append(sample(at, len(emitted), [*below]))
         except EngineError:
             if not emitted:
                 raise

@@ -1,5 +1,5 @@
-"""The machine: free memory, digests of files, measurements kept between starts.
+"""The machine and its files: free memory, digests of files, a cache of measurements.
 
-In: paths and measured values.
-Out: the same values at the next start.
+In: paths, measured values.
+Out: sizes, digests, the values measured at an earlier start.
 """

@@ -1,4 +1,4 @@
-"""Files that are to stay as they are: what was in them once, and whether it still is."""
+"""Digests of registered files, and whether the files still match them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.base.errors import RegisterError
 
 READ_BYTES = 1 << 20
 
-Progress = Callable[[int], None]  # told how many more bytes were read
+Progress = Callable[[int], None]  # called with the number of bytes read since the last call
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
-    """A file, or a folder of heads, as it was when its name was given. source: what the user typed."""
+class FileDigest:
+    """Digest of a file, or of a folder of heads, at registration. source: what the user typed."""
 
     path: str
     sha256: str
@@ -26,7 +26,7 @@ class KeptFile:
 
 
 class State(StrEnum):
-    """Of a file that was registered."""
+    """State of a registered file."""
 
     OK = "ok"
     MISSING = "missing"
@@ -52,10 +52,10 @@ def size_of(path: Path) -> int:
         raise RegisterError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def kept_file(path: Path, source: str, progress: Progress = lambda _: None) -> KeptFile:
-    """A file or a folder as it is now, read from end to end. Raises RegisterError.
+def digest_file(path: Path, source: str, progress: Progress = lambda _: None) -> FileDigest:
+    """Digest a file or a folder, reading all of it. Raises RegisterError.
 
-    The hash of a folder is that of its files' names and hashes, as sha256sum prints them.
+    The hash of a folder is the hash of its files' hashes and names, as sha256sum prints them.
     """
     path = path.expanduser().absolute()
     try:
@@ -67,15 +67,15 @@ def kept_file(path: Path, source: str, progress: Progress = lambda _: None) -> K
     if path.is_dir():
         lines = (f"{sha}  {file.relative_to(path)}\n" for sha, file in zip(hashes, files, strict=True))
         hashes = [hashlib.sha256("".join(lines).encode()).hexdigest()]
-    return KeptFile(str(path), hashes[0], size, source)
+    return FileDigest(str(path), hashes[0], size, source)
 
 
-def state_of(file: KeptFile, progress: Progress = lambda _: None) -> State:
-    """Whether a file is what it was; one whose size has changed is not read. Raises RegisterError."""
+def state_of(file: FileDigest, progress: Progress = lambda _: None) -> State:
+    """Compare a file with its digest; a file whose size has changed is not read. Raises RegisterError."""
     path = Path(file.path)
     if not path.exists():
         return State.MISSING
-    if size_of(path) != file.bytes or kept_file(path, file.source, progress).sha256 != file.sha256:
+    if size_of(path) != file.bytes or digest_file(path, file.source, progress).sha256 != file.sha256:
         return State.CHANGED
     return State.OK
 

@@ -1,4 +1,4 @@
-"""What was measured on this machine, kept between runs. A cache that fails costs time only."""
+"""A cache of measurements of this machine, kept between runs. If it fails, values are measured again."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Where measurements are kept: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
+    """The folder of cached files: $XDG_CACHE_HOME/medusaq, usually ~/.cache/medusaq."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "medusaq"
 
 
-def kept_file(kind: str, key: str, suffix: str) -> Path:
-    """The file in the cache folder for this key, whether or not it is there."""
+def cache_path(kind: str, key: str, suffix: str) -> Path:
+    """Path of the cached file for this key, whether or not it exists."""
     return cache_folder() / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:24]}{suffix}"
 
 
-def recall(kind: str, key: str) -> Any:
-    """What keep() wrote under this key; None when there is nothing, or nothing that can be read."""
-    path = kept_file(kind, key, ".json")
+def read_measurement(kind: str, key: str) -> Any:
+    """The content that write_measurement() saved under this key; None if it is absent or unreadable."""
+    path = cache_path(kind, key, ".json")
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -39,8 +39,8 @@ def recall(kind: str, key: str) -> Any:
         return None
 
 
-def keep(kind: str, key: str, content: dict[str, Any]) -> None:
-    path = kept_file(kind, key, ".json")
+def write_measurement(kind: str, key: str, content: dict[str, Any]) -> None:
+    path = cache_path(kind, key, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps({"key": key, **content}), durable=False)
@@ -49,7 +49,7 @@ def keep(kind: str, key: str, content: dict[str, Any]) -> None:
 
 
 def identity(path: str) -> str:
-    """Tells a file from others, and from what it was before, without reading it. Raises ModelLoadError."""
+    """Identifies a version of a file by path, size and time of change. Raises ModelLoadError."""
     try:
         file = Path(path).resolve()
         stat = file.stat()
@@ -59,7 +59,7 @@ def identity(path: str) -> str:
 
 
 def machine() -> str:
-    """What the time of a call depends on beside the model: processor, cores of this process, GPUs."""
+    """What speed depends on beside the model: processor, cores of this process, GPUs."""
     names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
     name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -67,7 +67,7 @@ def machine() -> str:
 
 
 def _gpus() -> str:
-    """Of NVIDIA, and which of them this process may use."""
+    """NVIDIA GPUs, and which of them this process may use."""
     found = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     names = [line.partition(":")[2].strip() for file in found for line in _lines(file) if "Model:" in line]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""How much memory there is: of this machine, or of the container that this process is in."""
+"""Memory of this machine, or of the container that this process runs in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTAINER = Path("/sys/fs/cgroup")
-FILE_PAGES = ("inactive_file", "active_file")  # counted as used, and given back to whoever needs memory
+FILE_PAGES = ("inactive_file", "active_file")  # counted as used, but reclaimed when memory is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: all that this process could ever get, and what is free of it now."""
+    """Bytes: the most that this process can get, and what is free of it now."""
 
     whole: int
     available: int

@@ -34,7 +34,7 @@ def usable_cores() -> int:
 
 
 def padded(cells: int) -> int:
-    """Cells of a context that holds so many tokens, and the row beside a lone one."""
+    """Cells to allocate for so many tokens and the companion row."""
     return -(-(cells + 1) // CELL_PADDING) * CELL_PADDING
 
 
@@ -53,14 +53,15 @@ class Rows:
     tokens: Tokens
     positions: Tokens
     seq_ids: Tokens
-    outputs: NDArray[np.int8]  # 1 where logits are wanted
+    outputs: NDArray[np.int8]  # 1 for rows that give logits
     further_ids: Mapping[int, list[int]] = field(default_factory=dict)  # row -> ids beyond its first
 
 
 class Outputs(NamedTuple):
-    """Views of what a call gave for the rows that asked for it, in their order; valid until the next call.
+    """Views of llama.cpp's output buffers, for the rows with Rows.outputs set, in order; valid until the next
+    call.
 
-    logits [rows, vocab]; hidden [rows, width], the states after the final norm, when asked for.
+    logits [rows, vocab]; hidden [rows, width], the states after the final norm, None unless requested.
     """
 
     logits: Logits
@@ -81,12 +82,12 @@ class Context:
         kv_type: str = "f16",
         companion_row: bool = False,
     ) -> None:
-        """companion_row: a lone row, or a lone output, gets a companion whose result is dropped, because
+        """companion_row: add a second row, or a second output, to calls with only one, and drop its result:
         CPU kernels for one row sum in another order than those for several. Raises ModelLoadError.
         """
         self._vocab_size, self._width = model.vocab_size, model.width
         self._gives_hidden = False
-        self._scratch_id, self._grave_id = seq_ids, seq_ids + 1  # for passing use, and of buried cells
+        self._scratch_id, self._tombstone_id = seq_ids, seq_ids + 1  # the latter holds retired cells
         self._companion_row = companion_row
         self.cells = padded(cells)
         params = self._params(seq_ids + 2, max(max_rows, seq_ids + 2), threads or usable_cores(), kv_type)
@@ -125,9 +126,10 @@ class Context:
     # The forward pass
 
     def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
-        """Run the rows. hidden: also give hidden states, for which llama.cpp computes every row's logits.
+        """Run llama_decode. hidden: also return hidden states; llama.cpp then computes the logits of every
+        row.
 
-        Raises DecodeError; the caller then removes every sequence that had a row.
+        Raises DecodeError; the caller must then remove every sequence that had a row.
         """
         n = len(rows.tokens)
         wanted = rows.outputs.nonzero()[0]
@@ -165,7 +167,7 @@ class Context:
         return Outputs(logits, self._floats(llama_cpp.llama_get_embeddings, count, self._width)[chosen])
 
     def _floats(self, getter: Any, rows: int, columns: int) -> NDArray[np.float32]:
-        """A view of llama.cpp's own memory. Views are kept, since making one takes longer than using it."""
+        """A view of llama.cpp's own memory. Cached, since making a view takes longer than using it."""
         if not rows:
             return np.empty((0, columns), dtype=np.float32)
         pointer = getter(self._ctx)
@@ -178,10 +180,10 @@ class Context:
     # The KV cache
 
     def share(self, source: int, target: int, length: int) -> None:
-        """Give the first `length` cells of source to target too; nothing is copied or computed."""
+        """Give the first `length` cells of source to target too. Copies nothing."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
-    def graft(self, source: int, target: int, first: int, end: int) -> None:
+    def share_range(self, source: int, target: int, first: int, end: int) -> None:
         """Give the cells of source at positions first..end-1 to target too."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, first, end)
 
@@ -189,13 +191,13 @@ class Context:
         """Keep the first `length` positions of a sequence."""
         llama_cpp.llama_memory_seq_rm(self._memory, seq_id, length, -1)
 
-    def bury(self, seq_id: int, length: int) -> None:
-        """Like truncate, but the cells stay occupied until unbury(), so that no later token lies there."""
-        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._grave_id, length, -1)
+    def retire(self, seq_id: int, length: int) -> None:
+        """Like truncate(), but the cells stay occupied until free_retired(), so that none is reused."""
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._tombstone_id, length, -1)
         self.truncate(seq_id, length)
 
-    def unbury(self) -> None:
-        self.truncate(self._grave_id, 0)
+    def free_retired(self) -> None:
+        self.truncate(self._tombstone_id, 0)
 
     def positions(self, seq_id: int) -> tuple[int, int]:
         """First and last position held by a sequence; (-1, -1) when it holds none."""
@@ -203,7 +205,7 @@ class Context:
         return first, llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)
 
     def save(self, seq_id: int, start: int = 0) -> State:
-        """A copy of a sequence's cells from position `start` on."""
+        """Copy a sequence's cells from position `start` on out of the context."""
         llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch_id, start, -1)
         state = np.empty(llama_cpp.llama_state_seq_get_size(self._ctx, self._scratch_id), dtype=np.uint8)
         written = llama_cpp.llama_state_seq_get_data(self._ctx, _bytes(state), len(state), self._scratch_id)
@@ -222,12 +224,12 @@ class Context:
 
 
 def _free(ctx: Any, _model: Model) -> None:
-    """Holds the model until the context is gone."""
+    """The finalizer of a context; its second argument keeps the model alive until then."""
     llama_cpp.llama_free(ctx)
 
 
 def _slice_of(indices: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """The same choice as a slice where they follow each other, which copies nothing."""
+    """Consecutive indices as a slice, which selects without a copy."""
     if len(indices) and indices[-1] - indices[0] == len(indices) - 1:
         return slice(int(indices[0]), int(indices[-1]) + 1)
     return indices

@@ -1,4 +1,4 @@
-"""The tensors that llama.cpp computes with, read where they lie."""
+"""Access to llama.cpp's tensors while it computes, through ggml's C structures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.base.errors import ImportanceError
 
 
 class GgmlTensor(ctypes.Structure):
-    """struct ggml_tensor of ggml.h, which the bindings leave out; operations() holds it to the library."""
+    """struct ggml_tensor of ggml.h, which the bindings leave out; operations() checks its layout."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -34,7 +34,7 @@ class GgmlTensor(ctypes.Structure):
     )
 
 
-_OBJECT = 32  # bytes of the entry that ggml keeps for each tensor of a context, before it
+_OBJECT = 32  # bytes of the header that ggml stores before each tensor of a context
 
 
 class _InitParams(ctypes.Structure):
@@ -48,10 +48,10 @@ def _function(name: str, returns: Any, *takes: Any) -> Any:
 
 
 def operations() -> tuple[int, int]:
-    """ggml's numbers of the plain product and of the one that sends rows to experts.
+    """The op codes of ggml_mul_mat and ggml_mul_mat_id (which routes rows to experts).
 
-    Both are made, of known tensors, and read back: raises ImportanceError where this library lays tensors
-    out in another way, before any address is trusted.
+    Creates both with known tensors and reads them back, before any address is trusted. Raises ImportanceError
+    if this library lays out tensors in another way.
     """
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     size = _function("ggml_tensor_overhead", ctypes.c_size_t)()
@@ -89,13 +89,13 @@ _UNKNOWN = "this build of llama.cpp lays out its tensors in a way that is not kn
 
 
 def name_of(tensor: GgmlTensor) -> str:
-    """As in the file: a copy on a GPU is named device#name#number."""
+    """The tensor's name in the GGUF; a copy on a GPU is named device#name#number."""
     parts = str(tensor.name.decode("utf-8", "replace")).split("#")
     return parts[1] if len(parts) > 1 else parts[0]
 
 
 def numbers_of(address: int, dtype: type[Any]) -> NDArray[Any]:
-    """What a tensor holds, wherever that is: [.., .., rows, columns]."""
+    """The content of a tensor, in memory or on a GPU: [.., .., rows, columns]."""
     tensor = GgmlTensor.from_address(address)
     lengths, steps = tuple(tensor.ne)[::-1], tuple(tensor.nb)[::-1]
     size = sum((n - 1) * step for n, step in zip(lengths, steps, strict=True)) + np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""The GGUF file: its weights, what it says of itself, and its vocabulary."""
+"""A GGUF model: its weights, metadata and vocabulary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_TEXT = (
     | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
     | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
 )
-# Every byte of a text is in some token: WordPiece and Unigram normalise texts first.
+# Tokenizers that keep every byte of a text: WordPiece and Unigram normalise texts first.
 _KEEPS_TEXT = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 STATE_NUMBER_BYTES = 4  # of a recurrent model's state
@@ -57,7 +57,7 @@ def on_gpu(gpu_layers: int) -> bool:
 
 
 def build() -> str:
-    """Which llama.cpp this is: its version, and what it was compiled to use."""
+    """Version and compiled features of this llama.cpp."""
     return f"{version('llama-cpp-python')} {llama_cpp.llama_print_system_info().decode()}"
 
 
@@ -72,19 +72,18 @@ class Model:
         how: str = "unpacked",
         vocabulary_only: bool = False,
     ) -> None:
-        """Load the file. weights: take them from this one, which holds the same in another number format.
-        how: why it is that one, in the description.
+        """Load a GGUF. weights: a file with the same weights in another number format, to be used instead.
+        how: says in the description where that file comes from.
 
-        vocabulary_only: without the weights, so at once; the width is then 0. Raises ModelLoadError with
-        the cause.
+        vocabulary_only: do not load weights, which is fast; the width is then 0. Raises ModelLoadError.
         """
         llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
         _log_lines.clear()
         self.path = path
         self._how = f", {how}" if weights is not None else ""
         self.handle = self._load(weights or path, gpu_layers, vocabulary_only)
-        # Any thread may still be tokenizing, so the memory goes when the last reference does; not at
-        # exit, where a decode call may be under way.
+        # Freed with the last reference, since any thread may still be tokenizing; not at exit, when a decode
+        # call may be running.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
         self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
         self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
@@ -102,16 +101,16 @@ class Model:
             raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
         return model
 
-    # What the file says of itself
+    # Metadata
 
     @property
     def name(self) -> str:
-        """The file's name: what a person typed. Names inside GGUFs are often those of training runs."""
+        """The file's stem. Names inside GGUFs are often those of training runs."""
         return Path(self.path).stem
 
     @property
     def description(self) -> str:
-        """Architecture, size and quantisation as llama.cpp words them; whether that is not the file's own."""
+        """Architecture, size and quantisation in llama.cpp's words, and `how` the weights were replaced."""
         buffer = ctypes.create_string_buffer(128)
         llama_cpp.llama_model_desc(self.handle, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") + self._how
@@ -122,7 +121,7 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Bytes of all weights, as they are computed."""
+        """Bytes of all loaded weights."""
         return int(llama_cpp.llama_model_size(self.handle))
 
     @property
@@ -179,7 +178,7 @@ class Model:
 
     @cached_property
     def longest_piece(self) -> int | None:
-        """Most bytes of text that one token stands for; None where the tokenizer may shorten a text."""
+        """Most bytes of text in one token; None if the tokenizer may shorten texts."""
         if llama_cpp.llama_vocab_type(self.vocab) not in _KEEPS_TEXT:
             return None
         return max(len(self.piece(token, special=True)) for token in range(self.vocab_size))
@@ -200,10 +199,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a file says of its model. cell_bytes: of one token in a KV cache of 16-bit numbers.
+    """Sizes of a model, from its file's metadata. cell_bytes: of one token in a KV cache of 16-bit numbers.
 
-    state_bytes: what a recurrent model keeps of one sequence. weight_bytes: of all weights in the file.
-    feed_forward: numbers between its two products, of all experts that one token asks.
+    state_bytes: of one sequence of a recurrent model. weight_bytes: of all weights in the file. feed_forward:
+    inner width of the feed-forward layers, summed over the experts that one token uses.
     """
 
     architecture: str
@@ -220,7 +219,7 @@ class Shape:
 
 
 def read_shape(path: str) -> Shape:
-    """Without reading the weights, so at once; raises ModelLoadError, for a file that is cut off too."""
+    """Read the metadata, not the weights. Raises ModelLoadError, also for a truncated file."""
     llama_cpp.llama_log_set(_collect_log, ctypes.c_void_p(0))
     _log_lines.clear()
     check_file(path)
@@ -231,11 +230,11 @@ def read_shape(path: str) -> Shape:
         raise ModelLoadError(f"{path}: llama.cpp cannot load it: {first_log_line()}")
     try:
         vocab = llama_cpp.llama_model_get_vocab(model)
-        architecture = _said(model, "general.architecture")
+        architecture = _metadata_value(model, "general.architecture")
 
         def numbers(key: str) -> list[int]:
-            """One, or one for each layer, or none."""
-            return [int(n) for n in re.findall(r"\d+", _said(model, f"{architecture}.{key}"))]
+            """One value, one for each layer, or none."""
+            return [int(n) for n in re.findall(r"\d+", _metadata_value(model, f"{architecture}.{key}"))]
 
         [width], [layers] = numbers("embedding_length"), numbers("block_count")
         heads = numbers("attention.head_count") or [1]
@@ -264,8 +263,8 @@ def read_shape(path: str) -> Shape:
         llama_cpp.llama_model_free(model)
 
 
-def _said(model: Any, key: str) -> str:
-    """A value of the file; empty when it has none."""
+def _metadata_value(model: Any, key: str) -> str:
+    """A metadata value as text; empty if the file lacks it."""
     buffer = ctypes.create_string_buffer(4096)
     there = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) >= 0
     return buffer.value.decode("utf-8", "replace") if there else ""
@@ -285,5 +284,5 @@ def check_file(path: str) -> None:
 
 
 def first_log_line() -> str:
-    """llama.cpp's own words; its first complaint is the cause, later ones only follow from it."""
+    """The first error that llama.cpp logged; later ones only follow from it."""
     return next(iter(_log_lines), "no reason given")

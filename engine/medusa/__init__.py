@@ -1,5 +1,5 @@
-"""Medusa heads: reading, calibrating and running them; the heads of the default model.
+"""Medusa heads: reading, calibrating and running them. trained/ has the heads of the default model.
 
-In: hidden states.
-Out: the tokens that each head expects, with probabilities.
+In: a file of heads; hidden states.
+Out: candidate tokens of each head, with probabilities.
 """

@@ -1,9 +1,9 @@
-"""How often the candidates of a head turn out right: counted, since softmax alone is overconfident."""
+"""Calibrated probabilities of the heads' candidates: hit rates, since softmax is overconfident."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,19 @@ from engine.medusa.layouts import HeadsLoadError
 
 Floats = NDArray[np.float64]
 
-RANKS = 8  # a head's candidates counted apart, the best first; later ones are no longer worth a row anywhere
+RANKS = 8  # candidates of a head, the best first; later ones are never worth a row
 EDGES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # of confidence
 WINDOW = 500.0  # trials after which an old one counts 1/e: some seconds of one busy bin
-UNSEEN_TRIALS = 10.0  # weight of the softmax probability itself, where nothing was counted
-PRIOR_TRIALS = 200.0  # most that counts from training weigh, so that other texts can overrule them
+UNSEEN_TRIALS = 10.0  # weight of the softmax probability as prior, in trials
+PRIOR_TRIALS = 200.0  # most weight of the counts from training, so that other texts can overrule them
 
 
 class Calibration:
-    """Chances that a candidate is right, given that the path above it is.
+    """Probabilities that a candidate is right, given that the path above it is.
 
-    Cells are [head, beside, rank, bin of softmax probability]. beside: 1 when some candidate above it was
-    not its head's best, which later heads, knowing nothing of the choice, pay for. Hits and trials are
-    decayed counts; where there are few, the chance leans on the counts from training, and failing those
-    on the softmax probability.
+    Cells are [head, beside, rank, bin of softmax probability]. beside: 1 if some candidate above it was not
+    its head's best: later heads do not see that choice, so they are right less often. Hits and trials are
+    decayed counts with a prior: the counts from training, or else the softmax probability.
     """
 
     def __init__(self, heads: int, window: float = WINDOW) -> None:
@@ -60,12 +59,14 @@ class Calibration:
         return means
 
     def score(
-        self, candidates: Many[Many[int]], probabilities: Many[Many[float]], emitted: Many[int]
+        self,
+        candidates: Sequence[Sequence[int]],
+        probabilities: Sequence[Sequence[float]],
+        emitted: Sequence[int],
     ) -> None:
-        """Count one proposal of heads 0 on, each best first, against the tokens that came in their places.
+        """Count one proposal of heads 0 on, each best first, against the emitted tokens.
 
-        A head is counted only when every head before it had the token among its candidates: then there
-        is a path above its own.
+        A head counts only if every head before it had the emitted token among its candidates.
         """
         beside = 0
         for head, (ids, confidences, token) in enumerate(
@@ -77,7 +78,7 @@ class Calibration:
                 return
             beside |= rank > 0
 
-    def _count(self, head: int, beside: int, confidences: Many[float], hit: int | None) -> None:
+    def _count(self, head: int, beside: int, confidences: Sequence[float], hit: int | None) -> None:
         ranks = np.arange(len(confidences))
         cells = head, beside, ranks, np.searchsorted(EDGES, confidences, side="right")
         trials = self._trials[cells] * self._keep + 1

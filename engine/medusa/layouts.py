@@ -1,4 +1,4 @@
-"""Which weight is which in a file of Medusa heads: layouts told and heads counted by the keys alone.
+"""Recognises the layout of a Medusa heads file from its keys alone.
 
 - FasterDecoding/Medusa v1: {head}.{layer}.linear.weight|bias, and {head}.{layers}.weight, its own lm_head.
 - v2, and ours: no own lm_heads, the model's serves all heads; ours may have a token_map.
@@ -19,7 +19,7 @@ from engine.base.errors import EngineError
 
 TOKEN_MAP = "token_map"  # the token ids of an lm_head that is cut to the frequent ones
 
-# What heads lie in, in a folder: of the first kind that is there, all files, which may be shards.
+# File patterns of heads in a folder: all files of the first pattern that matches are used, as shards.
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "*.safetensors", "*.pt", "pytorch_model*.bin")
 
 _PREFIX = re.compile(r"(?:.*\.)?medusa_heads?\.")
@@ -78,13 +78,13 @@ def first_line(error: Exception) -> str:
 
 
 def keys_of_heads(keys: Collection[str]) -> list[str]:
-    """The keys that concern heads: in a full model those below medusa_head., elsewhere all."""
+    """The keys of heads: in a full model those below medusa_head., otherwise all."""
     prefixed = [key for key in keys if _PREFIX.match(key)]
     return prefixed + [key for key in keys if key == TOKEN_MAP] if prefixed else list(keys)
 
 
 def recognise(keys: Iterable[str]) -> Layout:
-    """The layout that these keys follow. Raises HeadsLoadError when it is none, or has holes."""
+    """The layout of these keys. Raises HeadsLoadError for an unknown or incomplete one."""
     layers: dict[tuple[int, int], dict[str, str]] = {}
     lm_heads: dict[int, str] = {}
     places: set[int] = set()  # of v1's lm_heads, after the last layer

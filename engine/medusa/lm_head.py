@@ -1,4 +1,4 @@
-"""The output matrix of a GGUF as numbers: heads that have none of their own share it."""
+"""Reads the lm_head of a GGUF, which heads without their own share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lm_head_rows(gguf_path: str, ids: NDArray[np.int32] | None = None) -> NDArra
 
 
 def fingerprint(gguf_path: str) -> str:
-    """What tells a model from others, and stays when it is quantised: a hash of its final norm's weights.
+    """Identifies a model in any quantisation: a hash of its final norm's weights.
 
     Raises HeadsLoadError.
     """

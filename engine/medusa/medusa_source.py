@@ -1,8 +1,8 @@
-"""Draft trees from Medusa heads: the likeliest paths through their candidates, at calibrated chances."""
+"""The draft source of Medusa heads: the likeliest paths through their candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.draft_source import ROOT, DraftSource, Node, Tree
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.medusa.calibration import RANKS, Calibration
 
-MIN_SURVIVAL = 0.02  # below it a row does not pay even on a GPU, where rows cost next to nothing
+MIN_PATH_PROBABILITY = 0.02  # below it a row does not pay even on a GPU, where rows cost next to nothing
 
 
 class Heads(Protocol):
@@ -37,7 +37,7 @@ class Heads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """Candidates and probabilities [head][rank] for the places from `start` on in a sequence."""
+    """Candidates and probabilities [head][rank] for the positions from `start` on in a sequence."""
 
     start: int
     tokens: list[list[int]]
@@ -46,10 +46,9 @@ class _Proposal:
 
 
 class HeadSource(DraftSource):
-    """Medusa heads as a draft source. needs_hidden: sequences without a hidden state get no tree.
+    """Medusa heads as a draft source. Sequences without a hidden state get no tree.
 
-    min_survival: nodes below it are not worth a row, so they are not proposed, and heads that could only
-    give such nodes do not run. The policy sets it from what rows cost.
+    Heads that could only give nodes below min_path_probability do not run.
     """
 
     name = "medusa"
@@ -57,7 +56,7 @@ class HeadSource(DraftSource):
 
     def __init__(self, heads: Heads, top: int = RANKS) -> None:
         """top: candidates a head. Raises HeadsLoadError for a calibration that does not fit the heads."""
-        self.min_survival = MIN_SURVIVAL
+        self.min_path_probability = MIN_PATH_PROBABILITY
         self.heads, self._top = heads, top
         # Sampled tokens match less often than greedy ones, so each kind has its own counts.
         self._calibrations = {sampled: Calibration(heads.heads) for sampled in (False, True)}
@@ -70,8 +69,8 @@ class HeadSource(DraftSource):
         """Chances [head][rank] that a candidate is right when the path above it is."""
         return self._calibrations[False].means()
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
-        """For each sequence its likeliest paths, at most `limit` nodes, in falling order of survival."""
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
+        """For each sequence its likeliest nodes, at most `limit`, the likeliest first."""
         for sequence in sequences:
             self._score(sequence)
         trees: list[Tree] = [[] for _ in sequences]
@@ -82,17 +81,19 @@ class HeadSource(DraftSource):
                 self._remember(sequences[i], proposal)
         return trees
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         """Nothing: what was emitted, once it is in the sequence, also tells of candidates never verified."""
 
-    def _propose(self, sequences: Many[Sequence], depth: int) -> list[_Proposal]:
+    def _propose(self, sequences: Sequence[SequenceState], depth: int) -> list[_Proposal]:
         """Head after head, each for the sequences where the likeliest path so far is worth a row."""
         hidden = np.stack([s.hidden for s in sequences if s.hidden is not None])
         sampled = np.array([s.params.temperature > 0 for s in sequences])
         proposals = [_Proposal(s.length, [], [], []) for s in sequences]
         best = np.ones(len(sequences))
         rows = np.arange(len(sequences))
-        top = min(self._top, max(1, int(1 / max(self.min_survival, 1e-3))))  # no more are that likely at once
+        top = min(
+            self._top, max(1, int(1 / max(self.min_path_probability, 1e-3)))
+        )  # no more are that likely at once
         for head in range(min(depth, self.heads.heads)):
             tokens, probabilities = self.heads.propose(hidden[rows], head + 1, top, first=head)
             chances = np.where(
@@ -100,12 +101,12 @@ class HeadSource(DraftSource):
                 self._calibrations[True].chances(head, probabilities),
                 self._calibrations[False].chances(head, probabilities),
             )
-            for place, row in enumerate(rows):
-                proposals[row].tokens.extend(tokens[place].tolist())
-                proposals[row].probabilities.extend(probabilities[place].tolist())
-                proposals[row].chances.extend(chances[place].tolist())
+            for index, row in enumerate(rows):
+                proposals[row].tokens.extend(tokens[index].tolist())
+                proposals[row].probabilities.extend(probabilities[index].tolist())
+                proposals[row].chances.extend(chances[index].tolist())
             best[rows] *= chances[:, 0, 0].max(axis=-1)
-            rows = rows[best[rows] >= self.min_survival]
+            rows = rows[best[rows] >= self.min_path_probability]
             if not len(rows):
                 break
         return proposals
@@ -113,16 +114,16 @@ class HeadSource(DraftSource):
     def _tree(self, proposal: _Proposal, limit: int) -> Tree:
         """Best first: no node left out is likelier than one taken, and a child follows its parent."""
         tree: Tree = []
-        open_nodes: list[tuple[float, int, int, int, int]] = []  # -survival, head, rank, parent, beside
+        frontier: list[tuple[float, int, int, int, int]] = []  # -path_probability, head, rank, parent, beside
 
-        def branch(parent: int, head: int, beside: int, survival: float) -> None:
+        def branch(parent: int, head: int, beside: int, path_probability: float) -> None:
             for rank, chance in enumerate(proposal.chances[head][beside]):
-                if survival * chance >= self.min_survival:
-                    heappush(open_nodes, (-survival * chance, head, rank, parent, beside))
+                if path_probability * chance >= self.min_path_probability:
+                    heappush(frontier, (-path_probability * chance, head, rank, parent, beside))
 
         branch(ROOT, 0, 0, 1.0)
-        while open_nodes and len(tree) < limit:
-            negative, head, rank, parent, beside = heappop(open_nodes)
+        while frontier and len(tree) < limit:
+            negative, head, rank, parent, beside = heappop(frontier)
             tree.append(Node(proposal.tokens[head][rank], parent, -negative, self.name, head + 1))
             if head + 1 < len(proposal.tokens):
                 branch(len(tree) - 1, head + 1, int(beside or rank > 0), -negative)
@@ -130,12 +131,12 @@ class HeadSource(DraftSource):
 
     # Learning from what was emitted, whether or not it was verified
 
-    def _remember(self, sequence: Sequence, proposal: _Proposal) -> None:
+    def _remember(self, sequence: SequenceState, proposal: _Proposal) -> None:
         waiting: list[_Proposal] = sequence.memory.get(self, [])
         waiting = [p for p in waiting if p.start != proposal.start]  # a failed step is run again
         sequence.memory[self] = [*waiting, proposal]
 
-    def _score(self, sequence: Sequence) -> None:
+    def _score(self, sequence: SequenceState) -> None:
         """Count the proposals for places that all have their tokens now."""
         proposals: list[_Proposal] | None = sequence.memory.get(self)
         if not proposals:

@@ -1,4 +1,4 @@
-"""The weights in a file of Medusa heads, as numpy arrays by their names. Nothing that it says is executed."""
+"""Reads Medusa heads as numpy arrays by key. Executes nothing from the file."""
 
 from __future__ import annotations
 

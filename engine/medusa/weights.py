@@ -1,4 +1,4 @@
-"""The numbers that heads for a model are made of, whatever then runs them: checked against that model."""
+"""The weights of heads, independent of the runtime, checked against their model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HeadWeights:
 
     @property
     def has_own_lm_heads(self) -> bool:
-        """Or else the model's serves them."""
+        """False if the heads share the model's lm_head."""
         return bool(self._file.layout.lm_heads)
 
     def layer(self, head: int, layer: int) -> tuple[Floats, Floats]:
@@ -71,7 +71,7 @@ class HeadWeights:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """The file's name before what a HeadsLoadError says of it."""
+    """Prefix the message of a HeadsLoadError with the file's path."""
     try:
         yield
     except HeadsLoadError as error:

@@ -1,8 +1,8 @@
-"""What an answer must look like: from a response_format to the tokens that may come next.
+"""Structured output: from a response_format to a mask of the tokens that may come next.
 
-llguidance does the work. It holds more of JSON Schema than llama.cpp's own grammars do, says of the rest
-that it cannot, and every step it takes has a limit. Compiling has none of its own, so it is tried in a child
-process first (see engine/sampling/grammar_trials.py): no schema can stop the engine for everybody.
+llguidance does the work. It supports more of JSON Schema than llama.cpp's grammars, refuses the rest, and
+limits each step. Compiling has no limit of its own, so it is tried in a child process first (see
+engine/sampling/grammar_trials.py), and no schema can block the engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.sampling.grammar_trials import POLL_S, TOO_COMPLEX, Check, GrammarTr
 
 MAX_SCHEMA = 256 * 1024  # characters
 LONGEST_NUMBER = 32  # characters, where the schema does not want more: a double has at most 24
-# Models that are not allowed what they wish to say write blanks without end if they may.
+# Without a limit, models whose preferred tokens are masked write whitespace without end.
 WHITESPACE = r" |\r?\n[ \t]{0,40}"
 NO_TOKEN = "NoExtension"  # as llguidance's errors begin where nothing may come next
 
@@ -85,7 +85,7 @@ def _first_line(text: str) -> str:
 
 
 class Vocabulary:
-    """What the tokens of a model write."""
+    """The texts of a model's tokens."""
 
     def __init__(self, model: Model) -> None:
         every = range(model.vocab_size)
@@ -101,7 +101,7 @@ class Vocabulary:
 
 
 class Grammars:
-    """Begins constraints for one model, from any thread."""
+    """Compiles grammars into constraints for one model. Thread-safe."""
 
     def __init__(self, model: Model) -> None:
         self.model = model  # or the same with other weights
@@ -119,12 +119,12 @@ class Grammars:
         self._trials.close()
 
     def begin(self, grammar: str | None, check: Check = lambda: None) -> GrammarConstraint | None:
-        """Compiled each time, in a millisecond as a rule: copies of a matcher share what they may use up of
-        its limits, and a request must not depend on another.
+        """Compile a grammar, usually in a millisecond. Not cached: copies of a matcher would share its
+        limits, and a request must not depend on another.
 
-        check is called several times a second while this waits; what it raises ends the wait. Raises
-        RequestRefused for a grammar that llguidance does not take, and with code schema_too_complex for one
-        that takes too much time or memory to compile.
+        check is called several times a second meanwhile; its exceptions propagate. Raises RequestRefused for
+        a grammar that llguidance rejects, and with code schema_too_complex for one that takes too much time
+        or memory to compile.
         """
         if grammar is None:
             return None

@@ -1,4 +1,4 @@
-"""Whether a grammar can be compiled within limits: found out in a child process, and remembered."""
+"""Compiles grammars on trial in a child process, under limits, and caches the verdicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_CPU_S = 1.0  # 2,000 optional properties take 0.4 s, 5,000 required ones 0.
 LONG_AT_ONCE = 2  # grammars that take more than SHORT_CPU_S; others need not wait for them
 HEAP_BYTES = 48 << 20  # of one compiled grammar; 5,000 properties take 35 MiB
 WALL_S = 20.0  # for LONG_CPU_S on a machine with little time to spare
-POLL_S = 0.05  # until whoever waits sees that it need not
+POLL_S = 0.05  # between two calls of check
 REMEMBERED = 1024  # verdicts of some 100 bytes
 
 # glibc sets 64 MiB of addresses apart for each thread that allocates: over the limit at once.

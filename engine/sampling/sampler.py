@@ -1,8 +1,8 @@
-"""Choosing the next token: pure functions over one row of logits, and a Sampler that keeps counts.
+"""Sampling the next token: pure functions over one row of logits, and a Sampler with the penalties' counts.
 
-Order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. The draw uses one uniform
-number that depends on (seed, output position) alone, so a result never depends on what shared the
-batch, and a verified draft equals plain decoding. A grammar masks tokens before the temperature.
+Order: logit_bias, penalties, grammar mask, temperature, top_k, top_p, min_p, draw. The draw uses a uniform
+number that depends only on (seed, output position), so a result never depends on the other requests of the
+batch, and exact acceptance of drafts equals plain decoding.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from engine.sampling.grammar import Mask, dead_end
 Row = NDArray[np.float32]  # [vocabulary]
 TYPICAL_EPSILON = 0.09  # Medusa's threshold: a token at least this likely is always typical
 TYPICAL_ALPHA = 0.3  # Medusa's factor: the more even the distribution, the lower the threshold
-_FIRST_REACH = 8.0  # nats below the best logit that are looked at first when filtering
-_LAST_REACH = 104.0  # nats below the best logit from where on a weight is 0 in float32
-_COLDEST = 1e-6  # temperatures below this overflow float32, and are greedy already
+_FIRST_REACH = 8.0  # nats below the best logit: the range that filters sort first
+_LAST_REACH = 104.0  # nats below the best logit: beyond, a weight is 0 in float32
+_COLDEST = 1e-6  # lower temperatures overflow float32, and are effectively greedy
 
 
 class Constraint(Protocol):
-    """What the next token may be, after all that were accepted."""
+    """The tokens that may come next, given those accepted so far."""
 
     def allowed(self) -> Mask: ...
 
     def accept(self, token: int) -> None:
-        """Go on after this token, which must be an allowed one."""
+        """Advance by a token, which must be an allowed one."""
         ...
 
 
@@ -45,7 +45,7 @@ def uniform(seed: int, position: int) -> float:
 def choose(row: Row, params: SamplingParams, position: int, allowed: Mask | None = None) -> int:
     """The next token id from one row of adjusted logits, at this output position.
 
-    Raises DecodeFailed when the logits hold no number to choose by, or none of an allowed token.
+    Raises DecodeFailed if the logits are not finite, or no allowed token has a finite one.
     """
     best = int(row.argmax())
     if not math.isfinite(row[best]):
@@ -85,9 +85,8 @@ def draw(weights: NDArray[np.floating], u: float) -> int:
 def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams) -> NDArray[np.int64]:
     """Token ids, best first (ties by id): at least those that the filters can keep.
 
-    Every filter keeps a prefix of this order, so only tokens near the best need sorting: the reach
-    doubles until they hold top_k tokens, or top_p of the mass, or all that min_p allows, or all that
-    have any weight.
+    Every filter keeps a prefix of this order, so only tokens near the best need sorting: the range doubles
+    until it has top_k tokens, or top_p of the mass, or all that min_p allows, or all with any weight.
     """
     reach = _FIRST_REACH
     while True:
@@ -123,8 +122,8 @@ def log_probabilities(row: Row) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A chosen token; with logprobs asked for, its own and the best alternatives' (id, logprob)."""
+class SampledToken:
+    """A sampled token. logprob, top: its own and the best alternatives' (id, logprob), if requested."""
 
     token: int
     logprob: float | None = None
@@ -162,10 +161,11 @@ class Sampler:
             row[ids] -= self.params.presence_penalty + self.params.frequency_penalty * counts
         return row
 
-    def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> Choice:
-        """The token for this output position. candidates: drafted tokens, for typical acceptance alone.
+    def next(self, row: Row, position: int, candidates: Sequence[int] = ()) -> SampledToken:
+        """Sample the token for this output position. candidates: drafted tokens, used only by typical
+        acceptance.
 
-        Raises DecodeFailed when the logits hold no number to choose by, or the grammar leaves none.
+        Raises DecodeFailed if the logits are not finite, or the grammar allows no token.
         """
         adjusted = self.adjust(row)
         allowed = self._constraint.allowed() if self._constraint else None
@@ -183,7 +183,7 @@ class Sampler:
             if self.params.repetition_penalty != 1:
                 self._seen.add(token)
         if self.params.logprobs is None:
-            return Choice(token)
+            return SampledToken(token)
         logprobs = log_probabilities(adjusted)
         best = np.argsort(-logprobs, kind="stable")[: self.params.logprobs]
-        return Choice(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
+        return SampledToken(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))

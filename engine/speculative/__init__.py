@@ -1,5 +1,5 @@
-"""Whether and how much to draft: latency model, prompt lookup, static trees, verification budget.
+"""Decides whether and how much to draft: controller, latency model, prompt lookup, verification budget.
 
 In: measured times and acceptance.
-Out: drafts, where they are expected to pay.
+Out: drafts, if they are expected to save time.
 """

@@ -1,4 +1,4 @@
-"""Times the decode calls of a model in a context of its own, which holds no more than that takes."""
+"""Times the decode calls of a model in a small context of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.llama.context import Context
 from engine.llama.model import Model, on_gpu
 from engine.speculative.latency_model import ATTENTION_CELLS, RowTimer
 
-TIMED_AFTER = 32  # tokens that lie before the rows that are timed, where there is room
+TIMED_AFTER = 32  # tokens in the context before the timed rows, if they fit
 
 
 def largest_timed(config: EngineConfig) -> int:
-    """Rows of the largest call that can be timed, and that may verify drafts."""
+    """Rows of the largest call that can be timed."""
     return min(_max_rows(config), config.kv_cells - _timed_after(config))
 
 
@@ -32,17 +32,14 @@ def _max_rows(config: EngineConfig) -> int:
 
 @contextmanager
 def row_timer(model: Model, config: EngineConfig, piece: Piece = nullcontext) -> Iterator[RowTimer]:
-    """Times calls after a short prompt, which can be made longer.
-
-    piece: entered around each call; nothing else may compute meanwhile. Raises ModelLoadError.
-    """
+    """A timer of calls after a short prompt. piece: entered around each call. Raises ModelLoadError."""
     before, largest, length = _timed_after(config), largest_timed(config), 0
-    room = min(config.kv_cells, model.trained_context) - before - largest
-    room = max(0, min(ATTENTION_CELLS, room))
+    capacity = min(config.kv_cells, model.trained_context) - before - largest
+    capacity = max(0, min(ATTENTION_CELLS, capacity))
     with piece():
         context = Context(
             model,
-            cells=before + room + largest,
+            cells=before + capacity + largest,
             seq_ids=1,
             max_rows=max(before, largest),
             threads=config.threads,
@@ -72,6 +69,6 @@ def row_timer(model: Model, config: EngineConfig, piece: Piece = nullcontext) ->
 
     try:
         extend(before)
-        yield RowTimer(decode, extend, room)
+        yield RowTimer(decode, extend, capacity)
     finally:
         context.close()

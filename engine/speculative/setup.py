@@ -1,4 +1,4 @@
-"""Which draft sources an engine has. A new one is added here, and nowhere else."""
+"""Sets up the draft sources of an engine. A new source is added here only."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ SHIPPED = Path(__file__).parents[1] / "medusa" / "trained"  # heads that come wi
 log = logging.getLogger(__name__)
 
 
-# Before T(n) is known: with rows that take a whole call each no draft pays, and forced trees are small.
+# T(n) before it is measured: a row costs as much as a call, so that forced trees are small.
 UNKNOWN = {1: 1.0, 2: 2.0}
 
 
 def speculate(engine: Engine, config: EngineConfig) -> None:
-    """Let the engine draft from all its sources where that pays, by T(n), which is measured if need be.
+    """Give the engine a Speculation over all available sources, with a measured latency profile.
 
-    Raises HeadsLoadError for given heads, and ModelLoadError when there is no memory to measure in. The model
-    must be able to forget its last tokens.
+    Raises HeadsLoadError for heads named in the config, and ModelLoadError without memory to measure. The
+    model must not be recurrent, since rejected drafts are rewound.
     """
     drafting = Drafting(engine.model, config)
-    drafting.begin(engine, drafting.measure(engine.model))
+    drafting.start(engine, drafting.measure(engine.model))
 
 
 class Drafting:
-    """The sources for one model, and how long its calls take."""
+    """All available draft sources of one model, and its latency profiles."""
 
     def __init__(self, model: Model, config: EngineConfig) -> None:
-        """Raises HeadsLoadError for given heads."""
+        """Raises HeadsLoadError for heads named in the config."""
         self._config = config
         self._sources: list[DraftSource] = [LookupSource()]
         self._forced: StaticTrees | None = None
@@ -63,22 +63,25 @@ class Drafting:
         self._names = tuple(source.name for source in self._sources)
         self._rows = [n for n in latency_model.ROWS if n <= largest_timed(config)]
 
-    def known(self, model: Model) -> LatencyProfile | None:
-        """T(n) with these weights, where it was measured before."""
-        return latency_model.kept_profile(_key(model, self._config), self._rows)
+    def cached(self, model: Model) -> LatencyProfile | None:
+        """The profile of these weights, None if it was not measured yet."""
+        return latency_model.cached_profile(_key(model, self._config), self._rows)
 
     def measure(self, model: Model, piece: Piece = nullcontext) -> LatencyProfile:
-        """The same, measured if need be. piece: see row_timer(). Raises ModelLoadError or DecodeError."""
+        """The profile of these weights, measured if not cached. piece: see row_timer().
+
+        Raises ModelLoadError or DecodeError.
+        """
         timer = row_timer(model, self._config, piece)
         return latency_model.measure_once(_key(model, self._config), timer, self._rows)
 
-    def begin(self, engine: Engine, profile: LatencyProfile | None) -> None:
-        """Draft where that pays, while nothing runs; without a profile only for those who insist on it."""
+    def start(self, engine: Engine, profile: LatencyProfile | None) -> None:
+        """Give the idle engine a Speculation. Without a profile it drafts for decoding "medusa" alone."""
         if profile is None:
-            engine.draft_with(Speculation(LatencyProfile(UNKNOWN), (), self._forced), self._names)
-            log.info("drafts from %s, once it is measured where that pays", ", ".join(self._names))
+            engine.set_draft_source(Speculation(LatencyProfile(UNKNOWN), (), self._forced), self._names)
+            log.info("drafts from %s, once T(n) is measured", ", ".join(self._names))
             return
-        engine.draft_with(Speculation(profile, self._sources, self._forced), self._names)
+        engine.set_draft_source(Speculation(profile, self._sources, self._forced), self._names)
         log.info(
             "drafts from %s; a call of 1, 2, 4, 8 rows takes %s ms",
             ", ".join(self._names),
@@ -98,7 +101,7 @@ def _heads(model: Model, config: EngineConfig) -> OnnxHeads | None:
 
 
 def shipped_heads(model: str) -> Path | None:
-    """The file that comes with the package for this model, in any number format. Raises HeadsLoadError."""
+    """The packaged heads file for this model, in whatever number format it is. Raises HeadsLoadError."""
     files = sorted(SHIPPED.glob("*.safetensors"))
     if not files:
         return None
@@ -107,10 +110,7 @@ def shipped_heads(model: str) -> Path | None:
 
 
 def shipped_for_width(width: int) -> list[Path]:
-    """Files that come with the package for models of this width: those that shipped_heads() may choose.
-
-    Without reading the model. Raises HeadsLoadError.
-    """
+    """Packaged heads files for models of this width, without reading the model. Raises HeadsLoadError."""
     return [path for path in sorted(SHIPPED.glob("*.safetensors")) if _width(path) == width]
 
 
@@ -150,7 +150,7 @@ def _load(path: str, model: Model, config: EngineConfig) -> OnnxHeads:
 
 
 def _key(model: Model, config: EngineConfig) -> str:
-    """All that T(n) depends on."""
+    """The cache key of T(n): everything that it depends on."""
     file = Path(model.path)
     stat = file.stat()
     parts = (file.name, stat.st_size, stat.st_mtime_ns, model.description, build(), machine())

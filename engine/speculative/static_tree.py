@@ -1,72 +1,72 @@
-"""One tree for every step, as Medusa was first described: what decoding "medusa" forces, to compare with."""
+"""A static token tree, as in the Medusa paper: used by decoding "medusa", for comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
 
 from engine.core.draft_source import ROOT, Node, Tree
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.latency_model import LatencyProfile
 
 MAX_NODES = 64  # from here on even a GPU gains little
 
-Place = tuple[int, int, int]  # (parent, head, rank)
+TreeSlot = tuple[int, int, int]  # (parent slot, head, rank of the head's candidate)
 
 
 class StaticTrees:
-    """Draws the same tree for each request from its heads' candidates, however likely they look."""
+    """Fills the same tree with each request's candidates, whatever their probabilities."""
 
     def __init__(self, source: HeadSource) -> None:
         self._source = source
-        self._ranked = best_places(source.mean_chances, MAX_NODES)
+        self._ranked = best_nodes(source.mean_chances, MAX_NODES)
 
-    def force(self, sequences: Many[Sequence], profile: LatencyProfile, limit: int) -> list[Tree]:
+    def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
         known = [i for i, sequence in enumerate(sequences) if sequence.hidden is not None]
         trees: list[Tree] = [[] for _ in sequences]
         most = min(MAX_NODES, limit // len(known)) if known else 0
         if not most:
             return trees
         chances = [chance for _, chance in self._ranked[:most]]
-        places = self._ranked[: best_size(chances, len(sequences), profile)]
-        heads = 1 + max(head for (_, head, _), _ in places)
-        top = 1 + max(rank for (_, _, rank), _ in places)
+        slots = self._ranked[: best_size(chances, len(sequences), profile)]
+        heads = 1 + max(head for (_, head, _), _ in slots)
+        top = 1 + max(rank for (_, _, rank), _ in slots)
         hidden = np.stack([h for i in known if (h := sequences[i].hidden) is not None])
         tokens = self._source.heads.propose(hidden, heads, top)[0].tolist()
         for i, own in zip(known, tokens, strict=True):
             trees[i] = [
                 Node(own[head][rank], parent, chance, self._source.name, head + 1)
-                for (parent, head, rank), chance in places
+                for (parent, head, rank), chance in slots
             ]
         return trees
 
 
-def best_places(chances: Many[Many[float]], nodes: int) -> list[tuple[Place, float]]:
-    """The likeliest nodes of a tree with mean chances [head][rank]: places and survivals, falling."""
-    ranked: list[tuple[Place, float]] = []
-    open_places: list[tuple[float, Place]] = []
+def best_nodes(chances: Sequence[Sequence[float]], nodes: int) -> list[tuple[TreeSlot, float]]:
+    """The likeliest nodes of a tree and their path probabilities, falling, by mean chances [head][rank]."""
+    ranked: list[tuple[TreeSlot, float]] = []
+    frontier: list[tuple[float, TreeSlot]] = []
 
-    def branch(parent: int, head: int, survival: float) -> None:
+    def branch(parent: int, head: int, path_probability: float) -> None:
         for rank, chance in enumerate(chances[head]):
-            heappush(open_places, (-survival * chance, (parent, head, rank)))
+            heappush(frontier, (-path_probability * chance, (parent, head, rank)))
 
     branch(ROOT, 0, 1.0)
-    while open_places and len(ranked) < nodes:
-        negative, place = heappop(open_places)
-        ranked.append((place, -negative))
-        if place[1] + 1 < len(chances):
-            branch(len(ranked) - 1, place[1] + 1, -negative)
+    while frontier and len(ranked) < nodes:
+        negative, slot = heappop(frontier)
+        ranked.append((slot, -negative))
+        if slot[1] + 1 < len(chances):
+            branch(len(ranked) - 1, slot[1] + 1, -negative)
     return ranked
 
 
-def best_size(survivals: Many[float], requests: int, profile: LatencyProfile) -> int:
-    """Nodes a request, at least 1, for the most expected tokens a second at so many requests."""
+def best_size(path_probabilities: Sequence[float], requests: int, profile: LatencyProfile) -> int:
+    """Number of nodes a request, at least 1, that gives the most expected tokens a second."""
     expected, best, size = 1.0, 0.0, 1
-    for nodes, survival in enumerate(survivals, 1):
-        expected += survival
+    for nodes, path_probability in enumerate(path_probabilities, 1):
+        expected += path_probability
         speed = expected / profile.seconds(requests * (1 + nodes))
         if speed > best:
             best, size = speed, nodes

@@ -1,29 +1,29 @@
-"""How many draft tokens a step should verify, and which: pure functions of survivals and T(n).
+"""How many draft tokens a step should verify, and which: pure functions of path probabilities and T(n).
 
 With R requests and a call of n rows taking T(n), a step that verifies the m likeliest of all
-candidates emits R + s1 + .. + sm tokens in expectation: G(m) = (R + s1 + .. + sm) / (T(R + m) + spent).
+candidates, with path probabilities p1..pm, emits R + p1 + .. + pm tokens in expectation:
+G(m) = (R + p1 + .. + pm) / (T(R + m) + spent).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from engine.core.draft_source import ROOT, Tree
 
-MARGIN = 0.04  # G must beat plain decoding by so much: below it, the estimate is as likely wrong as right
-LOSS_BOUND = 0.01  # of the time, at most lost to speculation that did not pay
-# Plain steps' time: most that past gains may be set against later losses. With little of it, some wrong
-# guesses in one text would forbid the right ones in the next.
+MARGIN = 0.04  # G must beat plain decoding by this share: below it, the estimate is as likely wrong as right
+LOSS_BOUND = 0.01  # share of all time that may be lost to speculation
+# The balances of RegretBudget are in durations of a plain step.
+# Upper limit: with less, some wrong drafts in one text would forbid the right ones in the next.
 CREDIT = 20.0
-ALLOWANCE = 8.0  # and the loss allowed before the first gain
-GRACE = 6.0  # debt in which drafts that cost nothing to make are still verified
+ALLOWANCE = 8.0  # initial balance
+GRACE = 6.0  # overdraft up to which drafts that cost no time to make are still verified
 
 
 def bucket(rows: int) -> int:
-    """The next shape at or above. Few shapes let llama.cpp keep its graph from call to call, and its CPU
-    kernels take rows by fours: 13 rows take longer than 16.
+    """The number of rows rounded up to a call size in use. Few sizes let llama.cpp reuse its graph between
+    calls, and its CPU kernels process rows by fours: 13 rows take longer than 16.
     """
     if rows <= 8:
         return rows
@@ -33,7 +33,7 @@ def bucket(rows: int) -> int:
 
 def choose_nodes(
     requests: int,
-    survivals: Many[float],
+    path_probabilities: Sequence[float],
     seconds: Callable[[int], float],
     *,
     rows: int = 0,
@@ -42,14 +42,14 @@ def choose_nodes(
 ) -> int:
     """The m that maximises G(m); 0 when none beats plain decoding by the margin.
 
-    survivals: of all candidates, falling. seconds: T(n). rows: of the call without them, if not one a
-    request. spent: seconds that making the candidates took, which no choice brings back.
+    path_probabilities: of all candidates, falling. seconds: T(n). rows: of the call without candidates, 0 for
+    one a request. spent: seconds that making the candidates took.
     """
     rows = rows or requests
     plain = requests / (seconds(rows) + spent)
     best, best_m, expected = plain * (1 + margin), 0, float(requests)
-    for m, survival in enumerate(survivals, 1):
-        expected += survival
+    for m, path_probability in enumerate(path_probabilities, 1):
+        expected += path_probability
         if rows + m == bucket(rows + m):
             speed = expected / (seconds(rows + m) + spent)
             if speed > best:
@@ -58,66 +58,66 @@ def choose_nodes(
 
 
 def floor(requests: int, seconds: Callable[[int], float], nodes: int) -> float:
-    """The least mean survival at which 1 to `nodes` more rows pay for themselves."""
+    """The least mean path probability at which 1 to `nodes` more rows pay for themselves."""
     plain = seconds(requests)
     return min((seconds(requests + m) / plain - 1) * requests / m for m in range(1, nodes + 1))
 
 
-def pool(trees: Many[Tree]) -> list[tuple[int, int]]:
-    """All nodes as (tree, node), the likeliest first; every prefix of it is a forest.
+def pool(trees: Sequence[Tree]) -> list[tuple[int, int]]:
+    """All nodes as (tree, node), the likeliest first. In every prefix of the list, a node's parent comes
+    first.
 
-    No child outranks its parent: where a source says otherwise, it counts as just as likely.
+    A child that claims a higher probability than its parent counts as equally likely.
     """
     ranked = []
     for t, tree in enumerate(trees):
         capped: list[float] = []
         for i, node in enumerate(tree):
             above = 1.0 if node.parent == ROOT else capped[node.parent]
-            capped.append(min(node.survival, above))
+            capped.append(min(node.path_probability, above))
             ranked.append((-capped[i], t, i))
     return [(t, i) for _, t, i in sorted(ranked)]
 
 
-def take(trees: Many[Tree], chosen: Iterable[tuple[int, int]]) -> list[Tree]:
-    """The chosen nodes alone, each tree's in its own order; parents must be among them."""
+def take(trees: Sequence[Tree], chosen: Iterable[tuple[int, int]]) -> list[Tree]:
+    """The trees of only the chosen nodes, in their order; the parents of chosen nodes must be chosen too."""
     wanted: list[set[int]] = [set() for _ in trees]
     for t, i in chosen:
         wanted[t].add(i)
     taken: list[Tree] = []
     for tree, nodes in zip(trees, wanted, strict=True):
-        place = {ROOT: ROOT}
+        new_index = {ROOT: ROOT}
         kept: Tree = []
         for i in sorted(nodes):
-            place[i] = len(kept)
-            kept.append(replace(tree[i], parent=place[tree[i].parent]))
+            new_index[i] = len(kept)
+            kept.append(replace(tree[i], parent=new_index[tree[i].parent]))
         taken.append(kept)
     return taken
 
 
 def merge(trees: Iterable[Tree]) -> Tree:
-    """One tree of several for the same request: a path that two hold becomes one, at the better chance."""
+    """One tree of several for the same request. A path in two trees keeps the higher probability."""
     merged: Tree = []
-    places: dict[tuple[int, int], int] = {}  # (parent, token) -> node
+    node_index: dict[tuple[int, int], int] = {}  # (parent, token) -> node
     for tree in trees:
-        place = {ROOT: ROOT}
+        new_index = {ROOT: ROOT}
         for i, node in enumerate(tree):
-            parent = place[node.parent]
-            at = places.get((parent, node.token))
+            parent = new_index[node.parent]
+            at = node_index.get((parent, node.token))
             if at is None:
-                at = places[parent, node.token] = len(merged)
+                at = node_index[parent, node.token] = len(merged)
                 merged.append(replace(node, parent=parent))
-            elif node.survival > merged[at].survival:
+            elif node.path_probability > merged[at].path_probability:
                 merged[at] = replace(node, parent=parent)
-            place[i] = at
+            new_index[i] = at
     return merged
 
 
-class TimeDebt:
-    """What speculation has lost against plain decoding, in plain steps' time.
+class RegretBudget:
+    """Limits what speculation may lose against plain decoding. The unit is the duration of a plain step.
 
-    A loss is repaid by gains, and by time: LOSS_BOUND of all time may be lost. In debt, drafts that cost
-    time to make are not asked for, and beyond GRACE of it none are: it takes wrong predictions to lose by
-    verifying, and those are corrected soon.
+    Losses reduce the balance; gains raise it, and so does time: LOSS_BOUND of it may be lost. With a negative
+    balance, sources that take time to draft are not used (strained); below -GRACE no source is (paused).
     """
 
     def __init__(self) -> None:
@@ -132,5 +132,5 @@ class TimeDebt:
         return self._balance < -GRACE
 
     def step(self, took: float, plain: float) -> None:
-        """Note a step's time, and what plain decoding would have taken for the same tokens."""
+        """Record a step's duration, and the one of plain decoding for the same tokens."""
         self._balance = min(self._balance + LOSS_BOUND * took + plain - took, CREDIT)

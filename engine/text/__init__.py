@@ -1,4 +1,4 @@
-"""Between text and tokens: chat templates, encoding of prompts, decoding of answers.
+"""Text to tokens and back: chat templates, prompt encoding, detokenizing.
 
 In: prompts and messages; tokens.
 Out: tokens; text that is valid UTF-8.

@@ -1,4 +1,4 @@
-"""Chat templates beside the GGUF, for models whose files carry none: our own by name, or anybody's file."""
+"""Chat templates for GGUFs that have none: packaged ones by name, or a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SUFFIX = ".jinja"
 
 
 def known() -> list[str]:
-    """Names of those that come with the package."""
+    """Names of the packaged templates."""
     return sorted(path.stem for path in _FOLDER.glob(f"*{SUFFIX}"))
 
 
 def find(name: str) -> Path:
-    """The file of a known template, or of a path. Raises ModelLoadError."""
+    """Path of a packaged template, or of a file. Raises ModelLoadError."""
     path = _FOLDER / f"{name}{SUFFIX}" if name in known() else Path(name)
     if not path.is_file():
         raise ModelLoadError(
@@ -27,7 +27,7 @@ def find(name: str) -> Path:
 
 
 def read(name: str) -> str:
-    """The Jinja text of a known template, or of a file. Raises ModelLoadError."""
+    """The Jinja text of a packaged template, or of a file. Raises ModelLoadError."""
     path = find(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def read(name: str) -> str:
 
 
 def missing(model: str) -> str:
-    """What to say of a GGUF without a template, by its path."""
+    """The warning for a GGUF without a template. model: its path."""
     likely = [name for name in known() if name in Path(model).name.lower()]
     cure = f"its name asks for {likely[0]}" if likely else f"a file, or one of {', '.join(known())}"
     return f"no chat template in it: set chat_template ({cure}), or prompts are continued, not answered"

@@ -1,4 +1,4 @@
-"""From token bytes to text: UTF-8 never cut, stop strings found across token borders."""
+"""Token bytes to text: never splits UTF-8 characters, finds stop strings across tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = tuple(stop)
         self._reach = max((len(s) for s in self._stop), default=1) - 1  # old characters a stop may begin in
-        self.parts: list[str] = []  # for each token the characters that it made whole
+        self.parts: list[str] = []  # for each token the characters that it completed
         self._tail = ""
         self.cut: str | None = None  # the text, once a stop string has ended it
 
@@ -31,7 +31,8 @@ class TextStream:
         """Add one token's bytes; True when a stop string is complete."""
         new = self._decoder.decode(piece)
         pending = self._decoder.getstate()[0]
-        if pending[:1] == b"\xed" and pending[1:] >= b"\xa0":  # a surrogate, which Python waits for in vain
+        # A surrogate: Python's decoder would wait for the rest of it.
+        if pending[:1] == b"\xed" and pending[1:] >= b"\xa0":
             new += self._decoder.decode(b"", final=True)
         self.parts.append(new)
         if not new or not self._stop:
@@ -58,24 +59,24 @@ class TextStream:
 
 
 class TextReader:
-    """One listener's place in a TextStream: hands out its text piece by piece, as soon as it is certain."""
+    """One reader's position in a TextStream: returns text once no stop string can remove it."""
 
     def __init__(self, stream: TextStream) -> None:
         self._stream = stream
         self._read = 0  # tokens taken from the stream
-        self._waiting = ""  # text of these that is not handed out yet
-        self._given = 0  # characters handed out
-        self._ends: deque[int] = deque()  # where in the text each token ends that is not whole yet
+        self._waiting = ""  # text of these that is not returned yet
+        self._given = 0  # characters returned
+        self._ends: deque[int] = deque()  # for each token not returned yet, its end in the text
 
     def take(self, final: bool = False) -> tuple[str, int]:
-        """(text, tokens that are whole with it), since the last call. final: nothing more will come."""
+        """(new text, number of tokens that it completes) since the last call. final: the stream has ended."""
         stream = self._stream
         if self._read == len(stream.parts) and not final:
             return "", 0
         end = self._given + len(self._waiting)
         for part in stream.parts[self._read :]:
             end += len(part)
-            self._ends.append(end if part else end + 1)  # of no character yet: it comes with the next one
+            self._ends.append(end if part else end + 1)  # completes no character: returned with the next one
         text = self._waiting + "".join(stream.parts[self._read :])
         self._read = len(stream.parts)
         if stream.cut is not None:

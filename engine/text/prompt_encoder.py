@@ -1,4 +1,4 @@
-"""From a request to prompt tokens, through the chat template inside the GGUF, or one given beside it."""
+"""Requests to prompt tokens, through the GGUF's chat template or a configured one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPACES = " \n\t\r\v\f"
 
 
 class PromptEncoder:
-    """Turns requests into token ids. Safe to call from any thread."""
+    """Encodes requests as token ids. Thread-safe."""
 
     def __init__(self, model: Model, template: str | None = None, most_tokens: int | None = None) -> None:
-        """template: Jinja text in place of the file's own. most_tokens: a prompt with more is refused
-        before it is tokenized. Raises ModelLoadError for a template that is none.
+        """template: Jinja text that replaces the file's own. most_tokens: a prompt that must have more is
+        refused before it is tokenized. Raises ModelLoadError for an invalid template.
         """
         self.model = model  # or the same with other weights
         self._most_tokens = most_tokens
@@ -74,11 +74,11 @@ class PromptEncoder:
         return self._tokenize(text, param, add_bos=not begun)
 
     def _tokenize(self, text: str, param: str, *, add_bos: bool) -> Tokens:
-        """Of large texts one at a time, since their memory would add up."""
+        """Large texts are tokenized one at a time, to bound memory."""
         if len(text) <= LARGE:
             return self.model.tokenize(text, add_bos=add_bos, special=True)
         if self._most_tokens is not None and (longest := self.model.longest_piece) is not None:
-            # Some control tokens take the spaces around them along.
+            # Spaces do not count: some control tokens absorb the spaces around them.
             least = -(-(len(text) - sum(map(text.count, SPACES))) // longest)
             if least > self._most_tokens:
                 raise RequestRefused(
@@ -123,7 +123,7 @@ class PromptEncoder:
 
 
 def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: the arguments of its tool calls as objects, not as JSON text."""
+    """A message as templates expect it: arguments of tool calls as objects, not as JSON text."""
     turn = dict(message)
     if turn.get("tool_calls"):
         turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
@@ -142,7 +142,7 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """As the reference renderer of these templates has it; Jinja's own escapes for HTML and sorts keys."""
+    """As in the reference renderer (transformers); Jinja's own filter escapes HTML and sorts keys."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 

@@ -1,5 +1,6 @@
-"""Beside serving: benchmark of decoding, memory estimates, the register of models, an engine that refuses.
+"""Tools around the engine: decode benchmark, memory estimate, model registry, an engine that fails all
+requests.
 
-In: a model.
-Out: measurements and estimates.
+In: a model's file or name.
+Out: measurements, estimates, registered models.
 """

@@ -1,4 +1,4 @@
-"""Plain decoding against speculation, side by side: the same prompts, one process, step by step in turns."""
+"""Compares plain decoding with speculation: the same prompts, in one process, in interleaved steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -94,7 +93,7 @@ class Pairs:
     pairs: list[Pair] = field(default_factory=list)
     prompts: set[str] = field(default_factory=set)
 
-    def add(self, block: Many[Prompt], pair: Pair) -> None:
+    def add(self, block: Sequence[Prompt], pair: Pair) -> None:
         self.pairs.append(pair)
         self.prompts.update(prompt.text for prompt in block)
 
@@ -126,7 +125,7 @@ def _total(passes: Iterable[Pass]) -> Pass:
     return total
 
 
-def _lower_bound(pairs: Many[Pair]) -> float:
+def _lower_bound(pairs: Sequence[Pair]) -> float:
     """Of the ratio of sums, when the pairs are drawn again with replacement.
 
     Those in which one engine drafts are drawn apart from the others: what one engine is slower by cancels
@@ -166,7 +165,7 @@ class DecodeBenchmark:
         self._max_tokens = max_tokens
 
     def measure(
-        self, prompts: Many[Prompt], requests: int, on_pair: Callable[[int, int], None]
+        self, prompts: Sequence[Prompt], requests: int, on_pair: Callable[[int, int], None]
     ) -> list[Pairs]:
         """The pairs of all prompts, and for one request at a time those of each category too.
 
@@ -195,15 +194,15 @@ class DecodeBenchmark:
         return [pairs for pairs in (total, *categories.values()) if pairs.pairs]
 
     def warm_up(self, prompt: Prompt) -> None:
-        """Run a pair that nobody counts."""
+        """Run a pair that is not counted."""
         for drafting in (0, 1):
             self._pair([prompt.text], 1, drafting)
 
-    def _pair(self, prompts: Many[str], requests: int, drafting: int) -> Pair:
+    def _pair(self, prompts: Sequence[str], requests: int, drafting: int) -> Pair:
         """drafting: which engine. Each side gets the next step when it has had less time than the other."""
         plain, auto = Pass(), Pass()
-        self.engines[1 - drafting].draft_with(NoDraft())
-        self.engines[drafting].draft_with(self._speculation, self.sources)
+        self.engines[1 - drafting].set_draft_source(NoDraft())
+        self.engines[drafting].set_draft_source(self._speculation, self.sources)
         passes = (auto, plain) if drafting == 0 else (plain, auto)
         sides = [
             (noted, self._run(engine, noted, prompts, requests))
@@ -215,7 +214,9 @@ class DecodeBenchmark:
                 sides.remove(side)
         return Pair(plain, auto, drafting)
 
-    def _run(self, engine: Engine, noted: Pass, prompts: Many[str], requests: int) -> Iterator[StepReport]:
+    def _run(
+        self, engine: Engine, noted: Pass, prompts: Sequence[str], requests: int
+    ) -> Iterator[StepReport]:
         """Step by step, with so many requests running until every prompt is answered.
 
         Places that become free meanwhile are filled with the same prompts again.
@@ -242,7 +243,7 @@ class DecodeBenchmark:
             engine.step()
 
 
-def _blocks(prompts: Many[Prompt], requests: int) -> list[list[Prompt]]:
+def _blocks(prompts: Sequence[Prompt], requests: int) -> list[list[Prompt]]:
     """As many prompts as run at once, shuffled.
 
     Repeated until there are LEAST_PAIRS of them, and at one request of each category.

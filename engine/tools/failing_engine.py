@@ -1,4 +1,4 @@
-"""Stands in for a model that cannot be loaded: every request fails at once with the reason."""
+"""An engine for a model that cannot be loaded: every request fails at once with the reason."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.core.engine import ModelInfo
 from engine.core.metrics import EngineMetrics, Metrics
 
 FACTORY = "engine.tools.failing_engine:load"
-REASON = "MEDUSAQ_REFUSAL"  # variable with the reason, set by who has seen the loading fail
+REASON = "MEDUSAQ_REFUSAL"  # variable with the reason, set by the supervisor that saw loading fail
 
 
-class RefusingService:
+class FailingService:
     """Has the surface of EngineService."""
 
     def __init__(self, config: EngineConfig, reason: str) -> None:
@@ -51,6 +51,6 @@ class RefusingService:
         """Nothing is held."""
 
 
-def load(config: EngineConfig) -> RefusingService:
+def load(config: EngineConfig) -> FailingService:
     """The factory."""
-    return RefusingService(config, os.environ.get(REASON, "the model cannot be loaded"))
+    return FailingService(config, os.environ.get(REASON, "the model cannot be loaded"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.core.engine import KEPT_IDS, LEAF_IDS
+from engine.core.engine import LEAF_IDS, PREFIX_CACHE_SEQS
 from engine.llama.context import padded
 from engine.llama.model import Shape, default_model_path, on_gpu, read_shape
 from engine.medusa.layouts import HeadsLoadError, files_of, is_pickle
@@ -53,7 +53,7 @@ def needed(config: EngineConfig) -> Needed:
     path = config.model or default_model_path()
     shape = read_shape(path)
     here = _share_here(config, shape)
-    ids = config.slots + KEPT_IDS + LEAF_IDS + CONTEXT_IDS
+    ids = config.slots + PREFIX_CACHE_SEQS + LEAF_IDS + CONTEXT_IDS
     max_rows, chunk_rows = config.rows(on_gpu(config.gpu_layers))
     cells = [padded(config.kv_cells)]
     buffers = max_rows * max(_layer(shape, cells[0], config.kv_type), shape.vocab_size + 2 * shape.width)

@@ -1,4 +1,4 @@
-"""The register of models by name: which files a name stands for, and what was in them when it was given.
+"""The registry of models by name: the files of each name, and their digests at registration.
 
 A folder with `models.json`, written whole and by one process at a time. Nothing here reads a model.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from common.atomic_write import atomic_write
 from engine.base.errors import RegisterError
-from engine.host.file_digest import KeptFile
+from engine.host.file_digest import FileDigest
 
 REGISTER = "models.json"
 VERSION = 1  # of its layout
@@ -27,23 +27,23 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """What a name stands for. added_at: Unix seconds."""
+    """A registered model. added_at: Unix seconds."""
 
     name: str
-    model: KeptFile
-    heads: KeptFile | None = None
+    model: FileDigest
+    heads: FileDigest | None = None
     chat_template: str | None = None
     added_at: float = 0.0
 
     @property
-    def files(self) -> dict[str, KeptFile]:
+    def files(self) -> dict[str, FileDigest]:
         """By what they are for."""
         return {"model": self.model} | ({} if self.heads is None else {"heads": self.heads})
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a worker is to serve. name: None for a file without a name, whose model is called as the file."""
+    """The files that a worker is to serve. name: None for an unregistered file, served by its stem."""
 
     path: str | None
     name: str | None = None
@@ -88,7 +88,9 @@ class Register:
             return {entry["name"]: _entry(entry) for entry in content["models"]}
         except (RegisterError, ValueError, KeyError, TypeError, RecursionError) as error:
             cure = "mend it, or move it away and add the models again"
-            raise RegisterError(f"{self.file}: is no register of models ({_said(error)}); {cure}") from error
+            raise RegisterError(
+                f"{self.file}: is no register of models ({_reason(error)}); {cure}"
+            ) from error
 
     def get(self, name: str) -> NamedModel:
         """Raises RegisterError, which lists the names there are."""
@@ -181,8 +183,8 @@ def _entry(entry: dict[str, Any]) -> NamedModel:
     )
 
 
-def _file(entry: dict[str, Any]) -> KeptFile:
-    return KeptFile(str(entry["path"]), str(entry["sha256"]), int(entry["bytes"]), str(entry["source"]))
+def _file(entry: dict[str, Any]) -> FileDigest:
+    return FileDigest(str(entry["path"]), str(entry["sha256"]), int(entry["bytes"]), str(entry["source"]))
 
 
 def _known(models: dict[str, NamedModel]) -> str:
@@ -191,5 +193,5 @@ def _known(models: dict[str, NamedModel]) -> str:
     return f"known: {', '.join(sorted(models))}"
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"it lacks {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]

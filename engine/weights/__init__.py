@@ -1,4 +1,4 @@
-"""Number formats of weights: which to load, quantising, importance matrices.
+"""Number formats of weights: selecting one for the machine, quantising, importance matrices.
 
 In: a GGUF file.
 Out: a model in the chosen format.

@@ -1,10 +1,10 @@
-"""In which number format the weights are computed: the file's own, or unpacked to BF16.
+"""Selects the number format in which weights are computed: the file's own, or unpacked to BF16.
 
-llama.cpp has no fast kernel for several rows in every format. Unpacked, a Q4_1 model decodes sixteen
-requests in half the time and prefills three times as fast on a CPU with BF16 instructions, and its outputs
-come nearer to what the file says: kernels of quantised formats round the activations to 8 bits. It takes
-memory, and where that is slow, time: so both are timed, once for each model and machine. A worker serves the
-file's own format until it has found the time for that.
+Some formats have no fast llama.cpp kernel for several rows. Unpacked, a Q4_1 model decodes sixteen requests
+in half the time and prefills three times as fast on a CPU with BF16 instructions, and its outputs are closer
+to the exact ones: kernels of quantised formats round activations to 8 bits. It takes more memory, and more
+time where memory is slow; so both formats are timed, once for each model and machine. Until then a worker
+serves the file's own format.
 """
 
 from __future__ import annotations
@@ -22,25 +22,32 @@ from engine.base.errors import ModelLoadError
 from engine.core.batch_builder import RowsBuilder
 from engine.core.token_tree import NO_DRAFT
 from engine.host.idle_time import Piece
-from engine.host.measurement_cache import cache_folder, identity, keep, kept_file, machine, recall
+from engine.host.measurement_cache import (
+    cache_folder,
+    cache_path,
+    identity,
+    machine,
+    read_measurement,
+    write_measurement,
+)
 from engine.llama.context import Context, DecodeError
 from engine.llama.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.weights.quantise import requantise
-from engine.weights.saved_format import served
+from engine.weights.saved_format import require_format
 
-UNASKED_BYTES = 2 << 30  # unpacked weights beyond this take memory and disk that nobody has offered
+UNASKED_BYTES = 2 << 30  # larger unpacked weights need too much memory and disk for an automatic choice
 BF16_BYTES = 2  # a weight
 QUANTISED_BELOW = 1.9  # bytes a weight; files above hold 16 or 32 bits, and unpacking loses or gains nothing
-PROMPT, OUTPUT = 256, 128  # tokens of the request that the formats are weighed by
-PROMPT_ROWS = TILE_ROWS  # of the call that is timed for it, for which a request may have to wait
+PROMPT, OUTPUT = 256, 128  # tokens of the request by which formats are compared
+PROMPT_ROWS = TILE_ROWS  # rows of the timed prefill call, for which an arriving request waits
 REPEATS = 3
-GAIN = 1.1  # below this, memory is worth more than time
+GAIN = 1.1  # least speed-up that is worth the memory
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one decode call: of one row, of a row for every slot, and of a prompt, a token."""
+    """Seconds of a call of one row, of a call with a row for each slot, and of one prompt token."""
 
     alone: float
     together: float
@@ -54,22 +61,22 @@ class Timing:
 
 
 def pays(shipped: Timing, bf16: Timing) -> bool:
-    """Whether it is worth the memory, and slows a lone request no more than it speeds one among others."""
+    """Whether BF16 gains at least GAIN, and slows a lone request by no more than that gain."""
     gain, loss = shipped.request / bf16.request, bf16.alone / shipped.alone
     return gain >= GAIN and gain >= loss
 
 
 def open_model(config: EngineConfig) -> Model:
-    """The model of these settings, in the format that they ask for, or in the faster one.
+    """Load the model in the configured format, or in the faster one, which is measured if not known.
 
-    Which that is, is measured now where it is not known. Raises ModelLoadError.
+    Raises ModelLoadError.
     """
     model, settled = open_at_once(config)
     return model if settled else faster(model, config)
 
 
 def open_at_once(config: EngineConfig) -> tuple[Model, bool]:
-    """The same without measuring, and whether that changes nothing: else faster() may give a better one.
+    """Load it without measuring, and whether its format is settled: if not, faster() selects one.
 
     Raises ModelLoadError.
     """
@@ -83,15 +90,15 @@ def open_at_once(config: EngineConfig) -> tuple[Model, bool]:
     if not _may_unpack(config, model.size, model.parameters):
         return model, True
     known = _known_faster(_key(path, config))
-    if known == BF16 and _unpacked_file(path).exists():
+    if known == BF16 and _unpacked_path(path).exists():
         return faster(model, config), True
     return model, known == AS_SHIPPED
 
 
 def faster(model: Model, config: EngineConfig, piece: Piece | None = None) -> Model:
-    """The one of a file's own format, or the same in BF16, whichever is faster.
+    """This model in its file's format, or the same in BF16, whichever is faster.
 
-    piece: entered around each call that is timed, and each file that is opened; what that raises is raised.
+    piece: entered around each timed call and each load of a model.
     """
     try:
         return _faster(model, config, piece)
@@ -101,17 +108,17 @@ def faster(model: Model, config: EngineConfig, piece: Piece | None = None) -> Mo
 
 
 def _chosen(path: str, config: EngineConfig) -> Model:
-    choice = served(path)
+    choice = require_format(path)
     log.info("weights are computed as %s, chosen for this machine: %s", choice.type, choice.reason)
     return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
 
 
 def unpacked(path: str, piece: Piece | None = None) -> str:
-    """The same weights in a file of BF16, in the cache folder; made if need be. Raises ModelLoadError.
+    """Path of the weights in BF16 in the cache folder, written if missing. Raises ModelLoadError.
 
-    piece: then it is made in the background, and what entering a piece raises ends that.
+    piece: writes in the background; what entering a piece raises stops that, and is raised.
     """
-    target = _unpacked_file(path)
+    target = _unpacked_path(path)
     if not target.exists():
         log.info("unpacking the weights of %s to BF16, once: %s", path, target)
         try:
@@ -128,8 +135,8 @@ def unpacked(path: str, piece: Piece | None = None) -> str:
     return str(target)
 
 
-def _unpacked_file(path: str) -> Path:
-    return kept_file("weights", identity(path), ".gguf")
+def _unpacked_path(path: str) -> Path:
+    return cache_path("weights", identity(path), ".gguf")
 
 
 def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
@@ -141,7 +148,7 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     if config.weights == BF16:
         return unpacked_bytes
     if config.weights == FOR_THIS_MACHINE:
-        file = served(path).file
+        file = require_format(path).file
         return Path(file).stat().st_size if file else shape.weight_bytes
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):
         return shape.weight_bytes
@@ -150,7 +157,7 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
 
 def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
     """Whether a model of this size in its file may be unpacked because that is faster."""
-    # Results that are the same everywhere must not hang on what was measured where.
+    # Batch-invariant results must not depend on measurements.
     if config.weights != AUTO or config.batch_invariant or on_gpu(config.gpu_layers):
         return False
     most = min(UNASKED_BYTES, _free_disk())
@@ -182,18 +189,18 @@ def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
         *(s * 1e3 for s in (bf16.together, shipped.together, bf16.prompt_token, shipped.prompt_token)),
         *(s * 1e3 for s in (bf16.alone, shipped.alone)),
     )
-    keep("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
+    write_measurement("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
     return other if faster == BF16 else model
 
 
 def _key(path: str, config: EngineConfig) -> str:
-    """Under which the times of a model's formats are kept."""
+    """Cache key of the times of a model's formats."""
     return repr((identity(path), build(), machine(), config.threads, config.slots, config.kv_type))
 
 
 def _known_faster(key: str) -> str | None:
-    """By what was measured before; None when nothing was, or cannot be read."""
-    kept = recall("formats", key)
+    """The faster format by cached times; None if there are none, or they cannot be read."""
+    kept = read_measurement("formats", key)
     try:
         return kept and (BF16 if pays(Timing(**kept[AS_SHIPPED]), Timing(**kept[BF16])) else AS_SHIPPED)
     except (KeyError, TypeError, ZeroDivisionError):
@@ -201,7 +208,7 @@ def _known_faster(key: str) -> str | None:
 
 
 def time_formats(models: list[Model], config: EngineConfig, piece: Piece = nullcontext) -> list[Timing]:
-    """Time each model's calls, in turns, so that the machine's moods strike all alike.
+    """Time each model's calls, interleaved, so that other load affects all alike.
 
     piece: entered around each. Raises ModelLoadError or DecodeError.
     """

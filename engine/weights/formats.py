@@ -1,4 +1,4 @@
-"""The number formats that llama.cpp writes weights in, and what it says it would do with a model in one."""
+"""Number formats that llama.cpp can write, and the parser of its dry-run log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import ModelLoadError
 
-Importance = Mapping[str, NDArray[np.float32]]  # tensor -> mean square of what meets each of its columns
+Importance = Mapping[str, NDArray[np.float32]]  # tensor -> mean square of the activations of each column
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ _DONE = re.compile(r"^\[ *(\d+)/ *(\d+)\] ")
 
 
 def read_plan(log: str, format: Format) -> list[Tensor]:
-    """The tensors as a dry run of llama.cpp lists them."""
+    """Parse the tensors that a dry run of llama.cpp lists."""
     misfits = {match["name"]: int(match["block"]) for match in _MISFIT.finditer(log)}
     lines = list(_LINE.finditer(log))
-    # llama.cpp gives this matrix another type without a word.
+    # llama.cpp changes the type of this matrix without logging it.
     head = _OUTPUT if any(line["name"] == _OUTPUT for line in lines) else _EMBEDDINGS
     plan = []
     for line in lines:
@@ -109,16 +109,16 @@ def read_plan(log: str, format: Format) -> list[Tensor]:
 
 
 def read_progress(line: str) -> tuple[int, int] | None:
-    """Tensors done, and all of them, by the line that llama.cpp ends when it has done another."""
+    """(tensors done, all tensors) from a line of llama.cpp's log, if it is a progress line."""
     match = _DONE.match(line)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def unfit(plan: list[Tensor], format: Format) -> list[Tensor]:
-    """Those whose rows the format's own block does not divide.
+    """The tensors whose row length is no multiple of the format's block.
 
-    A format may mean a few tensors for finer types with a larger block; where those do not fit, llama.cpp
-    takes still finer ones, which is no reason to refuse it.
+    A format may use finer types with a larger block for a few tensors; if those do not fit, llama.cpp takes
+    still finer ones, which is no reason to refuse the format.
     """
     return [tensor for tensor in plan if tensor.misfit and tensor.misfit <= format.block]
 
@@ -127,7 +127,7 @@ _VERY_LOW = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}  # ggml'
 
 
 def _needing_importance(plan: list[Tensor], name: str) -> list[Tensor]:
-    """Those that llama.cpp refuses to write in this format without knowing which columns matter."""
+    """The tensors that llama.cpp refuses to write in this format without an importance matrix."""
     types = {*_VERY_LOW, "q2_K"} if name == "q2_k_s" else _VERY_LOW
     return [
         t for t in plan if t.after != t.before and t.after in types and t.name not in (_OUTPUT, _EMBEDDINGS)

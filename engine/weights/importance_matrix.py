@@ -1,7 +1,7 @@
-"""Which columns of a model's matrices matter: the importance matrix that coarse number formats are made with.
+"""The importance matrix, with which coarse number formats are quantised.
 
-For each column of each matrix, the mean square of the numbers that meet it while the model reads a text: an
-error in a weight weighs as much as what it is multiplied with. llama.cpp's own llama-imatrix takes the same.
+For each column of each matrix it holds the mean square of the activations while the model reads a text, since
+an error in a weight is multiplied by them. Same definition as llama.cpp's llama-imatrix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.weights.quantise import tensor_shapes
 
 CHUNK = 512  # tokens read together, from an empty context: what llama.cpp takes
 USUAL = 50_000  # tokens: a hundred chunks
-LETTERS = 64  # more than a token has on average
+LETTERS = 64  # characters of a token, at most on average
 
 
 def importance_of(
@@ -65,13 +65,13 @@ def importance_of(
 
 
 def check_text(path: str, text: Path) -> None:
-    """Whether importance_of() takes this text, by the model's vocabulary alone: its weights are not loaded.
+    """Check that importance_of() accepts this text. Loads only the vocabulary, not the weights.
 
     Raises ImportanceError for the text, ModelLoadError for the model.
     """
     written = _read(text)
     model, chunk = Model(path, vocabulary_only=True), min(CHUNK, read_shape(path).trained_context or CHUNK)
-    beginning = written[: chunk * LETTERS]  # enough but for odd texts, and a book takes seconds
+    beginning = written[: chunk * LETTERS]  # nearly always enough; tokenizing a book takes seconds
     for part in (beginning, written):
         length = len(model.tokenize(part, add_bos=True, special=False))
         if length >= chunk:
@@ -117,7 +117,7 @@ def _run(context: Any, tokens: Tokens) -> int:
 
 
 class _Collector:
-    """Sees every product of a matrix as llama.cpp computes it. shapes: of the tensors, as in the file."""
+    """Collects activations in llama.cpp's eval callback. shapes: of the tensors, as in the file."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._shapes = shapes
@@ -128,12 +128,12 @@ class _Collector:
         self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._see)  # lives as long as this
 
     def check(self) -> None:
-        """Raises what went wrong: an exception would not pass through llama.cpp, Ctrl-C's neither."""
+        """Raise an exception of the callback, which cannot propagate through llama.cpp; Ctrl-C included."""
         if self._error:
             raise self._error
 
     def importance(self) -> dict[str, NDArray[np.float32]]:
-        """An expert that no token was sent to counts all its columns the same. Raises ImportanceError."""
+        """The result; all 1 for an expert that received no token. Raises ImportanceError."""
         found = {}
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():
@@ -145,7 +145,7 @@ class _Collector:
         return found
 
     def _see(self, address: int, ask: bool, _user_data: ctypes.c_void_p) -> bool:
-        """Before it computes a tensor, llama.cpp asks whether to show it, and then does."""
+        """The callback: called with ask before a tensor is computed, and after it if this returned True."""
         if self._error:
             return False
         try:

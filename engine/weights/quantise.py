@@ -1,4 +1,4 @@
-"""The same weights in another number format, through llama.cpp's own quantiser."""
+"""Writes weights in another number format, with llama.cpp's quantiser."""
 
 from __future__ import annotations
 
@@ -55,12 +55,11 @@ def requantise(
 ) -> None:
     """Write the GGUF `path` to `target` in one of FORMATS, whole or not at all. Raises ModelLoadError.
 
-    Refuses, before it begins, a format that the shapes of the tensors forbid: llama.cpp would take another.
-    From a coarse format to a finer one nothing is gained but speed, and next to nothing is lost.
-    importance: see engine/weights/importance_matrix.py; the sharper the format, the more it helps.
-    in_background: with the time that other processes leave. What progress raises is raised.
-    A process of its own does the work, and ends with this one, if that is killed at the next tensor. What is
-    left then is removed by the next call for the same target.
+    Refuses a format that the tensors' shapes do not allow, since llama.cpp would silently take another one.
+    importance: see engine/weights/importance_matrix.py; the coarser the format, the more it helps.
+    in_background: at the lowest priority. An exception of progress stops the work. The work is done in a
+    child process, which ends at the next tensor if this process is killed; its partial file is removed by the
+    next call for the same target.
     """
     check_file(path)
     _check(path, format, importance)
@@ -74,7 +73,7 @@ def requantise(
 
 
 def unfit_tensors(path: str, format: str) -> list[Tensor]:
-    """Those for which llama.cpp would silently take another format than this, by the length of their rows.
+    """The tensors for which llama.cpp would silently take another format, because of their row length.
 
     Raises ModelLoadError.
     """
@@ -84,7 +83,7 @@ def unfit_tensors(path: str, format: str) -> list[Tensor]:
 def quantised_size(path: str, format: str, *, with_importance: bool = False) -> int:
     """Bytes of the file that requantise() would write, with an importance matrix or without.
 
-    Some formats are other mixtures with one. Of a model in several files, some hundred bytes too many.
+    Some formats mix types differently with one. Overestimates split models by some hundred bytes.
     Raises ModelLoadError.
     """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -101,16 +100,16 @@ def quantised_size(path: str, format: str, *, with_importance: bool = False) -> 
 
 
 def tensor_shapes(path: str) -> dict[str, tuple[int, ...]]:
-    """Of all the file's tensors, row length first. Raises ModelLoadError."""
+    """Shapes of all tensors, row length first. Raises ModelLoadError."""
     return {tensor.name: tensor.shape for tensor in _plan(path, "f32")[0]}
 
 
-# That llama.cpp adds where they are missing; each takes 16 bytes beside its name.
+# Metadata that llama.cpp adds if missing; each key takes 16 bytes beside its name.
 _KEYS = ("general.quantization_version", "general.file_type")
 
 
 def _files(path: str) -> list[Path]:
-    """Of the model whose first file this is."""
+    """All files of a split model whose first file this is, or the file itself."""
     numbered = re.search(r"-00001-of-(\d{5})\.gguf$", path)
     if numbered is None:
         return [Path(path)]
@@ -118,7 +117,7 @@ def _files(path: str) -> list[Path]:
     return [Path(f"{stem}-{k:05}-of-{count}.gguf") for k in range(1, int(count) + 1)]
 
 
-# What cannot be
+# Checks
 
 
 def _known(format: str) -> Format:
@@ -158,7 +157,7 @@ def call_llama(
     log: Callable[[int, str], None] = lambda _level, _text: None,
     dry_run: bool = False,
 ) -> int:
-    """llama.cpp's quantiser, in this process: 0 when the file is written. log: gets a level and a text."""
+    """Run llama.cpp's quantiser in this process; returns 0 on success. log: called with level and text."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FORMATS[format].number
     params.nthread = threads or usable_cores()
@@ -175,10 +174,10 @@ def call_llama(
         params.imatrix = entries
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-    def tell(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    def forward(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
         log(level, text.decode("utf-8", "replace"))
 
-    llama_cpp.llama_log_set(tell, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(forward, ctypes.c_void_p(0))
     try:
         return int(
             llama_cpp.llama_model_quantize(os.fsencode(path), os.fsencode(target), ctypes.byref(params))
@@ -188,7 +187,7 @@ def call_llama(
 
 
 def _plan(path: str, format: str, with_importance: bool = False) -> tuple[list[Tensor], str]:
-    """What llama.cpp would do, and its log. No weights are read: it takes no longer than opening a file."""
+    """(tensors, log) of a dry run, which reads no weights."""
     check_file(path)
     known = _known(format)
     said: list[str] = []
@@ -209,7 +208,7 @@ def _refused(path: str, format: str, errors: list[str]) -> ModelLoadError:
     return ModelLoadError(f"{path}: llama.cpp cannot write it as {format}: {cause}")
 
 
-# The process that does it
+# The child process
 
 
 def _run(path: str, job: dict[str, Any], importance: Importance | None, progress: Progress | None) -> None:
@@ -239,6 +238,6 @@ def _run(path: str, job: dict[str, Any], importance: Importance | None, progress
 def _send(importance: Importance | None, child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None, "a pipe was asked for"
     arrays: dict[str, Any] = dict(importance or {})
-    with suppress(BrokenPipeError), child.stdin:  # its end tells why
+    with suppress(BrokenPipeError), child.stdin:  # then its exit tells why
         if arrays:
             np.savez(child.stdin, **arrays)

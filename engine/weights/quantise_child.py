@@ -1,4 +1,4 @@
-"""The process that quantises: it can be stopped at any time, and takes nobody along if llama.cpp aborts.
+"""The child process that quantises: it can be killed at any time, and llama.cpp may abort it.
 
 The job comes as an argument, the importance matrix through standard input; llama.cpp's log goes to standard
 output as it comes, an error on a line of its own after ERROR.
@@ -17,23 +17,21 @@ import numpy as np
 from engine.weights.quantise import ERROR, LOG_LEVEL_ERROR, call_llama
 
 
-def _tell(level: int, text: str) -> None:
+def _forward_log(level: int, text: str) -> None:
     sys.stdout.write(f"\n{ERROR}{text.strip()}\n" if level == LOG_LEVEL_ERROR else text)
     sys.stdout.flush()
 
 
 def main() -> int:
     """0 when the file is written."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C strikes the parent too, which knows what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which kills this process
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(
-            signal.SIGPIPE, signal.SIG_DFL
-        )  # ends with the parent, when it next has something to say
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends at its next output once the parent is gone
     job = json.loads(sys.argv[1])
     os.nice(job.pop("niceness"))
     given = sys.stdin.buffer.read()
     matrix = dict(np.load(io.BytesIO(given))) if given else None
-    return call_llama(**job, importance=matrix, log=_tell)
+    return call_llama(**job, importance=matrix, log=_forward_log)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The number format that was chosen for a model on this machine, by measuring several.
+"""The number format saved for a model on this machine, after several were measured.
 
-`medusaq compile --for-this-machine` chooses; MEDUSAQ_WEIGHTS=for_this_machine serves what it chose.
+`medusaq compile --for-this-machine` saves it; MEDUSAQ_WEIGHTS=for_this_machine loads it.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from engine.base.errors import ModelLoadError
-from engine.host.measurement_cache import identity, keep, machine, recall
+from engine.host.measurement_cache import identity, machine, read_measurement, write_measurement
 from engine.llama.model import build
 
 KIND = "choices"  # of file in the cache
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SavedFormat:
     """type: the format by name. file: the GGUF in it; None is the model's own.
 
-    load: what it is to be fast at. max_kl: how far from the source it may be, in nats a token. reason: a
-    sentence for people.
+    load: the load that it was chosen for. max_kl: the allowed divergence from the source, in nats a token.
+    reason: a sentence for people.
     """
 
     type: str
@@ -29,27 +29,27 @@ class Choice:
     reason: str
 
 
-def chosen(path: str) -> Choice | None:
-    """For the model as it is, this machine and this build; None when nothing was, or its file is gone."""
-    kept = recall(KIND, _key(path))
+def find_format(path: str) -> SavedFormat | None:
+    """The saved format for this file, machine and build; None if there is none, or its file is gone."""
+    kept = read_measurement(KIND, _key(path))
     try:
-        choice = kept and Choice(**kept["choice"])
+        choice = kept and SavedFormat(**kept["choice"])
         return choice if choice and kept["stamp"] == _stamp(choice.file) else None
     except (KeyError, TypeError, ModelLoadError):
         return None
 
 
-def keep_choice(path: str, choice: Choice) -> None:
-    """Raises ModelLoadError when a file is not there, or the cache cannot be written."""
+def save_format(path: str, choice: SavedFormat) -> None:
+    """Save a format. Raises ModelLoadError if its file is missing, or the cache cannot be written."""
     content = {"choice": asdict(choice), "stamp": _stamp(choice.file)}
-    keep(KIND, _key(path), content)
-    if chosen(path) != choice:
+    write_measurement(KIND, _key(path), content)
+    if find_format(path) != choice:
         raise ModelLoadError(f"the choice for {path} cannot be kept: the cache folder cannot be written")
 
 
-def served(path: str) -> Choice:
-    """What was chosen. Raises ModelLoadError, with the command that chooses."""
-    choice = chosen(path)
+def require_format(path: str) -> SavedFormat:
+    """The saved format. Raises ModelLoadError, which names the command that saves one."""
+    choice = find_format(path)
     if choice is None:
         raise ModelLoadError(
             f"{path}: no number format was chosen for it on this machine; this command chooses: "

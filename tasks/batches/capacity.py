@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.base.settings import lookahead
-from tasks.records.batch_work import Lanes
+from tasks.records.batch_work import QueueCounts
 from tasks.store.workers import WorkerInfo
 
 SLOTS_UNSEEN = 8  # of workers, while none is there: they may just be starting
@@ -46,7 +46,7 @@ class Capacity:
         """As create.lua has it."""
         return self._by_queue.get(queue, self._by_queue[""])
 
-    def note(self, found: Lanes, sent: Mapping[str, int]) -> None:
+    def note(self, found: QueueCounts, sent: Mapping[str, int]) -> None:
         """found: jobs in flight when the round began, by queue and owner; sent: with those of this round."""
         now = self._clock()
         passed, self._at = max(now - self._at, 1e-3), now

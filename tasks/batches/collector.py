@@ -1,7 +1,8 @@
-"""Takes the results of a batch's ended jobs out of Redis into durable parts, each counted exactly once.
+"""Moves results of ended jobs from Redis into segment files, and counts each exactly once.
 
-A part is written first, under a name of its own, and counted afterwards. What is killed in between, or
-overtaken by another leader, leaves a part that never counts; its results are in another one.
+A segment is written first, under a unique name, and recorded afterwards. If the process is killed in
+between, or another leads by then, the file is never recorded, and its results are written again to another
+segment.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.batches.segments import Result, new_part, write_part
+from tasks.batches.segments import Result, new_segment_name, write_segment
 from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
 from tasks.records.batch_work import Active, EndedJob
-from tasks.schema.openai_responses import answer, refused
+from tasks.schema.openai_responses import answer, error_response
 
-PART_RESULTS = 512  # most in one part
+SEGMENT_RESULTS = 512  # at most in one segment
 FULL = 256  # results that are collected at once
-FIRST_WAIT_S = 0.5  # results wait no longer than this for company at first,
-MOST_WAIT_S = 20.0  # nor than this later,
-WAIT_SHARE = 0.02  # or this share of the batch's age: a night's batch has hundreds of parts, not thousands
+# Results are gathered for WAIT_SHARE of the batch's age, within these two limits: a night's batch
+# has hundreds of segments, not thousands.
+FIRST_WAIT_S = 0.5
+MOST_WAIT_S = 20.0
+WAIT_SHARE = 0.02
 OK = 200
 SUCCEEDED = "succeeded"
 
@@ -34,20 +37,20 @@ class Collector:
         self._last: dict[str, float] = {}  # batch -> when it was last collected, on the monotonic clock
 
     def collect(self, active: Active, now: float) -> int:
-        """What is due of one batch; how many ends need not be collected any more.
+        """Collect what is due of one batch; return how many results were taken.
 
         now: Unix seconds. Raises LeadLost and what the stores raise.
         """
         batch = active.batch
         if not active.ended or not self._due(active, now):
             return 0
-        ended = self._batches.ended_jobs(self._token, batch.id, PART_RESULTS)
+        ended = self._batches.ended_jobs(self._token, batch.id, SEGMENT_RESULTS)
         if not ended.taken:
             return 0
         jobs = ended.jobs
         results = [to_result(job) for job in jobs]
-        name = new_part(ended.number)
-        write_part(self._files, batch.id, name, results)
+        name = new_segment_name(ended.number)
+        write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
         counted = self._batches.collected(
             self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
@@ -79,11 +82,11 @@ def to_result(job: EndedJob) -> Result:
         entry["response"] = {"status_code": OK, "request_id": job.job_id, "body": body}
         return Result(job.line, failed=False, entry=entry)
     error = _failure(job)
-    if (refusal := refused(error, job.record["request"])) is not None:
+    if (response := error_response(error, job.record["request"])) is not None:
         entry["response"] = {
-            "status_code": refusal.status,
+            "status_code": response.status,
             "request_id": job.job_id,
-            "body": {"error": refusal.error},
+            "body": {"error": response.error},
         }
     else:
         entry["error"] = {**error, "line": job.line}

@@ -1,4 +1,4 @@
-"""Sends lines of batches and jobs held back: in fair shares, and no more than can run soon."""
+"""Sends lines of batches and deferred jobs in fair shares, and no more than the workers' capacity."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from functools import partial
 from itertools import takewhile
 
 from tasks.batches.capacity import Capacity
-from tasks.batches.cooldown import Patience
-from tasks.batches.fair_share import HELD, Source, in_turns, shares
+from tasks.batches.cooldown import Cooldown
+from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch, line_job_id
-from tasks.records.batch_work import Active, Lanes, Line, Work
-from tasks.records.claim import Unsent
+from tasks.records.batch_work import Active, Line, QueueCounts, Work
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority
 
-IN_HAND = 2  # batches of one owner and lane whose next lines are held: one may end, the next goes on
-MOST_IN_HAND = 16  # of one owner, in all lanes: a chunk is megabytes
+IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
+MOST_IN_HAND = 16  # of one owner, in all queues: a chunk is megabytes
 MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
 
 
@@ -35,24 +35,24 @@ class Dispatcher:
         files: FileStore,
         publisher: Publisher,
         token: str,
-        patience: Patience,
+        cooldown: Cooldown,
     ) -> None:
-        self._batches, self._files, self._publisher, self._patience = batches, files, publisher, patience
+        self._batches, self._files, self._publisher, self._cooldown = batches, files, publisher, cooldown
         self._token = token
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
-        """Held interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
-        held, outstanding = _counters(work.waiting), _counters(work.sent)
-        for lane, waiting in held.items():
-            counts = shares([*_held(waiting)], outstanding[lane], capacity.of(lane), work.weights)
-            outstanding[lane].update(self._release(lane, counts, Priority.INTERACTIVE))
-        capacity.note(work.sent, _totals(outstanding))
+        """Deferred interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
+        deferred, in_flight = _counters(work.interactive_deferred), _counters(work.interactive_in_flight)
+        for queue, waiting in deferred.items():
+            counts = shares([*_deferred(waiting)], in_flight[queue], capacity.of(queue), work.weights)
+            in_flight[queue].update(self._release(queue, counts, Priority.INTERACTIVE))
+        capacity.note(work.interactive_in_flight, _totals(in_flight))
 
     def send(self, work: Work, capacity: Capacity, files_s: float) -> None:
-        """One round. Held jobs go before any file is touched; after files_s no further chunk is read.
+        """One round. Deferred jobs go before any file is touched; after files_s no further chunk is read.
 
-        A lane that is full keeps no other waiting, but the lines of one batch go in their order. The batches
+        A queue that is full keeps no other waiting, but the lines of one batch go in their order. The batches
         of a key whose tokens are spent rest until its next day. Raises LeadLost and StoreUnavailable.
         """
         self._forget(work.active)
@@ -61,93 +61,94 @@ class Dispatcher:
             for active in work.active
             if self._may_send(active) and active.batch.owner not in work.spent
         }
-        held, outstanding = _counters(work.held), _counters(work.outstanding)
-        for lane, waiting in list(
-            held.items()
-        ):  # in their shares, as if there were a lot to send of each batch
-            most = capacity.of(lane)
-            own = (batch for batch in batches.values() if self._lane(batch, work.known) == lane)
+        deferred, in_flight = _counters(work.deferred), _counters(work.in_flight)
+        for queue, waiting in deferred.items():  # in their shares, as if each batch had a lot to send
+            most = capacity.of(queue)
+            own = (batch for batch in batches.values() if self._queue(batch, work.known) == queue)
             unread = (Source(batch.owner, batch.id, _rank(batch), most) for batch in own)
-            counts = shares([*_held(waiting), *unread], outstanding[lane], most, work.weights)
-            released = self._release(lane, counts)
+            counts = shares([*_deferred(waiting), *unread], in_flight[queue], most, work.weights)
+            released = self._release(queue, counts)
             waiting.subtract(released)
-            outstanding[lane].update(released)
+            in_flight[queue].update(released)
         until = time.monotonic() + files_s
         more = True
         while more:
             sources = self._sources(batches, work.known, until)
             going_on = {}
-            for lane in {*held, *sources}:
+            for queue in {*deferred, *sources}:
                 counts = shares(
-                    [*_held(held[lane]), *sources[lane]], outstanding[lane], capacity.of(lane), work.weights
+                    [*_deferred(deferred[queue]), *sources[queue]],
+                    in_flight[queue],
+                    capacity.of(queue),
+                    work.weights,
                 )
-                self._release(lane, counts)
+                self._release(queue, counts)
                 for source, count in counts.items():
-                    if source.name != HELD and (after := self._fill(batches[source.name], lane, count)):
-                        outstanding[lane][source.owner] += count
+                    if source.name != DEFERRED and (after := self._fill(batches[source.name], queue, count)):
+                        in_flight[queue][source.owner] += count
                         if count == source.waiting and self._has_chunk(after):
-                            going_on[after.id] = after  # its next line is for another lane
-            held.clear()
+                            going_on[after.id] = after  # its next line is for another queue
+            deferred.clear()
             batches, more = going_on, bool(going_on)
-        capacity.note(work.outstanding, _totals(outstanding))
+        capacity.note(work.in_flight, _totals(in_flight))
 
     def _release(
-        self, lane: str, counts: Mapping[Source, int], priority: Priority = Priority.BULK
+        self, queue: str, counts: Mapping[Source, int], priority: Priority = Priority.BULK
     ) -> dict[str, int]:
-        """How many held jobs that is of each owner."""
-        held = {source.owner: count for source, count in counts.items() if source.name == HELD}
-        if held:
-            self._publisher.try_all(self._batches.release(self._token, held, lane, priority))
-        return held
+        """Send deferred jobs; returns how many of each owner."""
+        deferred = {source.owner: count for source, count in counts.items() if source.name == DEFERRED}
+        if deferred:
+            self._publisher.try_all(self._batches.release(self._token, deferred, queue, priority))
+        return deferred
 
     def _sources(
         self, batches: Mapping[str, Batch], known: Collection[str], until: float
     ) -> defaultdict[str, list[Source]]:
-        """Of the batches, by the lane of their next line; priority and deadline decide among an owner's."""
+        """Batches to send from, by the queue of their next line; an owner's are in order of rank."""
         late = False
         served: Counter[tuple[str, str]] = Counter()
         in_hand: Counter[str] = Counter()
         found: defaultdict[str, list[Source]] = defaultdict(list)
         for batch in in_turns(sorted(batches.values(), key=_rank), lambda one: one.owner):
-            owner, guess = batch.owner, self._lane(batch, known)
+            owner, guess = batch.owner, self._queue(batch, known)
             full = served[owner, guess] == IN_HAND or in_hand[owner] == MOST_IN_HAND
             if not self._has_chunk(batch) and (late or full):
                 continue
-            lines = self._patience.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
+            lines = self._cooldown.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
             late = time.monotonic() > until
             if lines is None:
                 continue
             in_hand[owner] += 1
-            lane = self._lane(batch, known)
-            if served[owner, lane] == IN_HAND:
+            queue = self._queue(batch, known)
+            if served[owner, queue] == IN_HAND:
                 continue
-            served[owner, lane] += 1
-            lanes = (_lane_of(line.model, known) for line in lines[batch.place :])
-            run = sum(1 for _ in takewhile(lane.__eq__, lanes))
-            found[lane].append(Source(owner, batch.id, _rank(batch), run))
+            served[owner, queue] += 1
+            queues = (_queue_of(line.model, known) for line in lines[batch.offset :])
+            run = sum(1 for _ in takewhile(queue.__eq__, queues))
+            found[queue].append(Source(owner, batch.id, _rank(batch), run))
         return found
 
-    def _lane(self, batch: Batch, known: Collection[str]) -> str:
-        """Of its next line, or as far as the file is known."""
+    def _queue(self, batch: Batch, known: Collection[str]) -> str:
+        """The queue of the batch's next line; of its model where the chunk is not in memory."""
         model = batch.model or ""
         if self._has_chunk(batch):
-            model = self._chunks[batch.id][1][batch.place].model
-        return _lane_of(model, known)
+            model = self._chunks[batch.id][1][batch.offset].model
+        return _queue_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
         return active.batch.sendable and active.ended < MOST_UNCOLLECTED
 
-    def _fill(self, batch: Batch, lane: str, count: int) -> Batch | None:
-        """The batch behind these lines; None where nothing was sent."""
+    def _fill(self, batch: Batch, queue: str, count: int) -> Batch | None:
+        """Send the next lines. Returns the batch after them, or None where nothing was sent."""
         chunk = self._chunk(batch)
-        end = batch.place + count
-        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.place : end]]
+        end = batch.offset + count
+        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.offset : end]]
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
-        if not self._batches.fill(self._token, batch, after, jobs, lane):
+        if not self._batches.fill(self._token, batch, after, jobs, queue):
             return None
-        unsent = [Unsent(job_id, Priority.BULK, line.preview, lane) for job_id, line in jobs]
-        self._publisher.try_all(unsent)
-        return replace(batch, chunk=after[0], place=after[1])
+        messages = [QueueMessage(job_id, Priority.BULK, line.preview, queue) for job_id, line in jobs]
+        self._publisher.try_all(messages)
+        return replace(batch, chunk=after[0], offset=after[1])
 
     def _chunk(self, batch: Batch) -> list[Line]:
         if not self._has_chunk(batch):
@@ -162,26 +163,26 @@ class Dispatcher:
             del self._chunks[gone]
 
 
-def _lane_of(model: str, known: Collection[str]) -> str:
-    """Where a line goes that asks for this model: one that nobody knows is refused by any worker."""
+def _queue_of(model: str, known: Collection[str]) -> str:
+    """The queue for a model; "" for an unknown one, which any worker refuses."""
     return model if model in known else ""
 
 
-def _counters(lanes: Lanes) -> defaultdict[str, Counter[str]]:
+def _counters(queues: QueueCounts) -> defaultdict[str, Counter[str]]:
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for lane, counts in lanes.items():
-        found[lane].update(counts)
+    for queue, counts in queues.items():
+        found[queue].update(counts)
     return found
 
 
-def _totals(lanes: Mapping[str, Counter[str]]) -> dict[str, int]:
-    return {lane: counts.total() for lane, counts in lanes.items()}
+def _totals(queues: Mapping[str, Counter[str]]) -> dict[str, int]:
+    return {queue: counts.total() for queue, counts in queues.items()}
 
 
-def _held(counts: Mapping[str, int]) -> Iterator[Source]:
-    """Jobs sent one by one go before their owner's batches."""
+def _deferred(counts: Mapping[str, int]) -> Iterator[Source]:
+    """Deferred jobs rank before their owner's batches."""
     for owner, count in counts.items():
-        yield Source(owner, HELD, (float("-inf"),), count)
+        yield Source(owner, DEFERRED, (float("-inf"),), count)
 
 
 def _rank(batch: Batch) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-HELD = ""  # the source of jobs that were submitted one by one
+DEFERRED = ""  # the source of jobs that were submitted one by one
 
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Source:
 
 
 def shares(
-    sources: Iterable[Source], outstanding: Mapping[str, int], room: int, weights: Mapping[str, float]
+    sources: Iterable[Source], in_flight: Mapping[str, int], capacity: int, weights: Mapping[str, float]
 ) -> Counter[Source]:
     """How many of each source to send, so that no more than `room` jobs are outstanding.
 
@@ -42,9 +42,9 @@ def shares(
     for source in sorted(sources, key=lambda s: s.rank, reverse=True):
         if source.waiting > 0:
             queues.setdefault(source.owner, []).append(source)
-    free = room - sum(outstanding.values())
+    free = capacity - sum(in_flight.values())
     sent: Counter[Source] = Counter()
-    turns = [(outstanding.get(owner, 0) / weights.get(owner, 1.0), owner) for owner in queues]
+    turns = [(in_flight.get(owner, 0) / weights.get(owner, 1.0), owner) for owner in queues]
     heapq.heapify(turns)
     while turns and free > 0:
         load, owner = heapq.heappop(turns)

@@ -1,4 +1,4 @@
-"""The end of a batch: its output and error files, in the order of the input, from the parts.
+"""The end of a batch: its output and error files, in the order of the input, merged from the segments.
 
 Stopped anywhere, it is done again: the files have the same ids, and appear whole or not at all.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from tasks.batches.segments import UNSENT, Result, dump, dump_result, merging, part_name, read_chunk
+from tasks.batches.segments import UNSENT, Result, dump, dump_result, merging, read_chunk, segment_name
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
-from tasks.files.manager import FileKeeper, Upload
+from tasks.files.manager import FileManager, Upload
 from tasks.files.records import Purpose
 from tasks.records.batch import Batch, BatchStatus, Ending
 
@@ -28,10 +28,10 @@ STATUS = {
 }
 
 
-class Finaliser:
+class Finalizer:
     """For batches of which nothing runs and everything is collected."""
 
-    def __init__(self, keeper: FileKeeper, batches: BatchStore, token: str) -> None:
+    def __init__(self, keeper: FileManager, batches: BatchStore, token: str) -> None:
         self._keeper, self._batches, self._token = keeper, batches, token
         self._files = keeper.objects
 
@@ -46,20 +46,20 @@ class Finaliser:
         self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
 
     def _write_unsent(self, batch: Batch) -> Generator[None, None, int]:
-        """The part of the lines that were never sent, if there are any; gives their number.
+        """Write the segment of the lines that were never sent, if there are any; gives their number.
 
         Holds their numbers and custom ids in memory.
         """
         left: list[tuple[int, str]] = []
         for number in range(batch.chunk, batch.chunks):
-            start = batch.place if number == batch.chunk else 0
+            start = batch.offset if number == batch.chunk else 0
             left += [
                 (line.number, line.custom_id) for line in read_chunk(self._files, batch.id, number)[start:]
             ]
             yield
         if left:
             left.sort()
-            with self._files.open_new(part_name(batch.id, UNSENT)) as out:
+            with self._files.open_new(segment_name(batch.id, UNSENT)) as out:
                 for line in left:
                     out.write(dump_result(_never_sent(batch, *line)))
                     yield
@@ -69,7 +69,7 @@ class Finaliser:
         """The ids of the files, by their field; none for a file that would be empty."""
         files: dict[str, Upload] = {}
         with contextlib.ExitStack() as open_files:
-            for result in merging(self._files, batch.id, batch.parts):
+            for result in merging(self._files, batch.id, batch.segments):
                 yield
                 if result is None:
                     continue

@@ -18,8 +18,8 @@ from typing import IO, Any, BinaryIO
 from tasks.base.errors import BatchNotFound, BatchRefused
 from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
-from tasks.batches.line_decoder import LineDecoder, Refused, digest, kind_of, prefix
-from tasks.batches.segments import INVALID, Result, dump_line, dump_result, part_name, write_chunk
+from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of, prefix
+from tasks.batches.segments import INVALID, Result, dump_line, dump_result, segment_name, write_chunk
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.base import FileStore, translated
@@ -31,7 +31,7 @@ from tasks.schema.json_lines import physical_lines
 CHUNK_LINES = 256
 CHUNK_BYTES = 2 * 1024 * 1024  # held in memory for each batch under way
 SHOWN_ERRORS = 100  # of a batch's record; the error file has them all
-SAID_CHARS = 600  # of what is wrong with a line: a custom id, and a sentence around it
+MESSAGE_CHARS = 600  # of what is wrong with a line: a custom id, and a sentence around it
 REPORT_S = 0.25  # between two counts that a user sees, and two looks whether the batch goes on
 MAGIC_BYTES = 8
 
@@ -99,7 +99,7 @@ class Ingest:
         with (
             translated("temporary files"),
             tempfile.TemporaryFile() as scratch,
-            self._files.open_new(part_name(batch.id, INVALID)) as invalid,
+            self._files.open_new(segment_name(batch.id, INVALID)) as invalid,
         ):
             ready = _Ready(scratch)
             for number, raw in self._lines(source):
@@ -113,11 +113,11 @@ class Ingest:
                 if only is not None and (line.custom_id is None or digest(line.custom_id) not in only):
                     continue
                 lines += 1
-                if isinstance(line, Refused):
+                if isinstance(line, InvalidLine):
                     codes[line.problem.code] += 1
                     invalid.write(dump_result(_refusal(batch, line)))
                     if len(errors) < SHOWN_ERRORS:
-                        errors.append(_said(line))
+                        errors.append(_to_error(line))
                 elif not batch.dry_run:
                     ready.add(line)
                     if len(ready) == 1:  # at once, for early feedback
@@ -232,17 +232,17 @@ class _Ready:
             yield chunk
 
 
-def _refusal(batch: Batch, line: Refused) -> Result:
+def _refusal(batch: Batch, line: InvalidLine) -> Result:
     entry = {
         "id": f"batch_req_{batch.id.removeprefix('batch_')}-{line.number}",
         "custom_id": line.custom_id,
         "response": None,
-        "error": _said(line),
+        "error": _to_error(line),
     }
     return Result(line.number, failed=True, entry=entry)
 
 
-def _said(line: Refused) -> dict[str, Any]:
+def _to_error(line: InvalidLine) -> dict[str, Any]:
     problem = line.problem
     field = None if problem.field is None else _clipped(problem.field)
     return {"code": problem.code, "line": line.number, "message": _clipped(str(problem)), "param": field}
@@ -250,7 +250,7 @@ def _said(line: Refused) -> dict[str, Any]:
 
 def _clipped(text: str) -> str:
     """A name that a line made up may be as long as the line."""
-    return text if len(text) <= SAID_CHARS else text[:SAID_CHARS] + "..."
+    return text if len(text) <= MESSAGE_CHARS else text[:MESSAGE_CHARS] + "..."
 
 
 def _unread(how: Ending) -> dict[str, Any]:

@@ -22,16 +22,16 @@ from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.batches.capacity import Capacity
 from tasks.batches.collector import Collector
-from tasks.batches.cooldown import Patience
+from tasks.batches.cooldown import Cooldown
 from tasks.batches.dispatcher import Dispatcher
 from tasks.batches.fair_share import in_turns
-from tasks.batches.finalizer import Finaliser
+from tasks.batches.finalizer import Finalizer
 from tasks.batches.ingest import Ingest
 from tasks.batches.segments import remove_all
 from tasks.batches.store import BatchStore
-from tasks.batches.time_slicing import Steps, Turns
+from tasks.batches.time_slicing import Steps, TimeSlicer
 from tasks.broker.publisher import Publisher
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.records.batch import Ending
 from tasks.records.batch_work import Active
 from tasks.store.jobs import JobStore
@@ -62,21 +62,23 @@ ROUND_SECONDS = Histogram(
 class BatchDriver:
     """start() and stop() belong to the io worker's life."""
 
-    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileKeeper) -> None:
+    def __init__(
+        self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileManager
+    ) -> None:
         self._store = store
         self._files = files = keeper.objects
-        self._patience = Patience(RETRY_S)
+        self._cooldown = Cooldown(RETRY_S)
         self._token = uuid.uuid4().hex
         self._batches = BatchStore(store.db)
         self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
-        self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._patience)
+        self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._cooldown)
         self._interactive = Capacity(fills=1, most_s=INTERACTIVE_AHEAD_S)
         self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S)
         self._collector = Collector(self._batches, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
-        self._finaliser = Finaliser(keeper, self._batches, self._token)
-        self._turns = Turns(self._attempt)
+        self._finalizer = Finalizer(keeper, self._batches, self._token)
+        self._slicer = TimeSlicer(self._attempt)
         self._seen: set[str] = set()  # batches that were active in the last round,
         self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
         self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
@@ -99,7 +101,7 @@ class BatchDriver:
         for thread in self._running:
             if thread.is_alive():
                 thread.join()
-        self._turns.stop()
+        self._slicer.stop()
         self._resign()
 
     def _resign(self) -> None:
@@ -167,14 +169,14 @@ class BatchDriver:
             return False
         self._dispatcher.send_interactive(work, self._interactive)
         for active in work.active:
-            self._patience.attempt(active.batch.id, partial(self._end_early, active, work.now))
+            self._cooldown.attempt(active.batch.id, partial(self._end_early, active, work.now))
         self._dispatcher.send(work, self._bulk, FILES_S)
         until = time.monotonic() + FILES_S
         self._left_over = False
         for active in in_turns(sorted(work.active, key=self._last_turn), lambda a: a.batch.owner):
             if self._stopping.is_set():
                 break
-            self._patience.attempt(active.batch.id, partial(self._advance, active, work.now))
+            self._cooldown.attempt(active.batch.id, partial(self._advance, active, work.now))
             self._advanced[active.batch.id] = time.monotonic()
             if time.monotonic() > until:
                 self._left_over = True
@@ -204,7 +206,7 @@ class BatchDriver:
             self._begin(f"reading of {batch.id}", batch.owner, self._read(batch.id))
         elif batch.all_sent and not active.live and collected == active.ended:
             over = bool(batch.ending) or batch.expires_at <= now
-            self._begin(f"finalising of {batch.id}", batch.owner, self._finalise(batch.id, over=over))
+            self._begin(f"finalising of {batch.id}", batch.owner, self._finalize(batch.id, over=over))
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
@@ -216,12 +218,12 @@ class BatchDriver:
     # What takes longer
 
     def _begin(self, what: str, owner: str, steps: Steps) -> None:
-        if not self._patience.rests(what):
-            self._turns.begin(what, owner, steps)
+        if not self._cooldown.is_active(what):
+            self._slicer.begin(what, owner, steps)
 
     def _attempt(self, what: str, work: Callable[[], bool]) -> bool | None:
         try:
-            return self._patience.attempt(what, work)
+            return self._cooldown.attempt(what, work)
         except (LeadLost, StoreUnavailable) as error:
             log.warning("%s waits: %s", what, error)
             return None
@@ -242,10 +244,10 @@ class BatchDriver:
             code, message = "internal_error", INTERNAL
         self._batches.fail(self._token, batch_id, code, message)
 
-    def _finalise(self, batch_id: str, *, over: bool) -> Steps:
+    def _finalize(self, batch_id: str, *, over: bool) -> Steps:
         """over: its time has passed, or it was cancelled. Before that, what is missing may come back."""
         try:
-            yield from self._finaliser.run(batch_id)
+            yield from self._finalizer.run(batch_id)
         except ObjectMissing as error:
             if not over:
                 raise

@@ -35,7 +35,7 @@ KINDS: Mapping[bytes, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class InvalidLine:
     """A line that cannot be run, and why; custom_id where it has one that is its own."""
 
     number: int
@@ -70,34 +70,34 @@ class LineDecoder:
         self._default_model, self._choose_from = default_model, choose_from
         self._seen: dict[bytes, int] = {}  # digest of a custom_id -> line
 
-    def decode(self, number: int, raw: bytes | None) -> Line | Refused:
+    def decode(self, number: int, raw: bytes | None) -> Line | InvalidLine:
         """raw: a line, or None for one that is too long."""
         if raw is None:
             too_long = Problem(f"longer than {self._max_bytes:,} bytes", code=TOO_LONG)
-            return Refused(number, None, too_long)
+            return InvalidLine(number, None, too_long)
         value = _object(raw)
         if isinstance(value, Problem):
-            return Refused(number, None, value)
+            return InvalidLine(number, None, value)
         custom_id = value.get("custom_id")
         halves = b"\\ud" in raw or b"\\uD" in raw  # spelled in no other way
         if (wrong := self._id_problem(number, custom_id, halves)) is not None:
-            return Refused(number, None, wrong)
+            return InvalidLine(number, None, wrong)
         assert isinstance(custom_id, str)
         if halves and not is_unicode(value):  # a refusal may repeat any part of it
-            return Refused(number, custom_id, Problem(HALF_PAIR, code=BAD_JSON))
+            return InvalidLine(number, custom_id, Problem(HALF_PAIR, code=BAD_JSON))
         fields, problems = job_fields(value)
         if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
             problems.append(Problem(f"the batch is for {self._endpoint}", "url", "url_mismatch"))
         job = problems or read_job(fields)
         if isinstance(job, list):
-            return Refused(number, custom_id, (problems or in_body(job, value))[0])
+            return InvalidLine(number, custom_id, (problems or in_body(job, value))[0])
         model = job.model or self._default_model
         if not model and self._choose_from:
             names = ", ".join(self._choose_from)
-            return Refused(number, custom_id, Problem(f"name one of {names}", "model", "model_required"))
+            return InvalidLine(number, custom_id, Problem(f"name one of {names}", "model", "model_required"))
         self.model = self.model or model or None
         if model not in ("", self.model) and self._endpoint != JOBS:  # whose jobs each name their own
-            return Refused(
+            return InvalidLine(
                 number, custom_id, Problem(f"the batch is for {self.model!r}", "model", "model_mismatch")
             )
         sent = job.fixed(self._default_max_tokens)

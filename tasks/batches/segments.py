@@ -1,4 +1,4 @@
-"""What a batch keeps in the file store while it runs: chunks of lines to send, and parts of results.
+"""What a batch keeps in the file store while it runs: chunks of lines to send, and segments of results.
 
 batches/ID/chunks/000000   valid lines in the order of sending, JSON each; the first holds the first line
 batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
@@ -22,7 +22,7 @@ from tasks.files.base import FileStore, translated
 from tasks.records.batch_work import Line
 
 INVALID, UNSENT = "invalid", "unsent"
-FAN_IN = 64  # parts read at once: each is an open file or connection
+FAN_IN = 64  # segments read at once: each is an open file or connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ def chunk_name(batch_id: str, number: int) -> str:
     return f"{_folder(batch_id)}/chunks/{number:06d}"
 
 
-def part_name(batch_id: str, part: str) -> str:
-    return f"{_folder(batch_id)}/parts/{part}"
+def segment_name(batch_id: str, segment: str) -> str:
+    return f"{_folder(batch_id)}/parts/{segment}"
 
 
-def new_part(number: int) -> str:
-    """A name that nobody else writes to: a part that counts can never change."""
+def new_segment_name(number: int) -> str:
+    """A unique name, so that a recorded segment can never be overwritten."""
     return f"{number:06d}-{uuid.uuid4().hex}"
 
 
@@ -73,37 +73,37 @@ def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
         return [Line(*json.loads(line)) for line in chunk]
 
 
-def write_part(files: FileStore, batch_id: str, part: str, results: Iterable[Result]) -> None:
+def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterable[Result]) -> None:
     """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
-    with files.open_new(part_name(batch_id, part)) as out:
+    with files.open_new(segment_name(batch_id, segment)) as out:
         for result in sorted(results, key=lambda r: r.line):
             out.write(dump_result(result))
 
 
 def dump_result(result: Result) -> bytes:
-    """As it stands in a part."""
+    """One line of a segment."""
     return dump([result.line, result.failed, result.entry])
 
 
 def merged(
-    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+    files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result]:
-    """All results so far in the order of their lines, in bounded memory; parts: those that count.
+    """All results so far in the order of their lines, in bounded memory. segments: the recorded ones.
 
     Raises ObjectMissing unless missing_ok.
     """
-    for result in merging(files, batch_id, parts, missing_ok=missing_ok):
+    for result in merging(files, batch_id, segments, missing_ok=missing_ok):
         if result is not None:
             yield result
 
 
 def merging(
-    files: FileStore, batch_id: str, parts: Iterable[str], *, missing_ok: bool = False
+    files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result | None]:
     """The same in short steps: None after one that gave no result yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
-    names = [part_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
-    names += [part_name(batch_id, part) for part in parts if part in present or not missing_ok]
+    names = [segment_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
+    names += [segment_name(batch_id, segment) for segment in segments if segment in present or not missing_ok]
     with (
         translated("temporary files"),
         tempfile.TemporaryDirectory() as folder,

@@ -15,8 +15,8 @@ from typing import Any
 from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.records.api_key import DEFAULT_MAX_FILES
 from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
-from tasks.records.batch_work import Active, Ended, EndedJob, Lanes, Line, Work
-from tasks.records.claim import Unsent
+from tasks.records.batch_work import Active, Ended, EndedJob, Line, QueueCounts, Work
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
@@ -111,7 +111,7 @@ class BatchStore:
             return self.get(batch.id)
         return batch
 
-    def led(self) -> bool:
+    def has_leader(self) -> bool:
         """Whether some io worker works on batches."""
         with answering():
             return bool(self._redis.exists(f"{self.prefix}leader"))
@@ -170,28 +170,28 @@ class BatchStore:
     def lead(
         self, token: str, bulk: Mapping[str, int], interactive: Mapping[str, int] | None = None
     ) -> Work | None:
-        """Take or keep the lead; None while another leads.
+        """Take or keep the lead, and return what there is to do; None while another worker leads.
 
-        bulk, interactive: how many jobs may be in flight, by lane, "" for those that are not named;
-        None: none is held.
+        bulk, interactive: how many jobs may be in flight, by model queue, "" for queues that are not listed;
+        None: none are deferred.
         """
-        rooms = json.dumps(bulk), json.dumps(interactive or {})
-        answer = self._run("leader/lead", token, *rooms, MOST_CLEANUPS, *WORKED_ON)
+        capacities = json.dumps(bulk), json.dumps(interactive or {})
+        answer = self._run("leader/lead", token, *capacities, MOST_CLEANUPS, *WORKED_ON)
         if not answer[0]:
             return None
         found = pairs(answer[1:])
         self._led = {text: self._led.get(text) or _worked_on(text) for text, *_ in found["active"]}
         return Work(
             int(found["now"]) / 1000,
-            _by_lane(found["outstanding"]),
-            _by_lane(found["held"]),
+            _by_model_queue(found["in_flight"]),
+            _by_model_queue(found["deferred"]),
             [Active(self._led[text], live, ended) for text, live, ended in found["active"]],
             found["cleanup"],
             {owner: float(weight) for owner, weight, _ in found["keys"]},
             frozenset(owner for owner, _, spent in found["keys"] if spent),
             frozenset(found["known"]),
-            _by_lane(found["interactive_outstanding"]),
-            _by_lane(found["interactive_held"]),
+            _by_model_queue(found["interactive_in_flight"]),
+            _by_model_queue(found["interactive_deferred"]),
         )
 
     def renew(self, token: str) -> None:
@@ -203,16 +203,18 @@ class BatchStore:
         self._run("leader/resign", token)
 
     def release(
-        self, token: str, shares: Mapping[str, int], lane: str = "", priority: Priority = Priority.BULK
-    ) -> list[Unsent]:
-        """So many of each owner's held jobs of a lane may be sent. Raises LeadLost."""
-        accounts = ((f"{owner}@{lane}" if lane else owner, count) for owner, count in shares.items())
+        self, token: str, shares: Mapping[str, int], model_queue: str = "", priority: Priority = Priority.BULK
+    ) -> list[QueueMessage]:
+        """Queue so many of each owner's deferred jobs; returns the messages to send. Raises LeadLost."""
+        accounts = (
+            (f"{owner}@{model_queue}" if model_queue else owner, count) for owner, count in shares.items()
+        )
         status, *flat = self._run(
             "queues/release_deferred", token, priority.value, *(value for pair in accounts for value in pair)
         )
         _check(status)
         each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        return [Unsent(job_id, priority, shown, of) for job_id, shown, of in each]
+        return [QueueMessage(job_id, priority, shown, of) for job_id, shown, of in each]
 
     def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
         """While a file is read: so many chunks can be sent, so many lines were seen.
@@ -252,10 +254,11 @@ class BatchStore:
         batch: Batch,
         after: tuple[int, int],
         jobs: Sequence[tuple[str, Line]],
-        lane: str = "",
+        model_queue: str = "",
     ) -> bool:
-        """Make jobs of the next lines, all for one lane; after: chunk and place behind them. False when there
-        is nothing to send any more, or somebody sent these already. Raises LeadLost.
+        """Make jobs of the next lines, all for one model queue; after: chunk and offset behind them.
+
+        False when there is nothing to send any more, or these were sent already. Raises LeadLost.
         """
         lines = [
             {
@@ -272,10 +275,10 @@ class BatchStore:
             "token": token,
             "id": batch.id,
             "chunk": batch.chunk,
-            "offset": batch.place,
+            "offset": batch.offset,
             "next_chunk": after[0],
             "next_offset": after[1],
-            "lane": lane,
+            "model_queue": model_queue,
             "lines": lines,
         }
         status = self._run("batches/enqueue_lines", arguments, *(line.request for _, line in jobs))
@@ -283,7 +286,7 @@ class BatchStore:
         return bool(status == "ok")
 
     def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
-        """The oldest ends that are in no part yet. Raises LeadLost."""
+        """The oldest results that are in no segment yet. Raises LeadLost."""
         status, *rest = self._run("batches/next_results", token, batch_id, most)
         _check(status)
         number, *records = rest
@@ -294,21 +297,21 @@ class BatchStore:
         token: str,
         batch_id: str,
         number: int,
-        part: str,
+        segment: str,
         taken: int,
         tokens: Sequence[int],
         codes: Mapping[str, int],
     ) -> bool:
-        """The part of this number is durable, under this name; tokens: input, cached, output.
+        """Record that the segment of this number is stored under this name; tokens: input, cached, output.
 
-        False where a part of this number was counted before. Raises LeadLost.
+        False if a segment of this number was recorded before. Raises LeadLost.
         """
         input_tokens, cached_tokens, output_tokens = tokens
         arguments = {
             "token": token,
             "id": batch_id,
             "number": number,
-            "name": part,
+            "name": segment,
             "results": taken,
             "input_tokens": input_tokens,
             "cached_tokens": cached_tokens,
@@ -320,7 +323,7 @@ class BatchStore:
         return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
-        """All results are in parts, and these lines were never sent. Raises LeadLost."""
+        """All results are in segments, and these lines were never sent. Raises LeadLost."""
         _check(self._run("batches/finalizing", token, batch_id, unsent, code))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
@@ -349,12 +352,12 @@ def _worked_on(text: str) -> Batch:
     return Batch.from_hash({name: value for name, value in fields if value is not False})
 
 
-def _by_lane(accounts: Sequence[str]) -> Lanes:
+def _by_model_queue(accounts: Sequence[str]) -> QueueCounts:
     """From OWNER or OWNER@LANE and a number, each."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, count in pairs(accounts).items():
-        owner, _, lane = name.partition("@")
-        counts[lane][owner] = int(count)
+        owner, _, model_queue = name.partition("@")
+        counts[model_queue][owner] = int(count)
     return counts
 
 

@@ -52,7 +52,7 @@ class _Owner:
         return bool(self.waiting) and len(self.begun) + self.running < UNDER_WAY
 
 
-class Turns:
+class TimeSlicer:
     """Thread-safe. attempt runs a slice, and gives None instead of its answer where it met an error."""
 
     def __init__(self, attempt: Callable[[str, Callable[[], bool]], bool | None]) -> None:

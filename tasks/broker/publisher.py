@@ -18,7 +18,7 @@ from tasks.base.errors import PublishFailed
 from tasks.base.queue_names import GENERATE, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import add_queue, make_app
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Job, Priority
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class Publisher:
     def connect(cls, settings: Settings) -> Publisher:
         return cls(make_app(settings))
 
-    def publish(self, job_id: str, priority: Priority, shown: str, lane: str = "") -> None:
+    def publish(self, job_id: str, priority: Priority, shown: str, model_queue: str = "") -> None:
         """Queue a message; `shown` is what Flower lists as its argument. Raises PublishFailed."""
-        self.publish_all([Unsent(job_id, priority, shown, lane)])
+        self.publish_all([QueueMessage(job_id, priority, shown, model_queue)])
 
-    def publish_all(self, messages: Sequence[Unsent]) -> None:
+    def publish_all(self, messages: Sequence[QueueMessage]) -> None:
         """Queue messages in one round trip; raises PublishFailed if perhaps not all of them are queued."""
         with self._lock:
             try:
@@ -62,7 +62,7 @@ class Publisher:
                 ids = ", ".join(message.job_id for message in messages)
                 raise PublishFailed(f"messages could not be sent ({ids}): {error}") from error
 
-    def try_all(self, messages: Sequence[Unsent]) -> bool:
+    def try_all(self, messages: Sequence[QueueMessage]) -> bool:
         """Queue what can be queued; from the first failure on, the rest is left to the reconciler.
 
         Whether all were.
@@ -80,7 +80,7 @@ class Publisher:
             self._disconnect()
         self._app.close()
 
-    def _send(self, messages: Sequence[Unsent]) -> None:
+    def _send(self, messages: Sequence[QueueMessage]) -> None:
         if self._connection is None:
             self._connection = _Connection(self._app)
         self._connection.send(messages)
@@ -99,14 +99,14 @@ class Outbox:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._waiting: queue.SimpleQueue[Unsent | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[QueueMessage | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="outbox", daemon=True)
         self._thread.start()
 
     def put(self, job: Job) -> None:
         """Returns at once."""
-        self._waiting.put(Unsent.of(job))
+        self._waiting.put(QueueMessage.of(job))
 
     def close(self) -> None:
         """Once all that waits was sent, or the first of it could not be."""
@@ -145,7 +145,7 @@ class _Connection:
             self._declare(name)
         self._producer = Producer(self._channel, auto_declare=False)
 
-    def send(self, messages: Sequence[Unsent]) -> None:
+    def send(self, messages: Sequence[QueueMessage]) -> None:
         self._declare_for(messages)
         with self._channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
             acquire = self._channel.conn_or_acquire
@@ -157,9 +157,9 @@ class _Connection:
                 self._channel.conn_or_acquire = acquire
             pipeline.execute()
 
-    def _declare_for(self, messages: Sequence[Unsent]) -> None:
+    def _declare_for(self, messages: Sequence[QueueMessage]) -> None:
         """A model's queues may be new: its worker is perhaps not there yet."""
-        for name in {queue_of(message.priority, message.lane) for message in messages}:
+        for name in {queue_of(message.priority, message.model_queue) for message in messages}:
             self._declare(name)
 
     def _declare(self, name: str) -> None:
@@ -167,12 +167,12 @@ class _Connection:
             add_queue(self._app, name)(self._channel).declare()
             self._declared.add(name)
 
-    def _write(self, message: Unsent) -> None:
+    def _write(self, message: QueueMessage) -> None:
         self._app.send_task(
             GENERATE,
             args=(message.job_id,),
             task_id=message.job_id,
-            queue=queue_of(message.priority, message.lane),
+            queue=queue_of(message.priority, message.model_queue),
             argsrepr=repr(message.preview),
             kwargsrepr="{}",
             ignore_result=True,

@@ -33,7 +33,7 @@ LOOK_S = 1.0  # between looks for an answer that is overdue
 REFUSED_S = 1.0  # between attempts to go on with a broker that answers, and refuses
 PIPE_READ = 4096  # bytes; every waiting wake-up in one read
 # What a worker tells of its broker. The rest, which Celery would tell too, has the passwords of Sentinels.
-TOLD = ("transport", "hostname", "port", "userid", "virtual_host", "connect_timeout", "heartbeat")
+BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "connect_timeout", "heartbeat")
 
 
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
@@ -43,11 +43,11 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         """Its parts, as Flower lists them."""
 
         def info(self, parent: Any) -> dict[str, Any]:
-            told: dict[str, Any] = super().info(parent)
-            broker = told["broker"]
+            info: dict[str, Any] = super().info(parent)
+            broker = info["broker"]
             if isinstance(broker, dict):  # else there is no connection
-                told["broker"] = {name: broker[name] for name in TOLD}
-            return told
+                info["broker"] = {name: broker[name] for name in BROKER_FIELDS}
+            return info
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._wake_read, self._wake_write = os.pipe()

@@ -101,13 +101,13 @@ class FileStore(ABC):
 
 
 @contextmanager
-def translated(place: str) -> Iterator[None]:
+def translated(location: str) -> Iterator[None]:
     """Turn any failure of the file system into FileStoreUnavailable, or FileStoreFull."""
     try:
         yield
     except OSError as error:
         kind = FileStoreFull if error.errno in FULL else FileStoreUnavailable
-        raise kind(f"{place}: {error.strerror}") from error
+        raise kind(f"{location}: {error.strerror}") from error
 
 
 def checked(name: str) -> str:

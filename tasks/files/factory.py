@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.base.errors import SettingsError
 from tasks.files.base import S3, FileStore
-from tasks.files.local import FolderStore
+from tasks.files.local import LocalStore
 
 
 def make_store(url: str) -> FileStore:
@@ -18,4 +18,4 @@ def make_store(url: str) -> FileStore:
         from tasks.files.s3 import S3Store
 
         return S3Store(url)
-    return FolderStore(Path(url.removeprefix("file://")))
+    return LocalStore(Path(url.removeprefix("file://")))

@@ -26,7 +26,7 @@ READ_BYTES = 256 * 1024
 NO_SUCH = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # folders are no objects
 
 
-class FolderStore(FileStore):
+class LocalStore(FileStore):
     """The folder is made by the first write, and folders that a delete emptied are removed."""
 
     def __init__(self, root: Path) -> None:

@@ -34,7 +34,7 @@ SWEEP_S = 3600.0  # between looks for what killed writers left, which costs S3 a
 SWEEP_AGE_S = 24 * 3600.0  # no upload takes that long
 
 
-class FileKeeper:
+class FileManager:
     """Thread-safe. Every method raises StoreUnavailable when Redis does not answer in time."""
 
     def __init__(self, objects: FileStore, records: FileRecords) -> None:
@@ -82,7 +82,7 @@ class FileKeeper:
 class Upload:
     """A file being written, by one thread at a time. As a context it is aborted unless finished."""
 
-    def __init__(self, keeper: FileKeeper, file_id: str, owner: str, most_bytes: int) -> None:
+    def __init__(self, keeper: FileManager, file_id: str, owner: str, most_bytes: int) -> None:
         self.id = file_id
         self.bytes = 0
         self._keeper = keeper

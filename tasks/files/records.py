@@ -117,11 +117,11 @@ class FileRecords:
             "max_files": DEFAULT_MAX_FILES,
             "max_files_bytes": self._settings.max_files_bytes,
         }
-        answer, *told = self._scripts.run("files/begin", arguments)
+        answer, *values = self._scripts.run("files/begin", arguments)
         if answer == "removing":
             raise FileStoreUnavailable(f"the earlier object of {file_id} is still being removed")
         if answer == "files":
-            raise files_full(told[0])
+            raise files_full(values[0])
 
     def renew(self, file_id: str) -> bool:
         """Say that the writer lives. False: the object has been given up."""

@@ -85,7 +85,7 @@ class ApiKey:
         )
 
 
-class KeyStanding(StrEnum):
+class KeyStatus(StrEnum):
     """What Redis says of a key that came with a request."""
 
     NEVER = "never"  # no key was ever made here
@@ -108,7 +108,7 @@ class Rate:
 class Admission:
     """key_id: with OK and LIMITED. retry_s: until the next request may come."""
 
-    standing: KeyStanding
+    status: KeyStatus
     key_id: str = ""
     requests: Rate | None = None
     tokens: Rate | None = None

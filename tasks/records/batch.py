@@ -81,9 +81,9 @@ class NewBatch:
 class Batch:
     """One record. Times are Unix seconds.
 
-    (chunk, place): the next line to send; chunks: how many chunks of lines are ready. codes: why lines
-    failed, and how many; parts: names of those that hold collected results. Lists have no parts, a round of
-    work has neither.
+    (chunk, offset): position of the next line to send; chunks: how many chunks can be sent. codes: error code
+    -> number of failed lines. segments: names of the files of collected results. BatchStore.page() leaves
+    segments empty, BatchStore.lead() both.
     """
 
     id: str
@@ -113,11 +113,11 @@ class Batch:
     output_tokens: int
     chunks: int
     chunk: int
-    place: int
+    offset: int
     validated: bool
     ending: Ending
     codes: Mapping[str, int] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
 
@@ -136,10 +136,10 @@ class Batch:
 
     @classmethod
     def from_hash(
-        cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None, parts: Sequence[str] = ()
+        cls, fields: Mapping[str, str], codes: Mapping[str, str] | None = None, segments: Sequence[str] = ()
     ) -> Batch:
         """From the Redis hash, where absent and empty both mean none."""
-        number = {name: int(fields.get(name) or 0) for name in NUMBERS}
+        numbers = {name: int(fields.get(name) or 0) for name in NUMBERS}
         stamps = {name: fields.get(f"{name}_at") for name in TIMES}
         expires = fields.get("output_expires_s")
         return cls(
@@ -163,10 +163,11 @@ class Batch:
             validated=fields.get("validated") == "1",
             ending=Ending(fields.get("ending", "")),
             codes={code: int(count) for code, count in (codes or {}).items()},
-            parts=tuple(parts),
+            segments=tuple(segments),
             default_model=fields.get("default_model", ""),
             choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
-            **number,
+            offset=int(fields.get("place") or 0),
+            **numbers,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -215,5 +216,4 @@ NUMBERS = (
     "output_tokens",
     "chunks",
     "chunk",
-    "place",
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.records.batch import Batch
 
-Lanes = Mapping[str, Mapping[str, int]]  # by lane (as in Job), of each owner
+QueueCounts = Mapping[str, Mapping[str, int]]  # model queue (as in Job) -> owner -> number of jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A batch somebody must still work on; live: jobs that have not ended; ended: results not collected.
+    """A batch that has not ended. live: its jobs that have not ended; ended: results not collected.
 
-    batch: with what WORKED_ON names, and nothing else.
+    batch: only the fields of WORKED_ON are set.
     """
 
     batch: Batch
@@ -36,23 +36,23 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All there is to do. now: Unix seconds by the clock of Redis; outstanding and held by lane and owner.
+    """What leader/lead found to do. now: Unix seconds by the clock of Redis. in_flight: bulk jobs sent and
+    not ended; deferred: bulk jobs that wait in the store until their owner's share allows them.
 
     cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
-    spent: those whose tokens of today are. known: models that have a lane. sent and waiting: outstanding and
-    held interactive jobs; the rest is of bulk ones.
+    spent: those whose tokens of today are. known: models that have a queue.
     """
 
     now: float
-    outstanding: Lanes
-    held: Lanes
+    in_flight: QueueCounts
+    deferred: QueueCounts
     active: list[Active]
     cleanup: list[str]
     weights: Mapping[str, float] = field(default_factory=dict)
     spent: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
-    sent: Lanes = field(default_factory=dict)
-    waiting: Lanes = field(default_factory=dict)
+    interactive_in_flight: QueueCounts = field(default_factory=dict)
+    interactive_deferred: QueueCounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Ends for the part of this number; taken: how many, with those whose record is gone."""
+    """Results for segment `number`. taken: list entries they cover, with jobs without a record."""
 
     number: int
     taken: int

@@ -1,4 +1,4 @@
-"""A job that a worker holds, and one whose message must be sent."""
+"""A job claimed by a worker, and the Celery message of a queued job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tasks.records.job import Job, Priority
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job this worker holds. Times are Unix seconds by the clock of Redis."""
+    """A job claimed by this worker. Times are Unix seconds by the clock of Redis."""
 
     job_id: str
-    fence: int
+    fencing_token: int
     attempts: int
     request: dict[str, Any]
     model: str | None
@@ -22,23 +22,23 @@ class Claim:
     created_at: float
     claimed_at: float
     preview: str
-    watched: bool = False  # somebody listened already when it was claimed
+    streaming: bool = False  # a client reads its text already
     queued_at: float = 0.0  # when its message was last sent
     batch_id: str | None = None
     traceparent: str = ""
-    alone: bool = False  # its last attempt, which counts from begin() on, with nothing else in the engine
-    lane: str = ""
+    isolated: bool = False  # last attempt: runs alone in the engine, counts from start_isolated() on
+    model_queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
-    """A queued job whose Celery message must be sent. lane: as in Job."""
+class QueueMessage:
+    """The Celery message to send for a queued job. model_queue: as in Job."""
 
     job_id: str
     priority: Priority
     preview: str
-    lane: str = ""
+    model_queue: str = ""
 
     @classmethod
-    def of(cls, job: Job) -> Unsent:
-        return cls(job.id, job.priority, job.preview, job.lane)
+    def of(cls, job: Job) -> QueueMessage:
+        return cls(job.id, job.priority, job.preview, job.model_queue)

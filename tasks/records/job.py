@@ -95,7 +95,7 @@ def result_line(result: Mapping[str, Any]) -> str:
 class NewJob:
     """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
 
-    owner: whose it is, and whose share of the workers a bulk job takes. watched: somebody listens to its text
+    owner: whose it is, and whose share of the workers a bulk job takes. streaming: a client reads its text
     from the start. keep_s: how long its record stays when it has ended, None for the usual time. traceparent:
     of the request that it came with, for traces.
     """
@@ -109,7 +109,7 @@ class NewJob:
     idempotency_key: str | None = None
     body_hash: str = ""
     owner: str = ""
-    watched: bool = False
+    streaming: bool = False
     keep_s: float | None = None
     webhook: Webhook | None = None
     traceparent: str = ""
@@ -119,7 +119,7 @@ class NewJob:
 class Job:
     """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too.
 
-    lane: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
+    model_queue: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
     preview: the start of its prompt.
     """
 
@@ -138,7 +138,7 @@ class Job:
     result: dict[str, Any] | None
     error: dict[str, Any] | None
     owner: str = ""
-    lane: str = ""
+    model_queue: str = ""
     preview: str = ""
 
     @property
@@ -153,10 +153,10 @@ class Job:
         request: dict[str, Any],
         deadline_ms: int | None,
         now_ms: int,
-        lane: str,
+        model_queue: str,
         shown: str,
     ) -> Job:
-        """As it stands when it was stored. shown: its preview."""
+        """The job as create.lua stored it, made without reading it back. shown: its preview."""
         return cls(
             id=job_id,
             status=Status.QUEUED,
@@ -173,7 +173,7 @@ class Job:
             result=None,
             error=None,
             owner=new.owner,
-            lane=lane,
+            model_queue=model_queue,
             preview=shown,
         )
 
@@ -196,7 +196,7 @@ class Job:
             result=_object(fields.get("result")),
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),
-            lane=fields.get("lane", ""),
+            model_queue=fields.get("lane", ""),
             preview=fields.get("preview", ""),
         )
 

@@ -165,11 +165,11 @@ class JobRequest(Strict):
         return self
 
     def sent(self) -> dict[str, Any]:
-        """What the caller gave, ready for JSON."""
+        """The fields that the caller set, ready for JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
     def fixed(self, default_max_tokens: int) -> dict[str, Any]:
-        """The same with what it leaves open, so that a second attempt gives the text of the first."""
+        """sent() with max_tokens and seed filled in, so that a second attempt gives the same text."""
         return {"max_tokens": default_max_tokens, "seed": random_seed(), **self.sent()}
 
 
@@ -178,7 +178,7 @@ def parse(body: bytes, kind: type[S]) -> S:
     try:
         return kind.model_validate_json(_text(body))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         return _OBJECT.validate_json(_text(body))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise invalid_body(error) from None
 
 
 def has_too_many_values(body: bytes) -> bool:
@@ -215,18 +215,18 @@ def _text(body: bytes) -> str:
         raise InvalidRequest(message, code="invalid_utf8") from None
 
 
-def refusal(error: ValidationError) -> InvalidRequest:
-    """The first thing that is wrong with a body."""
+def invalid_body(error: ValidationError) -> InvalidRequest:
+    """Turn pydantic's error into ours: the first problem of the body."""
     if error.error_count() > MOST_FINDINGS:
-        return refused(TOO_MUCH_WRONG)
+        return invalid_request(TOO_MUCH_WRONG)
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {first['ctx']['error']}", code="malformed_json")
-    return refused(problem(first))
+    return invalid_request(problem(first))
 
 
-def refused(found: Problem) -> InvalidRequest:
-    """A problem as an error."""
+def invalid_request(found: Problem) -> InvalidRequest:
+    """Turn a problem into the error that the gateway raises."""
     message = str(found) if found.field else f"the body: {found.message}"
     return InvalidRequest(message, code=found.code, param=found.field)
 
@@ -234,7 +234,7 @@ def refused(found: Problem) -> InvalidRequest:
 def check_deadline(deadline: float | None) -> None:
     """Raise InvalidRequest for one that has passed; whoever repeats an earlier request need not ask."""
     if deadline is not None and deadline <= time.time():
-        raise refused(Problem("must be in the future, in Unix seconds", "deadline"))
+        raise invalid_request(Problem("must be in the future, in Unix seconds", "deadline"))
 
 
 def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
@@ -248,13 +248,13 @@ def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
 
 
 def job_problems(job: Mapping[str, Any]) -> list[Problem]:
-    """The latter alone."""
+    """Return only the validation problems, empty for a valid job."""
     found = read_job(job)
     return found if isinstance(found, list) else []
 
 
 def problem(item: ErrorDetails) -> Problem:
-    """One of pydantic's findings in our words."""
+    """Convert one of pydantic's error entries."""
     if item["type"] == "json_invalid":  # of text that json.dumps wrote: only these two can be wrong with it
         deep = "recursion" in item["ctx"]["error"]
         return Problem(TOO_DEEP if deep else HALF_PAIR, code="invalid_json_line")

@@ -15,14 +15,14 @@ TOOL_CALLS = "tool_calls"
 MODEL_NOT_FOUND = "model_not_found"
 
 
-class Refusal(NamedTuple):
+class ErrorResponse(NamedTuple):
     """Status and error object of a response."""
 
     status: int
     error: dict[str, Any]
 
 
-def refused(error: Mapping[str, Any], request: Mapping[str, Any]) -> Refusal | None:
+def error_response(error: Mapping[str, Any], request: Mapping[str, Any]) -> ErrorResponse | None:
     """What HTTP says to a request whose job failed by what it asks for; None for any other failure.
 
     error and request are those of the job's record.
@@ -34,7 +34,7 @@ def refused(error: Mapping[str, Any], request: Mapping[str, Any]) -> Refusal | N
         written = as_written(param, request)
         message, param = renamed(message, param, written), written
     shown = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    return Refusal(404 if code == MODEL_NOT_FOUND else 400, shown)
+    return ErrorResponse(404 if code == MODEL_NOT_FOUND else 400, shown)
 
 
 def answer(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from tasks.base.errors import KeyNotFound, SettingsError, StoreUnavailable
 from tasks.base.settings import Settings, is_loopback
 from tasks.records import ids
-from tasks.records.api_key import Admission, ApiKey, KeyStanding, Limits, Rate
+from tasks.records.api_key import Admission, ApiKey, KeyStatus, Limits, Rate
 from tasks.store.database import Database
 from tasks.store.scripts import answering, pairs
 
@@ -76,16 +76,16 @@ class KeyStore:
             if not known or revoked_at
         }
 
-    def standing(self) -> KeyStanding:
+    def status(self) -> KeyStatus:
         """NEVER, NONE, or UNKNOWN where keys stand."""
-        return KeyStanding(self._scripts.run("keys/admit", "")[0])
+        return KeyStatus(self._scripts.run("keys/admit", "")[0])
 
     def admit(self, secret: str) -> Admission:
         """Count a request of whoever holds the secret, '' for nobody, unless it is one too many."""
         answer, *rest = self._scripts.run("keys/admit", digest(secret) if secret else "")
         if not rest:
-            return Admission(KeyStanding(answer))
-        return _admission(KeyStanding(answer), pairs(rest))
+            return Admission(KeyStatus(answer))
+        return _admission(KeyStatus(answer), pairs(rest))
 
 
 def digest(secret: str) -> str:
@@ -108,10 +108,10 @@ def check_keys(settings: Settings) -> None:
         return
     database = Database.connect(settings)
     try:
-        standing = KeyStore(database).standing()
+        status = KeyStore(database).status()
     finally:
         database.close()
-    if standing is not KeyStanding.UNKNOWN:
+    if status is not KeyStatus.UNKNOWN:
         variable = "MEDUSAQ_PUBLISH_ADDRESS" if settings.publish_address else "MEDUSAQ_HOST"
         raise SettingsError(
             f"{variable}: {settings.reached_at} is reachable from other machines and there are no API keys; "
@@ -120,9 +120,9 @@ def check_keys(settings: Settings) -> None:
         )
 
 
-def _admission(standing: KeyStanding, fields: Mapping[str, str]) -> Admission:
+def _admission(status: KeyStatus, fields: Mapping[str, str]) -> Admission:
     return Admission(
-        standing,
+        status,
         fields["id"],
         _rate(fields, "requests"),
         _rate(fields, "tokens"),

@@ -20,7 +20,7 @@ from tasks.base.errors import (
 )
 from tasks.base.queue_names import list_key
 from tasks.base.settings import Settings
-from tasks.records.claim import Claim, Unsent
+from tasks.records.claim import Claim, QueueMessage
 from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full
@@ -34,8 +34,8 @@ MOST_LOOKS = 20  # calls for one page
 RECONCILE_LIMIT = 200  # records of each kind in one script: Redis serves nobody else meanwhile
 
 
-class Refusal(StrEnum):
-    """Why a claim was refused."""
+class ClaimRejection(StrEnum):
+    """Why a job could not be claimed."""
 
     UNKNOWN = "unknown"  # no such record any more
     BUSY = "busy"  # running under another claim whose lease holds
@@ -46,17 +46,17 @@ class Beat(StrEnum):
     """What a heartbeat says of one running job."""
 
     OK = "ok"
-    WATCHED = "watched"  # ok, and somebody listens
+    STREAMING = "streaming"  # ok, and a client reads the text
     CANCEL = "cancel"
     LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPart:
-    """A part of a running job's text: bytes of text before it, and what is published."""
+class TextChunk:
+    """New text of a running job. before: bytes of text before it; message: what is published."""
 
     job_id: str
-    fence: int
+    fencing_token: int
     before: int
     text: str
     message: str
@@ -72,12 +72,12 @@ class Reconciled:
     resent: int
     dropped: int
     full: bool
-    unsent: tuple[Unsent, ...]
+    unsent: tuple[QueueMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """last_id: behind it the next page begins."""
+    """last_id: the id to pass as `after` for the next page."""
 
     jobs: tuple[Job, ...]
     has_more: bool
@@ -120,8 +120,8 @@ class JobStore:
         deadline_ms = None if new.deadline is None else round(new.deadline * 1000)
         previews = [preview(request) for request in requests]
         jobs = [
-            {"id": job_id, "preview": shown, "prompt": place}
-            for job_id, shown, place in zip(ids, previews, parts.places, strict=True)
+            {"id": job_id, "preview": shown, "prompt": prompt_key}
+            for job_id, shown, prompt_key in zip(ids, previews, parts.prompt_keys, strict=True)
         ]
         arguments = {
             "priority": new.priority,
@@ -129,7 +129,7 @@ class JobStore:
             "metadata": dump(new.metadata),
             "deadline_ms": deadline_ms,
             "owner": new.owner,
-            "watched": new.watched,
+            "streaming": new.streaming,
             "traceparent": new.traceparent,
             "keep_ms": None if new.keep_s is None else round(new.keep_s * 1000),
             "webhook": None if new.webhook is None else new.webhook.stored(),
@@ -143,16 +143,16 @@ class JobStore:
             "jobs": jobs,
         }
         shared = [parts.common, *parts.prompts] if parts.common else []
-        answer, *told = self._run("jobs/create", arguments, *parts.own, *shared)
+        answer, *values = self._run("jobs/create", arguments, *parts.own, *shared)
         if answer == "conflict":
-            raise IdempotencyConflict(told[0])
+            raise IdempotencyConflict(values[0])
         if answer in FULL:
-            raise full(answer, told[0])
+            raise full(answer, values[0])
         if answer == "existing":
-            return [(self._job(told[0]), False)]
-        now, lane, *to_send = told
+            return [(self._job(values[0]), False)]
+        now, model_queue, *to_send = values
         return [
-            (Job.created(new, job_id, request, deadline_ms, int(now), lane, shown), flag == "1")
+            (Job.created(new, job_id, request, deadline_ms, int(now), model_queue, shown), flag == "1")
             for job_id, request, shown, flag in zip(ids, requests, previews, to_send, strict=True)
         ]
 
@@ -234,8 +234,8 @@ class JobStore:
             raise JobNotFinished(job_id)
 
     def claim(
-        self, job_id: str, worker: str, token: str, last_alone: bool = False, model: str = ""
-    ) -> Claim | Refusal | Unsent:
+        self, job_id: str, worker: str, claim_id: str, isolates: bool = False, model: str = ""
+    ) -> Claim | ClaimRejection | QueueMessage:
         """Take a job for `worker`. token is unique to this claim and makes repeating it safe.
 
         last_alone: the worker does as Claim.alone says. model: what it serves. A job for another model that
@@ -244,39 +244,39 @@ class JobStore:
         arguments = {
             "id": job_id,
             "worker": worker,
-            "claim_token": token,
+            "claim_id": claim_id,
             "lease_ms": self._settings.lease_ms,
             "max_attempts": self._settings.max_attempts,
             "ttl_ms": self._ttl_ms,
             "model": model,
-            "isolates": last_alone,
+            "isolates": isolates,
         }
         answer = self._run("jobs/claim", arguments)
         if answer[0] == "elsewhere":
-            _, lane, other, line = answer
-            return Unsent(job_id, Priority(other), line, lane)
+            _, model_queue, other, line = answer
+            return QueueMessage(job_id, Priority(other), line, model_queue)
         if answer[0] != "claimed":
-            return Refusal(answer[0])
+            return ClaimRejection(answer[0])
         return _claim(job_id, pairs(answer[1:]))
 
-    def begin(self, job_id: str, fence: int) -> bool:
+    def start_isolated(self, job_id: str, fencing_token: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
-        return bool(self._run("jobs/start_isolated", job_id, fence) == 1)
+        return bool(self._run("jobs/start_isolated", job_id, fencing_token) == 1)
 
-    def watch(self, job_id: str, owner: str | None = None) -> Job:
-        """Ask for the text of a job as it comes, and give its record; raises JobNotFound."""
+    def subscribe(self, job_id: str, owner: str | None = None) -> Job:
+        """Have the worker publish the text of a job from now on; gives its record, raises JobNotFound."""
         record = self._run("jobs/subscribe", job_id, owner)
         if not record:
             raise JobNotFound(job_id)
         return self._job(record)
 
-    def publish_tokens(self, parts: Sequence[TokenPart]) -> list[bool]:
+    def append_text(self, parts: Sequence[TextChunk]) -> list[bool]:
         """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
-        flat = [value for p in parts for value in (p.job_id, p.fence, p.before, p.text, p.message)]
+        flat = [value for p in parts for value in (p.job_id, p.fencing_token, p.before, p.text, p.message)]
         return [answer == 1 for answer in self._run("jobs/append_text", TEXT_TTL_MS, *flat)]
 
     def text_so_far(self, job_id: str) -> str:
-        """Of a watched job that runs; empty for any other."""
+        """The text of a running job with a subscriber; empty for any other."""
         with answering():
             return self._redis.get(f"{self._prefix}text:{job_id}") or ""
 
@@ -288,7 +288,7 @@ class JobStore:
     def finish(
         self,
         job_id: str,
-        fence: int,
+        fencing_token: int,
         status: Status,
         result: Mapping[str, Any] | None = None,
         error: Mapping[str, Any] | None = None,
@@ -300,7 +300,7 @@ class JobStore:
         """
         end = {
             "id": job_id,
-            "fence": fence,
+            "fencing_token": fencing_token,
             "status": status,
             "model": model,
             "ttl_ms": self._ttl_ms,
@@ -308,11 +308,11 @@ class JobStore:
         }
         return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
-    def hand_back(self, job_id: str, fence: int) -> bool:
-        """Queue a running job again, its attempt uncounted. True: a message must be sent for it."""
-        return bool(self._run("jobs/requeue", job_id, fence, self._ttl_ms) == 1)
+    def requeue(self, job_id: str, fencing_token: int) -> bool:
+        """Queue a running job again without counting the attempt. True: a message must be sent for it."""
+        return bool(self._run("jobs/requeue", job_id, fencing_token, self._ttl_ms) == 1)
 
-    def lanes(self) -> list[str]:
+    def model_queues(self) -> list[str]:
         """Models in whose queues jobs may wait, and "" for the queues of any worker."""
         with answering():
             return ["", *sorted(self._redis.smembers(f"{self._prefix}lanes"))]
@@ -321,7 +321,11 @@ class JobStore:
         """One pass over expired leases, passed deadlines, lost messages and records past their time."""
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
-        queues = [(p.value, lane, list_key(s, p, lane)) for lane in self.lanes() for p in Priority]
+        queues = [
+            (p.value, model_queue, list_key(s, p, model_queue))
+            for model_queue in self.model_queues()
+            for p in Priority
+        ]
         arguments = {
             "max_attempts": s.max_attempts,
             "resend_after_ms": int(s.resend_after_s * 1000),
@@ -333,7 +337,8 @@ class JobStore:
         }
         counts, *jobs = self._run("queues/reconcile", arguments)
         unsent = tuple(
-            Unsent(job_id, Priority(priority), shown, lane) for job_id, priority, shown, lane in jobs
+            QueueMessage(job_id, Priority(priority), shown, model_queue)
+            for job_id, priority, shown, model_queue in jobs
         )
         done = pairs(counts)
         return Reconciled(**{**done, "full": bool(done["full"])}, unsent=unsent)
@@ -354,8 +359,8 @@ class JobStore:
         return self.db.scripts.run(name, *args)
 
 
-def new_token() -> str:
-    """A claim token."""
+def new_claim_id() -> str:
+    """A unique id of one claim, which makes repeating it safe."""
     return uuid.uuid4().hex
 
 
@@ -364,10 +369,10 @@ def _dump(value: Mapping[str, Any] | None) -> str:
 
 
 def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
-    """By the names of claim.lua."""
+    """From the names and values that claim.lua returns."""
     return Claim(
         job_id=job_id,
-        fence=int(fields["fence"]),
+        fencing_token=int(fields["fencing_token"]),
         attempts=int(fields["attempts"]),
         request=joined(fields["request"], fields["shared"], fields["prompt"]),
         model=fields["model"] or None,
@@ -376,10 +381,10 @@ def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
         created_at=int(fields["created_at"]) / 1000,
         claimed_at=int(fields["now"]) / 1000,
         preview=fields["preview"],
-        watched=fields["watched"] == "1",
+        streaming=fields["streaming"] == "1",
         queued_at=int(fields["queued_at"]) / 1000,
         batch_id=fields["batch"] or None,
         traceparent=fields["traceparent"],
-        alone=fields["alone"] == "1",
-        lane=fields["lane"],
+        isolated=fields["isolated"] == "1",
+        model_queue=fields["model_queue"],
     )

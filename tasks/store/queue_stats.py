@@ -1,4 +1,4 @@
-"""How the queues stand at a moment, in one look at Redis."""
+"""Numbers of waiting and running jobs, read in one call of Redis."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tasks.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Jobs of one model and priority that wait. oldest_s: since the creation of the oldest of them."""
+    """Waiting jobs of one model and priority. oldest_s: age of the oldest."""
 
     jobs: int
     oldest_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueueStats:
     """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
 
     oldest_s: since the creation of the oldest job that waits, 0 for none. held: jobs among those that
@@ -33,28 +33,28 @@ class Standing:
     ended: Mapping[str, int]
     waiting: Mapping[str, int]
     oldest_s: Mapping[str, float]
-    held: int
+    deferred: int
     lines: int
-    outstanding: int
+    in_flight: int
     batches: int
-    led: bool
+    has_leader: bool
     webhooks_due_s: float
     models: Mapping[str, Mapping[str, Waiting]]
 
 
-def standing(database: Database) -> Standing:
+def queue_stats(database: Database) -> QueueStats:
     """Raises StoreUnavailable."""
     found = json.loads(database.scripts.run("queues/queue_stats"))
-    return Standing(
+    return QueueStats(
         jobs=found["jobs"],
         ended=found["ended"],
         waiting=found["waiting"],
         oldest_s={priority: ms / 1000 for priority, ms in found["oldest_ms"].items()},
-        held=found["held"],
+        deferred=found["deferred"],
         lines=found["lines"],
-        outstanding=found["outstanding"],
+        in_flight=found["in_flight"],
         batches=found["batches"],
-        led=bool(found["led"]),
+        has_leader=bool(found["led"]),
         webhooks_due_s=found["webhooks_due_ms"] / 1000,
         models={
             model: {

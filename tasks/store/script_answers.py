@@ -11,26 +11,26 @@ IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a 
 FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
 
 
-def full(what: str, told: Sequence[str]) -> LimitReached:
+def full(what: str, values: Sequence[str]) -> LimitReached:
     """The error for what a script says is full: its limit, and ms until it has room."""
-    limit, wait_ms = (int(value) for value in told)
+    limit, wait_ms = (int(value) for value in values)
     if what == "tokens":
         return BudgetSpent(limit, wait_ms / 1000)
     if what == "storage":
         return StorageLimit(limit)
-    said = {
+    reasons = {
         "jobs": "jobs of this API key are waiting or running",
         "batches": "batches of this API key have not ended",
         "queue": "jobs are queued",
     }
-    return LimitReached(f"{limit} {said[what]}, and no more are taken until some have ended")
+    return LimitReached(f"{limit} {reasons[what]}, and no more are taken until some have ended")
 
 
-def files_full(told: Sequence[str]) -> FilesLimit:
+def files_full(values: Sequence[str]) -> FilesLimit:
     """The error for what files_full in tasks/store/lua/lib/files.lua says."""
-    files, held, more, most_files, most_bytes = (f"{int(value):,}" for value in told)
+    files, used, more, most_files, most_bytes = (f"{int(value):,}" for value in values)
     return FilesLimit(
-        f"{files} files with {held} bytes are kept already, and {more} bytes more were to come, of at most "
+        f"{files} files with {used} bytes are kept already, and {more} bytes more were to come, of at most "
         f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
     )
 

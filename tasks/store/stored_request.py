@@ -22,7 +22,7 @@ class Split:
     common: str
     prompts: Sequence[str]
     own: Sequence[str]
-    places: Sequence[str]
+    prompt_keys: Sequence[str]
 
 
 def dump(value: Mapping[str, Any]) -> str:
@@ -34,15 +34,15 @@ def split(request: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> 
     if len(variants) == 1:
         return Split("", [], [dump({**request, **variants[0]})], [""])
     varied = {name for variant in variants for name in variant}
-    places: dict[str, str] = {}
+    prompt_keys: dict[str, str] = {}
     for variant in variants:
         if "prompt" in variant:
-            places.setdefault(variant["prompt"], str(len(places) + 1))
+            prompt_keys.setdefault(variant["prompt"], str(len(prompt_keys) + 1))
     return Split(
         common=dump({name: value for name, value in request.items() if name not in varied}),
-        prompts=[dump({"prompt": prompt}) for prompt in places],
+        prompts=[dump({"prompt": prompt}) for prompt in prompt_keys],
         own=[dump({name: value for name, value in v.items() if name != "prompt"}) for v in variants],
-        places=[places.get(variant.get("prompt", ""), "") for variant in variants],
+        prompt_keys=[prompt_keys.get(variant.get("prompt", ""), "") for variant in variants],
     )
 
 
@@ -87,8 +87,8 @@ def joined(own: str, *shared: str) -> dict[str, Any]:
 def fitting(records: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
     """The first of these hashes, as many as share PAGE_BYTES written out, and one at least."""
     total = 0
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         total += int(record.get("shared_bytes", 0))
-        if place and total > PAGE_BYTES:
-            return records[:place]
+        if index and total > PAGE_BYTES:
+            return records[:index]
     return records

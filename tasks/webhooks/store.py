@@ -237,7 +237,7 @@ class DeliveryStore:
         }
         arguments = {
             "id": due.id,
-            "fence": due.number,
+            "fencing_token": due.number,
             "status": status,
             "delay_ms": round(delay_s * 1000),
             **self._bounds(),

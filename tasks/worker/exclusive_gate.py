@@ -1,4 +1,4 @@
-"""Lets many in together, or one alone."""
+"""A shared/exclusive gate for threads."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Room:
-    """Thread-safe. Who wants to be alone waits until it is empty, and whoever comes later waits behind."""
+class ExclusiveGate:
+    """Shared holders run together; an exclusive one runs alone, and while it waits it blocks newcomers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside = 0
-        self._lonely = 0  # inside, or waiting to be
+        self._holders = 0
+        self._exclusive = 0  # holding it or waiting for it
 
     @contextmanager
-    def entered(
-        self, alone: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
+    def acquire(
+        self, exclusive: bool, given_up: Callable[[], bool] = lambda: False, timeout_s: float | None = None
     ) -> Iterator[bool]:
-        """From when there is room until it is left. False: there was none when the wait was given up.
+        """Hold the gate. Gives False if the wait was given up or timed out; then it is not held.
 
-        given_up is asked at every look_again().
+        given_up is called at each recheck().
         """
         with self._changed:
-            self._lonely += alone
+            self._exclusive += exclusive
 
-            def has_room() -> bool:
-                return self._inside == 0 if alone else self._lonely == 0
+            def can_enter() -> bool:
+                return self._holders == 0 if exclusive else self._exclusive == 0
 
-            self._changed.wait_for(lambda: has_room() or given_up(), timeout_s)
-            inside = has_room()
-            self._inside += inside
+            self._changed.wait_for(lambda: can_enter() or given_up(), timeout_s)
+            inside = can_enter()
+            self._holders += inside
         try:
             yield inside
         finally:
             with self._changed:
-                self._inside -= inside
-                self._lonely -= alone
+                self._holders -= inside
+                self._exclusive -= exclusive
                 self._changed.notify_all()
 
-    def look_again(self) -> None:
-        """Some of those who wait may have given up."""
+    def recheck(self) -> None:
+        """Make waiting threads call given_up again."""
         with self._changed:
             self._changed.notify_all()

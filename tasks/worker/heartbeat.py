@@ -1,4 +1,4 @@
-"""The heartbeat of a model worker: one thread that renews leases, obeys cancels and hands jobs back.
+"""The heartbeat of a model worker: one thread that renews leases, cancels and requeues jobs.
 
 Each beat is one Lua call for all running jobs. The same thread keeps the worker in the registry and,
 after SIGTERM, gives the jobs that did not finish in time to other workers.
@@ -26,8 +26,8 @@ TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other m
 
 
 @dataclass(eq=False, slots=True)
-class Running:
-    """A claimed job in the engine under `request_id`; disowned: whatever it yields is not ours to write.
+class RunningJob:
+    """A claimed job in the engine under `request_id`. disowned: the claim is lost, so no result is written.
 
     watched: its text is published as it comes.
     """
@@ -36,7 +36,7 @@ class Running:
     request_id: str
     disowned: bool = False
     cancelled: bool = False
-    watched: bool = False
+    streaming: bool = False
 
     @property
     def given_up(self) -> bool:
@@ -54,7 +54,7 @@ class Heartbeat:
         registry: Registry,
         cancel: Callable[[str], object],
         describe: Callable[[], WorkerInfo],
-        watch: Callable[[Running], bool],
+        start_stream: Callable[[RunningJob], bool],
     ) -> None:
         """watch begins to publish a job's text; False: it is not in the engine (yet)."""
         self._settings = settings
@@ -63,8 +63,8 @@ class Heartbeat:
         self._registry = registry
         self._cancel = cancel
         self._describe = describe
-        self._watch = watch
-        self._running: set[Running] = set()
+        self._start_stream = start_stream
+        self._running: set[RunningJob] = set()
         self._lock = threading.Lock()
         self._drain_at: float | None = None
         self._stopping = threading.Event()
@@ -104,11 +104,11 @@ class Heartbeat:
         self._stopping.wait(seconds)
         return not self.drained
 
-    def add(self, running: Running) -> None:
+    def add(self, running: RunningJob) -> None:
         with self._lock:
             self._running.add(running)
 
-    def remove(self, running: Running) -> None:
+    def remove(self, running: RunningJob) -> None:
         with self._lock:
             self._running.discard(running)
 
@@ -133,28 +133,28 @@ class Heartbeat:
 
     def _beat(self) -> None:
         with self._lock:
-            held = [running for running in self._running if not running.disowned]
-        if not held:
+            running_jobs = [running for running in self._running if not running.disowned]
+        if not running_jobs:
             return
         if self.drained:
-            for running in held:
-                self._hand_back(running)
+            for running in running_jobs:
+                self._requeue(running)
             return
-        answers = self._store.heartbeat([(r.claim.job_id, r.claim.fence) for r in held])
-        for running, answer in zip(held, answers, strict=True):
-            if answer is Beat.WATCHED and not running.watched:
-                running.watched = self._watch(running)
-            if answer in (Beat.OK, Beat.WATCHED):
+        answers = self._store.heartbeat([(r.claim.job_id, r.claim.fencing_token) for r in running_jobs])
+        for running, answer in zip(running_jobs, answers, strict=True):
+            if answer is Beat.STREAMING and not running.streaming:
+                running.streaming = self._start_stream(running)
+            if answer in (Beat.OK, Beat.STREAMING):
                 continue
             running.disowned, running.cancelled = answer is Beat.LOST, answer is Beat.CANCEL
             self._cancel(running.request_id)
 
-    def _hand_back(self, running: Running) -> None:
+    def _requeue(self, running: RunningJob) -> None:
         claim = running.claim
         try:
-            if self._store.hand_back(claim.job_id, claim.fence):
+            if self._store.requeue(claim.job_id, claim.fencing_token):
                 log.warning("handed back %s, unfinished while shutting down", claim.job_id)
-                self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.lane)
+                self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.model_queue)
         except StoreUnavailable as error:
             log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
         except PublishFailed as error:

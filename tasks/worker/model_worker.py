@@ -19,14 +19,14 @@ from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.base.telemetry.tracing_setup import begin
 from tasks.broker.publisher import Publisher
-from tasks.records.claim import Claim, Unsent
+from tasks.records.claim import Claim, QueueMessage
 from tasks.records.job import Status, result_line
-from tasks.store.jobs import JobStore, Refusal, new_token
-from tasks.store.metrics_store import FigureReporter
+from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
+from tasks.store.metrics_store import MetricsReporter
 from tasks.store.workers import Registry, WorkerInfo
 from tasks.worker.conversions import STATUS, end_line, shown, to_error, to_request, to_result, unbegun
-from tasks.worker.exclusive_gate import Room
-from tasks.worker.heartbeat import Heartbeat, Running
+from tasks.worker.exclusive_gate import ExclusiveGate
+from tasks.worker.heartbeat import Heartbeat, RunningJob
 from tasks.worker.metrics import EngineCollector, observe_job
 from tasks.worker.token_stream import TokenStream
 
@@ -49,7 +49,7 @@ class ModelWorker:
         self.model = model
         self._store = JobStore(settings)
         self._publisher = publisher
-        self._room = Room()
+        self._gate = ExclusiveGate()
         self._started_at = time.time()
         self._host = socket.gethostname()
         self.id = f"{self._host}:{os.getpid()}"
@@ -60,13 +60,13 @@ class ModelWorker:
             Registry(self._store.db, settings.worker_ttl_s),
             cancel=self._cancel,
             describe=self._describe,
-            watch=self._watch,
+            start_stream=self._start_stream,
         )
         self._tokens = TokenStream(self._store, shown)
         self._tokens.start()
         REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
         self._tracing = begin("medusaq-worker")
-        self.reporter = FigureReporter(settings, self._store.db, "worker", self.id)
+        self.reporter = MetricsReporter(settings, self._store.db, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()
@@ -83,24 +83,24 @@ class ModelWorker:
         """
         if self.heartbeat.draining:
             raise Reject("this worker is shutting down", requeue=True)
-        token = new_token()
-        claim = self._insist(
-            lambda: self._store.claim(job_id, self.id, token, last_alone=True, model=self.model)
+        token = new_claim_id()
+        claim = self._retry_until_available(
+            lambda: self._store.claim(job_id, self.id, token, isolates=True, model=self.model)
         )
-        if isinstance(claim, Unsent):
-            log.info("%s waits for %r: this worker serves %r", job_id, claim.lane, self.model)
+        if isinstance(claim, QueueMessage):
+            log.info("%s waits for %r: this worker serves %r", job_id, claim.model_queue, self.model)
             self._publisher.try_all([claim])
             raise Ignore
-        if claim is Refusal.DONE:
+        if claim is ClaimRejection.DONE:
             return self._stored_end(job_id)
-        if isinstance(claim, Refusal):
+        if isinstance(claim, ClaimRejection):
             log.info("dropped a message of %s: %s", job_id, claim)
             raise Ignore
-        running = Running(claim, request_id=f"{job_id}.{claim.fence}", watched=claim.watched)
+        running = RunningJob(claim, request_id=f"{job_id}.{claim.fencing_token}", streaming=claim.streaming)
         self.heartbeat.add(running)
         try:
             left_s = None if claim.deadline is None else max(0.0, claim.deadline - time.time())
-            with self._room.entered(claim.alone, lambda: running.given_up, left_s) as inside:
+            with self._gate.acquire(claim.isolated, lambda: running.given_up, left_s) as inside:
                 if running.disowned or (inside and not self._begins(claim)):
                     raise Ignore
                 return self._complete(running) if inside else self._end_unbegun(running)
@@ -109,22 +109,24 @@ class ModelWorker:
 
     def _cancel(self, request_id: str) -> None:
         self._engine.cancel(request_id)
-        self._room.look_again()  # it may still wait there
+        self._gate.recheck()  # it may still wait there
 
-    def _end_unbegun(self, running: Running) -> str:
+    def _end_unbegun(self, running: RunningJob) -> str:
         status = Status.CANCELLED if running.cancelled else Status.EXPIRED
         self._finish(running, status)
         return unbegun(status)
 
     def _begins(self, claim: Claim) -> bool:
-        return not claim.alone or self._insist(lambda: self._store.begin(claim.job_id, claim.fence))
+        return not claim.isolated or self._retry_until_available(
+            lambda: self._store.start_isolated(claim.job_id, claim.fencing_token)
+        )
 
-    def _complete(self, running: Running) -> str:
+    def _complete(self, running: RunningJob) -> str:
         claim = running.claim
         try:
             self._check_model(claim.model)
             request = to_request(claim, running.request_id, self._settings)
-            on_text = self._tokens.open(claim) if running.watched else None
+            on_text = self._tokens.open(claim) if running.streaming else None
             completion = self._engine.submit(request, on_text).result()
             result = to_result(claim, completion)
         except EngineClosed:
@@ -141,20 +143,20 @@ class ModelWorker:
         self._tracing.job(claim, status, result, None)
         return result_line(result)
 
-    def _finish(self, running: Running, status: Status, **end: dict[str, Any]) -> None:
+    def _finish(self, running: RunningJob, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
-        written = not running.disowned and self._insist(
-            lambda: self._store.finish(claim.job_id, claim.fence, status, model=self.model, **end)
+        written = not running.disowned and self._retry_until_available(
+            lambda: self._store.finish(claim.job_id, claim.fencing_token, status, model=self.model, **end)
         )
         if not written:
             log.warning("dropped the end of %s, attempt %d: not ours any more", claim.job_id, claim.attempts)
             raise Ignore
 
-    def _watch(self, running: Running) -> bool:
+    def _start_stream(self, running: RunningJob) -> bool:
         return self._engine.listen(running.request_id, self._tokens.open(running.claim))
 
-    def _insist(self, call: Callable[[], T]) -> T:
-        """Until Redis answers: the work is kept in memory, and a lease that ran out meanwhile refuses it."""
+    def _retry_until_available(self, call: Callable[[], T]) -> T:
+        """Retry until Redis answers. If the lease ran out meanwhile, Redis refuses the fencing token."""
         pause = RETRY_FIRST_S
         while True:
             try:
@@ -168,7 +170,7 @@ class ModelWorker:
     def _stored_end(self, job_id: str) -> str:
         """What a repeated message of an ended job shows: the end that is stored, not another one."""
         try:
-            job = self._insist(lambda: self._store.get(job_id))
+            job = self._retry_until_available(lambda: self._store.get(job_id))
         except JobNotFound:
             raise Ignore from None
         return end_line(job)

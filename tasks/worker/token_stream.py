@@ -1,4 +1,4 @@
-"""Text of running jobs on its way to whoever listens: from the engine's thread to Redis.
+"""Publishes the text of running jobs to Redis for clients that stream it.
 
 The engine's callback only puts a delta in a list. One thread of the worker takes all that wait and sends them
 in one call of append_text, so that a slow Redis makes larger deltas, not a slower engine. When it is away for
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from tasks.base.errors import StoreUnavailable
 from tasks.records.claim import Claim
-from tasks.store.jobs import JobStore, TokenPart
+from tasks.store.jobs import JobStore, TextChunk
 
 log = logging.getLogger(__name__)
 
@@ -110,21 +110,21 @@ class TokenStream:
         return gathered
 
     def _send(self, gathered: dict[Feed, list[Delta]]) -> None:
-        """Until Redis answers; repeating is safe, since each part says where it begins."""
+        """Retry until Redis answers; repeating is safe, since each chunk says where it begins."""
         feeds = [feed for feed in gathered if not feed.broken]
-        parts = [self._part(feed, gathered[feed]) for feed in feeds]
+        parts = [self._chunk(feed, gathered[feed]) for feed in feeds]
         while parts:
             try:
-                standing = self._store.publish_tokens(parts)
+                current = self._store.append_text(parts)
             except StoreUnavailable:
                 if self._closing.wait(RETRY_S):
                     return
             else:
-                for feed, stands in zip(feeds, standing, strict=True):
-                    feed.broken = feed.broken or not stands
+                for feed, is_current in zip(feeds, current, strict=True):
+                    feed.broken = feed.broken or not is_current
                 return
 
-    def _part(self, feed: Feed, deltas: Sequence[Delta]) -> TokenPart:
+    def _chunk(self, feed: Feed, deltas: Sequence[Delta]) -> TextChunk:
         """Deltas of one feed as one message."""
         text = "".join(delta.text for delta in deltas)
         logprobs = [self._show(token) for delta in deltas for token in delta.logprobs]
@@ -132,7 +132,9 @@ class TokenStream:
         message = {"id": claim.job_id, "attempt": claim.attempts, "at": feed.characters, "text": text}
         if logprobs:
             message |= {"token": feed.tokens, "logprobs": logprobs}
-        part = TokenPart(claim.job_id, claim.fence, feed.bytes, text, json.dumps(message, ensure_ascii=False))
+        part = TextChunk(
+            claim.job_id, claim.fencing_token, feed.bytes, text, json.dumps(message, ensure_ascii=False)
+        )
         feed.characters += len(text)
         feed.bytes += len(text.encode())
         feed.tokens += len(logprobs)

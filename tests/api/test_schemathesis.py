@@ -38,7 +38,7 @@ EXPLAINED = (
     ("GET .*", "after", "no (job|batch|file|delivery) with id"),
     ("POST /v1/batches", "input_file_id", "no file with id"),
     # Nor that one parameter of a query excludes another.
-    ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job or batch can be asked for"),
+    ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job_id or batch_id is allowed"),
     # JSON Schema counts 5.0 among the integers; a field of whole numbers takes 5 alone.
     ("POST .*", ".*", "input should be a valid integer"),
     # Of OpenAI's many fields the document names those alone that are needed; what nobody knows is refused.
@@ -50,7 +50,7 @@ EXPLAINED = (
     ("POST .*", r"response_format\.json_schema", "goes with the type json_schema"),
     # Nor the time, the context of the models that are served, and what leads to a public address.
     ("POST .*", "deadline", "must be in the future"),
-    ("POST .*", "max_tokens|max_length", "is over the context"),
+    ("POST .*", "max_tokens|max_length", "exceeds the model.s context"),
     ("POST .*", r"webhook\.url", "must look like|no such port|does not lead to public|is no name of a host"),
 )
 

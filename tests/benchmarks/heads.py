@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from engine import EngineConfig
 from engine.base.request import Request, SamplingParams
 from engine.core.draft_source import Tree
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.llama.context import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
@@ -98,19 +98,19 @@ def median_ms(calls: Mapping[str, Callable[[], object]], step: Callable[[], floa
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def running(hidden: NDArray[np.float32]) -> list[Sequence]:
+def running(hidden: NDArray[np.float32]) -> list[SequenceState]:
     """Sequences with these states."""
     sequences = []
     for state in hidden:
         request = Request(id="-", prompt="-", sampling=SamplingParams(max_tokens=8))
-        sequences.append(Sequence(request, np.zeros(4, dtype=np.int32), arrived=0.0))
+        sequences.append(SequenceState(request, np.zeros(4, dtype=np.int32), arrived=0.0))
         sequences[-1].hidden = state
     return sequences
 
 
-def draft(source: HeadSource, sequences: list[Sequence]) -> list[Tree]:
+def draft(source: HeadSource, sequences: list[SequenceState]) -> list[Tree]:
     """All heads, one after the other."""
-    source.min_survival = 0.0
+    source.min_path_probability = 0.0
     return source.draft(sequences, 8)
 
 

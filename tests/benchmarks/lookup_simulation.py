@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from engine import Completion, EngineConfig, Request, SamplingParams
 from engine.core.draft_source import Tree
 from engine.core.engine import Engine
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.speculative import latency_model
 from engine.speculative.controller import Speculation
 from engine.speculative.latency_model import LatencyProfile
@@ -51,7 +50,7 @@ class Lookup(LookupSource):
 
     asked = False
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         self.asked = True
         return super().draft(sequences, limit)
 
@@ -88,7 +87,7 @@ def _replay(speculation: Speculation, source: Lookup, reply: Answer, python: boo
     """Seconds with drafts, and without."""
     profile, took, plain = speculation.profile, 0.0, 0.0
     request = Request(id="-", prompt="-", sampling=SamplingParams(max_tokens=len(reply.output)))
-    sequence = Sequence(request, reply.prompt, arrived=0.0)
+    sequence = SequenceState(request, reply.prompt, arrived=0.0)
     sequence.tokens[sequence.length :] = reply.output
     sequence.length += 1  # prefill gives the first token
     while sequence.remaining:
@@ -100,7 +99,7 @@ def _replay(speculation: Speculation, source: Lookup, reply: Answer, python: boo
         took += profile.next_call(rows)
         took += python * (DRAFTED_S if tree else ASKED_S if source.asked else RESTING_S)
         plain += profile.seconds(1) * (1 + right)
-        speculation.timed(rows, 0.0)
+        speculation.observe_latency(rows, 0.0)
         if tree:
             speculation.observe(sequence, tree, list(range(right)))
         sequence.length += 1 + right

@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.llama.context import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
@@ -99,7 +99,7 @@ def _none(_ids: object) -> NDArray[np.float32]:
     raise AssertionError("these heads have their own")
 
 
-def guess_ms(source: HeadSource, sequences: list[Sequence], probe: Probe) -> float:
+def guess_ms(source: HeadSource, sequences: list[SequenceState], probe: Probe) -> float:
     """Median milliseconds of all heads for a state, each after a step of the model, which empties caches."""
     times = []
     for _ in range(REPEATS):

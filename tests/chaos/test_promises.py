@@ -82,7 +82,7 @@ def ends(store: JobStore) -> Iterator[Ends]:
 def end(store: JobStore, job_id: str, text: str, status: Status = Status.SUCCEEDED) -> None:
     claim = claimed(store, job_id)
     result = {"text": text, "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-    assert store.finish(job_id, claim.fence, status, result=result)
+    assert store.finish(job_id, claim.fencing_token, status, result=result)
 
 
 def found(store: JobStore, load: Load, ends: Ends) -> Tally:
@@ -195,5 +195,5 @@ def test_a_stream_that_cannot_be_read(store: JobStore, load: Load) -> None:
     follower = Follower(load, online=False)
     [job_id] = load.accepted.jobs
     error = {"code": "x", "message": "x", "param": None}
-    assert store.finish(job_id, claimed(store, job_id).fence, Status.FAILED, error=error)
+    assert store.finish(job_id, claimed(store, job_id).fencing_token, Status.FAILED, error=error)
     assert "broke off: " in "".join(follower.join_and_tell())

@@ -66,7 +66,7 @@ def test_help_has_examples(cli: Cli) -> None:
         (("jobs", "--status", "done"), "Invalid value for '--status': "),
         (("submit", "x", "--decoding", "fast"), "Invalid value for '--decoding': "),
         (("run", "x", "-o", "y", "--acceptance", "any"), "Invalid value for '--acceptance': "),
-        (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, and --raw"),
+        (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, which --raw"),
     ],
 )
 def test_slips_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
@@ -130,12 +130,12 @@ def test_the_life_of_a_single_job(cli: Cli, gateway: str) -> None:
     assert table[0].split() == ["id", "status", "age", "took", "tokens", "prompt"]
     assert table[1].startswith(slow)
     assert table[2].startswith(job)
-    assert table[3] == "there are more: --limit, --status"
+    assert table[3] == "more can be shown with --limit, --status"
     assert cli("cancel", slow).stdout == "cancelling\n"
     ended = httpx.get(f"{gateway}/v1/jobs/{slow}", headers={"Prefer": "wait=10"}).json()
     assert ended["status"] == "cancelled"
     assert cli("cancel", slow).stdout == "cancelled\n"
-    assert cli("cancel", job).stdout == "has ended already: succeeded\n"
+    assert cli("cancel", job).stdout == "already ended: succeeded\n"
     listed = json.loads(cli("jobs", "--status", "cancelled", "--json").stdout)
     assert [job["id"] for job in listed["data"]] == [slow]
     assert cli("jobs", "--status", "expired").stdout == "no jobs\n"
@@ -153,8 +153,13 @@ def test_refusals_are_one_line(cli: Cli, gateway: str) -> None:
             "x",
             "--decoding",
             "medusa",
-        ): "decoding: no live worker has Medusa heads for its model, which 'medusa' needs",
-        ("submit", "x", "--max-tokens", "9999"): "max_tokens: 9999 is over the context of 2048 tokens",
+        ): "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model",
+        (
+            "submit",
+            "x",
+            "--max-tokens",
+            "9999",
+        ): "max_tokens: 9999 exceeds the model's context of 2048 tokens",
     }.items():
         ended = cli(*arguments)
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"error: {message}\n")

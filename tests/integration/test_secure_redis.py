@@ -158,7 +158,7 @@ def ping(secured: Secured, url: str) -> None:
     """Raises StoreUnavailable."""
     store = JobStore(fast_settings(secured.redis, redis_url=url))
     try:
-        KeyStore(store.db).standing()
+        KeyStore(store.db).status()
     finally:
         store.close()
 

@@ -172,7 +172,7 @@ def run(folder: Path, code: str) -> tuple[int, list[str], list[str]]:
     display = Display(stream, clock)
     clock.now += 60
     exit_code = install.install(stand_in(folder, code), os.environ, log, Progress(NAMES), display)
-    return exit_code, shown(stream), install.useful(log)
+    return exit_code, shown(stream), install.error_lines(log)
 
 
 def test_a_compiler_that_fails_is_quoted_and_the_exit_code_is_pips(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_without_a_network_the_reason_and_the_log_are_named(project: Path) -> No
     assert "error: pip failed after " in ended.stderr
     assert "WARNING: Retrying" in ended.stderr
     assert "ERROR: No matching distribution found for tiny-thing==1.0" in ended.stderr
-    assert f"the whole log: {project / '.venv' / 'install.log'}" in ended.stderr
+    assert f"full log: {project / '.venv' / 'install.log'}" in ended.stderr
     assert not (project / ".venv" / "install-times").exists()
 
 

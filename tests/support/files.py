@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.files.base import FileStore
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecord, FileRecords, Purpose
 from tasks.store.jobs import JobStore
 
@@ -26,7 +26,7 @@ def get(store: FileStore, name: str) -> bytes:
 class Kept:
     """A keeper, and short ways to use it."""
 
-    keeper: FileKeeper
+    keeper: FileManager
     store: JobStore
 
     @property

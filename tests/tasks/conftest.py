@@ -13,7 +13,7 @@ from tasks.base.settings import Settings
 from tasks.files import records as file_records
 from tasks.files.base import FileStore
 from tasks.files.factory import make_store
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
 from tasks.store.jobs import JobStore
 from tasks.webhooks.sender import WebhookSender
@@ -36,7 +36,7 @@ def files(settings: Settings) -> Iterator[FileStore]:
 
 @pytest.fixture
 def kept(store: JobStore, files: FileStore) -> Kept:
-    return Kept(FileKeeper(files, FileRecords(store.db)), store)
+    return Kept(FileManager(files, FileRecords(store.db)), store)
 
 
 @pytest.fixture

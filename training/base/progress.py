@@ -1,4 +1,4 @@
-"""How far a long run is: a live bar on a terminal, a plain line every now and then elsewhere."""
+"""Progress of a long run: a live bar on a terminal, otherwise a plain line every PLAIN_EVERY_S."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN_EVERY_S = 20.0
 
 
 class Display:
-    """Use as a context. update() as often as you like: it shows what is due."""
+    """A context manager. update() may be called often: it limits its own output."""
 
     def __init__(self, console: Console, unit: str, total: int, done: int = 0) -> None:
         self._console = console
@@ -59,10 +59,10 @@ class Display:
         self.say(f"{done}/{self._total} {text}{left}")
 
     def say(self, line: str) -> None:
-        """A line as it stands, above the bar where there is one."""
+        """Print a line, above the bar if there is one."""
         say(self._console, line)
 
 
 def say(console: Console, line: str) -> None:
-    """A line as it stands: no markup, no wrapping."""
+    """Print a line without markup or wrapping."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""Generate with the served model itself, and keep the hidden state behind every token it emits.
+"""Generate with the model itself, and record the hidden state that gave each emitted token.
 
     python -m training.collection.collect --model MODEL.gguf --prompts FILE --out FOLDER --tokens 1000000
 
-Broken off at any point, even by kill -9, the same command goes on where it stopped.
+After an interruption at any point, even kill -9, the same command resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,7 +23,7 @@ from engine import EngineConfig, EngineError, Request, RequestRefused, SamplingP
 from engine.base.request import SEED_LIMIT
 from engine.core.draft_source import DraftSource, Tree
 from engine.core.engine import Engine
-from engine.core.sequence import Ended, Sequence
+from engine.core.sequence import Ended, SequenceState
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model
 from engine.weights.quantise import FORMATS, requantise
@@ -82,25 +81,25 @@ class Recorder(DraftSource):
     needs_hidden = True
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Sequence, list[States]]] = {}
+        self._open: dict[str, tuple[SequenceState, list[States]]] = {}
         self._ends: Callable[[int], bool] = lambda _: False
 
     def watch(self, ends_generation: Callable[[int], bool]) -> None:
         """End requests after their first such token, which stays in the record: heads must learn it too."""
         self._ends = ends_generation
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:  # noqa: ARG002
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:  # noqa: ARG002
         for sequence in sequences:
             self._note(sequence)
             if len(sequence.output) and self._ends(int(sequence.output[-1])):
                 sequence.cancelled = True
         return [[] for _ in sequences]
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         pass
 
-    def _note(self, sequence: Sequence) -> None:
-        """Keep the state of the last emitted token, if it is not kept yet."""
+    def _note(self, sequence: SequenceState) -> None:
+        """Record the state of the last emitted token, unless it is recorded already."""
         states = self._open.setdefault(sequence.request.id, (sequence, []))[1]
         if len(sequence.output) == len(states) + 1:
             assert sequence.hidden is not None, "the engine gives hidden states to a source that needs them"
@@ -124,7 +123,7 @@ class Recorder(DraftSource):
 
 
 def collect(options: CollectOptions, console: Console, note: Callable[[int], None] = lambda _: None) -> int:
-    """Collect until the folder holds the wanted tokens; how many it then holds. note hears each count.
+    """Collect until the folder holds the wanted tokens; returns their number. note: called with each count.
 
     Raises TrainingError or EngineError; what is written until then stays, and repeating goes on from there.
     """

@@ -49,7 +49,7 @@ class Scores:
 
 
 class Scorer:
-    """Counts answers one by one."""
+    """Accumulates Scores, answer by answer."""
 
     def __init__(self, heads: int) -> None:
         self._heads = heads
@@ -63,7 +63,7 @@ class Scorer:
             self._places[head] += len(found)
             self._top1[head] += found[:, 0].sum()
             self._top5[head] += found[:, :TOP].any(axis=1).sum()
-        whole = max(len(output) - self._heads, 0)  # places where the fate of the whole chain is known
+        whole = max(len(output) - self._heads, 0)  # positions where the whole chain can be scored
         best = np.stack([found[:whole, 0] for found in right], axis=1)
         accepted = np.logical_and.accumulate(best, axis=1).sum(axis=1).tolist()
         place = 0

@@ -1,4 +1,4 @@
-"""One training run: steps, looks at held-out answers, checkpoints."""
+"""One training run: steps, evaluations on held-out answers, checkpoints."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ medusaq export-heads heads.safetensors --onnx heads.onnx
 
 medusaq export-heads medusa_lm_head.pt --onnx heads.onnx --model vicuna.gguf --bits 4
 
-The file holds the heads, the lm_head's rows that they guess from, and what was said of them in the metadata.
-MEDUSAQ_HEADS=heads.onnx serves it. Pickles (.pt, .bin) are read by torch: pip install 'medusaq[train]'.
+The file contains the heads, the lm_head rows that they predict, and their metadata. Serve it with
+MEDUSAQ_HEADS=heads.onnx. Pickles (.pt, .bin) need torch: pip install 'medusaq[train]'.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model."""
 
@@ -33,16 +33,16 @@ def export_heads(
     onnx: Annotated[Path, typer.Option("--onnx", metavar="OUT", help="ONNX file to write.")],
     model: Annotated[
         str | None,
-        typer.Option(metavar="GGUF", help="The model they are for. (default: SmolLM2-135M-Instruct)"),
+        typer.Option(metavar="GGUF", help="The model of the heads. (default: SmolLM2-135M-Instruct)"),
     ] = None,
-    bits: Annotated[int, typer.Option(help="Of a weight of the lm_head: 8 or 4. Layers have 8.")] = 8,
+    bits: Annotated[int, typer.Option(help="Bits per weight of the lm_head: 8 or 4. The layers use 8.")] = 8,
 ) -> None:
-    """Write Medusa heads as ONNX, in int8 or 4-bit weights."""
+    """Export Medusa heads as ONNX, with 8-bit or 4-bit weights."""
     check_writable("--onnx", onnx)
     if onnx.suffix != ".onnx":
-        raise BadInput(f"--onnx: {onnx} must end in .onnx, by which it is known")
+        raise BadInput(f"--onnx: {onnx} must end in .onnx")
     if bits not in BITS:
-        raise BadInput(f"--bits: {bits} bits are not supported; 8 and 4 are")
+        raise BadInput(f"--bits: must be 8 or 4, not {bits}")
     try:
         from engine import HeadsLoadError, ModelLoadError
         from engine.llama.model import default_model_path

@@ -1,4 +1,4 @@
-"""`medusaq slice-heads`: published heads cut to the tokens that answers hold most often."""
+"""`medusaq slice-heads`: reduces published heads to the most frequent tokens."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ medusaq slice-heads FasterDecoding/medusa-vicuna-7b-v1.3 --model vicuna.gguf -o 
 
 medusaq slice-heads heads.pt --model vicuna.gguf -o heads.safetensors --tokens 4096 --text answers.txt
 
-Nothing is trained: of each head's own lm_head the rows of frequent tokens stay, as the model's tokenizer
-counts them in the texts. The heads then guess these alone, at less cost; answers stay what they are.
+Nothing is trained: each head's lm_head keeps only the rows of the tokens that are most frequent in the texts.
+The heads then predict only these tokens, at less cost. Answers do not change.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 
 
 def slice_heads(
     heads: Annotated[
-        str, typer.Argument(metavar="HEADS", help="File or folder of full heads, or their name on the hub.")
+        str, typer.Argument(metavar="HEADS", help="File or folder of heads, or their name on the hub.")
     ],
-    model: Annotated[str, typer.Option(metavar="GGUF", help="The model that they are for.")],
+    model: Annotated[str, typer.Option(metavar="GGUF", help="The model of the heads.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="safetensors file to write.")],
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens that heads can guess from now on.")] = 8192,
+    tokens: Annotated[int, typer.Option(min=1, help="Size of the draft vocabulary.")] = 8192,
     text: Annotated[
         list[Path] | None,
         typer.Option(

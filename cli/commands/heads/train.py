@@ -1,4 +1,4 @@
-"""`medusaq train-heads`: draft heads for a GGUF, from what it writes itself."""
+"""`medusaq train-heads`: trains Medusa heads for a GGUF on its own answers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ medusaq train-heads model.gguf --prompts prompts.jsonl -o heads.safetensors
 
 medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --format q8_0 --layers 2
 
-First the model answers the prompts, then the heads are trained to foresee such answers. Broken off at any
-point, even by kill -9, the same command goes on where it stopped. Without --prompts, prompts are composed.
+The model first answers the prompts, then the heads are trained on these answers. After an interruption, even
+kill -9, the same command continues where it stopped. Without --prompts, prompts are generated.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 
@@ -57,28 +57,34 @@ def train_heads(
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and to train on.")] = 1_000_000,
     work: Annotated[
-        Path | None, typer.Option(help="Folder of unfinished work, kept at the end. (default: HEADS.work)")
+        Path | None, typer.Option(help="Folder for intermediate data, kept at the end. (default: HEADS.work)")
     ] = None,
     form: Annotated[
         NumberFormat | None,
-        typer.Option("--format", help="Generate in this number format, for speed. (default: as it is)"),
+        typer.Option(
+            "--format", help="Generate answers in this number format, for speed. (default: the model's own)"
+        ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="Generate in so many processes, which share the cores.")
+        int, typer.Option(min=1, help="Number of processes that generate answers, sharing the cores.")
     ] = 1,
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 176,
-    heads: Annotated[int, typer.Option(min=1, max=16, help="Heads: tokens guessed ahead.")] = 4,
-    layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 1,
-    vocabulary: Annotated[int, typer.Option(min=8, help="Most frequent tokens that heads can guess.")] = 6144,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Rounds over the data; fewer when nothing improves.")
+    heads: Annotated[
+        int, typer.Option(min=1, max=16, help="Number of heads, each of which predicts one further token.")
     ] = 4,
-    learning_rate: Annotated[float, typer.Option(help="Of Muon, at its highest.")] = 0.05,
+    layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 1,
+    vocabulary: Annotated[
+        int, typer.Option(min=8, help="Size of the draft vocabulary: the most frequent tokens.")
+    ] = 6144,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Most passes over the data; training stops early without improvement.")
+    ] = 4,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate of Muon.")] = 0.05,
     soft: Annotated[
         float, typer.Option(help="Share of the loss against the model's own probabilities, 0 to 1.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling and of the order of training.")] = 0,
-    device: Annotated[str, typer.Option(help="Of torch: auto, cpu, cuda.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling and of the order of training data.")] = 0,
+    device: Annotated[str, typer.Option(help="Torch device: auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
 ) -> None:
     """Train Medusa heads for a model on its own answers."""
@@ -134,7 +140,7 @@ def train_heads(
 
 
 def _composed(folder: Path) -> Path:
-    """The file of composed prompts, which is made if need be. Raises PromptsError."""
+    """The file of generated prompts, created if missing. Raises PromptsError."""
     from training.prompts.prompts import compose, write_prompts
 
     path = folder / f"prompts-{COMPOSED_PROMPTS}.jsonl"

@@ -109,8 +109,10 @@ def quantised(weight: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats]:
 
 
 def _choice(weights: HeadWeights, head: int, own_bits: int) -> tuple[_Part, str]:
-    """What the asked one of the heads from this one on gives: its state, or with own_bits the logits of its
-    own lm_head. A branch that is not asked for does not run."""
+    """The part of the graph that runs the requested head, `head` or a later one, by nested If nodes.
+
+    Outputs its state, or with own_bits the logits of its own lm_head. Other branches do not run.
+    """
     this, state = _Part(f"head{head}_"), HIDDEN
     for layer in range(weights.layers):
         weight, bias = weights.layer(head, layer)

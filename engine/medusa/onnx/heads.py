@@ -61,7 +61,7 @@ class OnnxHeads:
         return tokens, probabilities
 
     def _check(self, vocab_size: int) -> None:
-        """Every head once: a file may say anything of what is in it."""
+        """Run every head once, since the metadata may be wrong."""
         hidden = np.ones((2, self.width), dtype=np.float32)
         try:
             tokens, probabilities = self.propose(hidden, self.heads, RANKS)

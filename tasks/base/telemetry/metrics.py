@@ -1,4 +1,4 @@
-"""What a process counts and times, for Prometheus. Workers leave theirs in Redis, gateways show them all.
+"""Prometheus metrics of a process. Workers write theirs to Redis, and gateways serve those of all.
 
 A metric that is registered with REGISTRY, in whatever process, is on /metrics without further ado. Names
 carry their unit, and labels take few values: never ids, keys or text.
@@ -30,7 +30,7 @@ REDIS_FAILURES = Counter("medusaq_redis_failures", "Exchanges with Redis that fa
 
 @contextmanager
 def timing_redis() -> Iterator[None]:
-    """Times what is done inside, and counts it if it fails."""
+    """Observe the time of the block, and count it if it raises."""
     began = time.perf_counter()
     try:
         with REDIS_FAILURES.count_exceptions():
@@ -40,27 +40,27 @@ def timing_redis() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """The families of one process; service: what kind of process that is."""
+class ProcessMetrics:
+    """The metric families of one process. service: its kind, such as worker or io."""
 
     service: str
     worker: str
     families: tuple[Metric, ...]
 
     @classmethod
-    def own(cls, service: str, worker: str) -> Figures:
-        """Those of this process, as they stand."""
+    def own(cls, service: str, worker: str) -> ProcessMetrics:
+        """Collect the metrics of this process."""
         return cls(service, worker, tuple(REGISTRY.collect()))
 
-    def marked(self) -> Iterator[Metric]:
+    def labelled(self) -> Iterator[Metric]:
         """The families, each sample with the worker's name."""
         for family in self.families:
-            marked = Metric(family.name, family.documentation, family.type)
+            labelled = Metric(family.name, family.documentation, family.type)
             for sample in family.samples:
-                marked.add_sample(sample.name, {"worker": self.worker, **sample.labels}, sample.value)
-            yield marked
+                labelled.add_sample(sample.name, {"worker": self.worker, **sample.labels}, sample.value)
+            yield labelled
 
-    def dumped(self) -> str:
+    def to_json(self) -> str:
         """As JSON."""
         families = [
             [f.name, f.documentation, f.type, [[s.name, s.labels, s.value] for s in f.samples]]
@@ -69,7 +69,7 @@ class Figures:
         return json.dumps({"service": self.service, "worker": self.worker, "families": families})
 
     @classmethod
-    def loaded(cls, text: str) -> Figures:
+    def from_json(cls, text: str) -> ProcessMetrics:
         """From the JSON."""
         record = json.loads(text)
         families = []

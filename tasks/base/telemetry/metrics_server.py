@@ -1,6 +1,6 @@
 """A worker's own `/metrics`, where MEDUSAQ_METRICS_ADDRESS asks for it.
 
-Gateways have its figures from Redis, and so lack them while that is away.
+Gateways read its metrics from Redis, and so lack them while Redis is away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tasks.base.settings import Settings
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ HEAD_BYTES = 16 * 1024  # of a request; Prometheus sends about 300
 ANSWER_S = 10.0  # for the head of a request, and again for each part of the answer
 
 
-class OwnFigures(Collector):
-    """Those of this process as gateways show them: with the worker's name."""
+class OwnMetrics(Collector):
+    """The metrics of this process, with the label worker, as gateways serve them."""
 
     def __init__(self, service: str, worker: str) -> None:
         self._service, self._worker = service, worker
 
     def collect(self) -> Iterator[Metric]:
-        yield from Figures.own(self._service, self._worker).marked()
+        yield from ProcessMetrics.own(self._service, self._worker).labelled()
 
 
 class _Handler(WSGIRequestHandler):
@@ -93,24 +93,24 @@ class _Server(ThreadingWSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class's
-        log.info("figures were not shown to %s", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
+        log.info("metrics were not sent to %s", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
 
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class FigureServer:
+class MetricsServer:
     """Listens where the settings name a port, on threads of its own."""
 
     def __init__(self, settings: Settings, service: str, worker: str) -> None:
         self._host, self._port = settings.metrics_host, settings.metrics_port
         self._registry = CollectorRegistry()
-        self._registry.register(OwnFigures(service, worker))
+        self._registry.register(OwnMetrics(service, worker))
         self._server: ThreadingWSGIServer | None = None
 
     def start(self) -> None:
-        """A port that cannot be had is no reason to leave the work."""
+        """Log an error if the port cannot be bound: the worker goes on without it."""
         if not self._port:
             return
         kind = _Server6 if ":" in self._host else _Server
@@ -118,9 +118,9 @@ class FigureServer:
         try:
             self._server = make_server(self._host, self._port, app, kind, _Handler)
         except OSError as error:
-            log.error("no figures on %s:%d, gateways have them: %s", self._host, self._port, error)
+            log.error("no metrics on %s:%d, gateways have them: %s", self._host, self._port, error)
             return
-        threading.Thread(target=self._server.serve_forever, name="figures", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.http.connection_limits import LOCAL, Connections, Limits, network_of
+from api.http.connection_limits import LOCAL, ConnectionRegistry, Limits, network_of
 
 MOST = 8  # connections of all, of which one address has six
 
@@ -25,10 +25,10 @@ class Client:
         self.evicted = True
 
 
-def run(scenario: Callable[[Callable[[str], tuple[Client, bool]], Connections], None]) -> None:
+def run(scenario: Callable[[Callable[[str], tuple[Client, bool]], ConnectionRegistry], None]) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        connections = Connections(Limits(connections=MOST))
+        connections = ConnectionRegistry(Limits(connections=MOST))
 
         def connect(address: str) -> tuple[Client, bool]:
             client = Client()
@@ -57,7 +57,7 @@ def test_whom_an_address_is_counted_for(address: str | None, network: str) -> No
 
 
 def test_one_address_leaves_a_quarter_to_others() -> None:
-    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: Connections) -> None:
+    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: ConnectionRegistry) -> None:
         greedy = [connect("203.0.113.7") for _ in range(6)]
         for client, taken in greedy:
             assert taken
@@ -70,7 +70,7 @@ def test_one_address_leaves_a_quarter_to_others() -> None:
 
 
 def test_addresses_of_one_64_are_one_address() -> None:
-    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: Connections) -> None:
+    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: ConnectionRegistry) -> None:
         for place in range(6):
             client, taken = connect(f"2001:db8::{place + 1:x}")
             assert taken
@@ -82,7 +82,7 @@ def test_addresses_of_one_64_are_one_address() -> None:
 
 
 def test_an_idle_connection_of_the_largest_makes_room() -> None:
-    def scenario(connect: Callable[[str], tuple[Client, bool]], _: Connections) -> None:
+    def scenario(connect: Callable[[str], tuple[Client, bool]], _: ConnectionRegistry) -> None:
         few = [connect("198.51.100.1")[0] for _ in range(2)]
         many = [connect("203.0.113.7")[0] for _ in range(6)]
         _, taken = connect("192.0.2.1")
@@ -94,7 +94,7 @@ def test_an_idle_connection_of_the_largest_makes_room() -> None:
 
 
 def test_where_nothing_is_idle_nobody_is_closed() -> None:
-    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: Connections) -> None:
+    def scenario(connect: Callable[[str], tuple[Client, bool]], connections: ConnectionRegistry) -> None:
         clients = [connect(f"203.0.113.{place}")[0] for place in range(MOST)]
         for client in clients:
             connections.busy(client)

@@ -268,7 +268,7 @@ def test_how_long_a_file_is_kept(http: httpx.Client, least_s: int, refused_s: in
     assert named(upload(refused_s)) == (400, "expires_after[seconds]")
 
 
-@pytest.mark.parametrize(("size", "message"), [(0, "must be batch"), (1, "is too long")])
+@pytest.mark.parametrize(("size", "message"), [(0, "must be batch"), (1, "must have at most 1024 bytes")])
 def test_the_text_of_a_field_of_a_form(http: httpx.Client, size: int, message: str) -> None:
     """Nothing so long is any good, but it is read up to there."""
     sent = form(("purpose", "b" * (MAX_FIELD_BYTES + size)), FILE)

@@ -13,10 +13,10 @@ from api.app import create_app
 from api.requests import threads
 from api.requests.threads import (
     FILE_THREADS,
-    FILE_THREADS_BESIDE,
-    MOST_KNOWN,
-    THREADS_ALONE,
-    THREADS_BESIDE,
+    FILE_THREADS_SHARED,
+    MAX_KNOWN_SECRETS,
+    THREADS_ONE_KEY,
+    THREADS_SHARED,
     FileThreads,
     KeyThreads,
     run_in_threadpool,
@@ -59,11 +59,11 @@ def test_a_key_whose_threads_are_taken_holds_up_no_other() -> None:
         keys, held = KeyThreads(), Held()
         await request(keys, "honest", lambda: None)
         hostile = [asyncio.create_task(request(keys, "hostile", held)) for _ in range(400)]
-        await until(lambda: held.running == THREADS_BESIDE)
+        await until(lambda: held.running == THREADS_SHARED)
         for _ in range(20):
             async with asyncio.timeout(LIMIT_S):
                 await request(keys, "honest", lambda: None)
-        assert held.running == THREADS_BESIDE
+        assert held.running == THREADS_SHARED
         held.let_go.set()
         await asyncio.gather(*hostile)
 
@@ -75,8 +75,8 @@ def test_a_key_that_is_alone_has_all_threads(monkeypatch: pytest.MonkeyPatch) ->
 
     async def run() -> None:
         keys, held = KeyThreads(), Held()
-        only = [asyncio.create_task(request(keys, "only", held)) for _ in range(2 * THREADS_ALONE)]
-        await until(lambda: held.running == THREADS_ALONE)
+        only = [asyncio.create_task(request(keys, "only", held)) for _ in range(2 * THREADS_ONE_KEY)]
+        await until(lambda: held.running == THREADS_ONE_KEY)
         held.let_go.set()
         await asyncio.gather(*only)
 
@@ -85,18 +85,18 @@ def test_a_key_that_is_alone_has_all_threads(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_strangers_hold_up_no_key() -> None:
     async def ask(keys: KeyThreads, secret: str, call: Callable[[], object]) -> None:
-        with keys.of_holder(secret):
+        with keys.of_secret(secret):
             await run_in_threadpool(call)
 
     async def run() -> None:
         keys, held = KeyThreads(), Held()
         keys.remember("mq_secret", "honest")
         guesses = [asyncio.create_task(ask(keys, f"mq_{n}", held)) for n in range(400)]
-        await until(lambda: held.running == THREADS_BESIDE)
+        await until(lambda: held.running == THREADS_SHARED)
         for _ in range(20):
             async with asyncio.timeout(LIMIT_S):
                 await ask(keys, "mq_secret", lambda: None)
-        assert held.running == THREADS_BESIDE
+        assert held.running == THREADS_SHARED
         held.let_go.set()
         await asyncio.gather(*guesses)
 
@@ -128,11 +128,11 @@ def test_keys_that_there_are_not_leave_threads_to_those_that_there_are(
                 return (await http.get("/v1/jobs", headers={"Authorization": f"Bearer {key}"})).status_code
 
             assert await status(secret) == httpx.codes.OK
-            guesses = [asyncio.create_task(status(f"mq_{n}")) for n in range(2 * THREADS_ALONE)]
-            await until(lambda: held.running == THREADS_BESIDE)
+            guesses = [asyncio.create_task(status(f"mq_{n}")) for n in range(2 * THREADS_ONE_KEY)]
+            await until(lambda: held.running == THREADS_SHARED)
             async with asyncio.timeout(LIMIT_S):
                 assert await status(secret) == httpx.codes.OK
-            assert held.running == THREADS_BESIDE
+            assert held.running == THREADS_SHARED
             held.let_go.set()
             assert set(await asyncio.gather(*guesses)) == {httpx.codes.UNAUTHORIZED}
 
@@ -142,16 +142,16 @@ def test_keys_that_there_are_not_leave_threads_to_those_that_there_are(
 def test_the_secrets_that_are_remembered_are_bounded_and_the_latest() -> None:
     async def run() -> None:
         keys, held = KeyThreads(), Held()
-        for n in range(MOST_KNOWN):
+        for n in range(MAX_KNOWN_SECRETS):
             keys.remember(f"mq_{n}", f"key_{n}")
-        with keys.of_holder("mq_0"):
+        with keys.of_secret("mq_0"):
             pass
         keys.remember("mq_new", "key_new")
-        with keys.of_holder("mq_1"):  # the oldest: a stranger again
-            waiting = [asyncio.create_task(run_in_threadpool(held)) for _ in range(2 * THREADS_BESIDE)]
-        await until(lambda: held.running == THREADS_BESIDE)
+        with keys.of_secret("mq_1"):  # the oldest: a stranger again
+            waiting = [asyncio.create_task(run_in_threadpool(held)) for _ in range(2 * THREADS_SHARED)]
+        await until(lambda: held.running == THREADS_SHARED)
         for secret in ("mq_0", "mq_2", "mq_new"):
-            with keys.of_holder(secret):
+            with keys.of_secret(secret):
                 async with asyncio.timeout(LIMIT_S):
                     await run_in_threadpool(lambda: None)
         held.let_go.set()
@@ -164,10 +164,10 @@ def test_tasks_of_a_request_use_its_key_s_threads_and_nobody_s_the_common_ones()
     async def run() -> None:
         keys, held, common = KeyThreads(), Held(), Held()
         with keys.of("one"):
-            tasks = [asyncio.create_task(run_in_threadpool(held)) for _ in range(2 * THREADS_BESIDE)]
-        others = [asyncio.create_task(run_in_threadpool(common)) for _ in range(2 * THREADS_BESIDE)]
+            tasks = [asyncio.create_task(run_in_threadpool(held)) for _ in range(2 * THREADS_SHARED)]
+        others = [asyncio.create_task(run_in_threadpool(common)) for _ in range(2 * THREADS_SHARED)]
         await until(lambda: common.running == len(others))
-        assert held.running == THREADS_BESIDE
+        assert held.running == THREADS_SHARED
         held.let_go.set()
         common.let_go.set()
         await asyncio.gather(*tasks, *others)
@@ -185,10 +185,10 @@ def test_a_key_whose_files_are_slow_leaves_file_threads_to_others() -> None:
 
         await read("honest", lambda: None)
         hostile = [asyncio.create_task(read("hostile", held)) for _ in range(4 * FILE_THREADS)]
-        await until(lambda: held.running == FILE_THREADS_BESIDE)
+        await until(lambda: held.running == FILE_THREADS_SHARED)
         async with asyncio.timeout(LIMIT_S):
             await read("honest", lambda: None)
-        assert held.running == FILE_THREADS_BESIDE
+        assert held.running == FILE_THREADS_SHARED
         held.let_go.set()
         await asyncio.gather(*hostile)
 

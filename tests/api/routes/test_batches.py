@@ -267,7 +267,7 @@ async def test_a_batch_that_ends_just_now_gives_its_file(
     """By one who has read the record before the end, when the parts were still there."""
     gateway = Gateway(gateway_settings, make_store(gateway_settings.files))
     batch = create(client, [chat(0, "x delay=0.3"), chat(1, "x delay=1")])
-    while not (before := gateway.batches.get(batch.id)).parts:
+    while not (before := gateway.batches.get(batch.id)).segments:
         await asyncio.sleep(0.02)
     end(client, batch)
     while gateway.files.objects.list(f"batches/{batch.id}"):
@@ -320,7 +320,7 @@ def test_a_bad_field_is_named(
 
 def test_an_output_file_is_no_input(client: openai.OpenAI) -> None:
     done = end(client, create(client, [chat(0)]))
-    with pytest.raises(openai.BadRequestError, match="its purpose is 'batch_output'"):
+    with pytest.raises(openai.BadRequestError, match="the file's purpose is 'batch_output'"):
         client.batches.create(
             input_file_id=done.output_file_id or "", endpoint="/v1/chat/completions", completion_window="24h"
         )

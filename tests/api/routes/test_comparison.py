@@ -127,7 +127,10 @@ def test_what_does_not_end_in_time_goes_on_under_its_id(http: httpx.Client, rout
     found = error(response, 504)
     assert found["code"] == "not_in_time"
     job_id = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["id"]
-    assert found["message"] == f"{job_id} is still running and goes on: GET /v1/jobs/{job_id} has its end"
+    assert (
+        found["message"]
+        == f"{job_id} is still running and continues: get its result from GET /v1/jobs/{job_id}"
+    )
     job = http.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20"}).json()
     assert (job["status"], job["result"]["text"]) == ("succeeded", "slow")
 
@@ -158,7 +161,7 @@ def test_a_job_that_is_cancelled_meanwhile(http: httpx.Client) -> None:
     asking.join()
     refusal = error(answers[0], 409)
     assert refusal["code"] == "job_cancelled"
-    assert refusal["message"] == f"{found['id']} was cancelled before it ended"
+    assert refusal["message"] == f"{found['id']} was cancelled before it finished"
 
 
 def test_openapi_describes_them(http: httpx.Client) -> None:

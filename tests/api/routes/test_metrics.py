@@ -10,12 +10,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.base.settings import Settings
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 from tasks.records.api_key import Limits
 from tasks.records.job import Priority, Status
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
-from tasks.store.metrics_store import FigureBoard
+from tasks.store.metrics_store import MetricsStore
 from tests.api.conftest import GatewayProcess
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import ROOT, Workers, wait_until
@@ -66,7 +66,7 @@ def test_the_queues_as_they_stand(gateway: GatewayProcess, gateway_settings: Set
 
     for job_id in (first, later):
         store.cancel(job_id)
-    store.finish(running, claim.fence, Status.FAILED)
+    store.finish(running, claim.fencing_token, Status.FAILED)
     assert one(http, "medusaq_jobs_ended_total", status="cancelled") == 2
     assert one(http, "medusaq_jobs_ended_total", status="failed") == 1
     assert one(http, "medusaq_queue_oldest_seconds", priority="interactive") == 0
@@ -121,11 +121,11 @@ def test_both_kinds_of_workers_are_seen_until_they_leave(
 
 
 def test_a_worker_that_fell_silent_is_forgotten(store: JobStore) -> None:
-    board = FigureBoard(store.db)
-    board.leave(Figures("io", "w1", ()))
-    assert [figures.worker for figures in board.read()] == ["w1"]
+    metrics_store = MetricsStore(store.db)
+    metrics_store.write(ProcessMetrics("io", "w1", ()))
+    assert [figures.worker for figures in metrics_store.read()] == ["w1"]
     store.db.redis.delete(f"{store.db.prefix}figures:w1")
-    assert board.read() == []
+    assert metrics_store.read() == []
     assert store.db.redis.smembers(f"{store.db.prefix}figures") == set()
 
 

@@ -82,7 +82,7 @@ def test_a_request_without_a_model_has_to_choose(both: httpx.Client) -> None:
         refused = both.post(path, json=body)
         assert refused.status_code == 400, path
         assert error(refused) == {
-            "message": "model: name one of one, two; a gateway with MEDUSAQ_DEFAULT_MODEL needs none",
+            "message": "model: must be one of one, two, unless MEDUSAQ_DEFAULT_MODEL is set",
             "type": "invalid_request_error",
             "param": "model",
             "code": "model_required",
@@ -183,7 +183,7 @@ def test_a_default_model_answers_what_names_none(
         wait_until(lambda: http.get("/readyz").status_code == 200)
         refused = run(http)
         assert refused.status_code == 404
-        said = "model: no live worker serves 'two', which MEDUSAQ_DEFAULT_MODEL says; known: one"
+        said = "model: no live worker serves 'two' (from MEDUSAQ_DEFAULT_MODEL); known: one"
         assert error(refused)["message"] == said
         workers.model(settings, env={"SCRIPTED_MODEL": TWO})
         wait_until(lambda: run(http).status_code == 200)

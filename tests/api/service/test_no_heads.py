@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
 
 def test_medusa_is_refused(http: httpx.Client) -> None:
-    message = "decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+    message = "decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
     before = http.get("/v1/jobs").json()["data"]
     for response in (
         http.post("/v1/jobs", json={"prompt": "x", "decoding": "medusa"}),

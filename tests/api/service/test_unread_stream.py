@@ -14,7 +14,7 @@ from api.service.job_stream import Text, follow
 from tasks.base.settings import Settings
 from tasks.files.factory import make_store
 from tasks.records.job import Job, Status
-from tasks.store.jobs import JobStore, TokenPart
+from tasks.store.jobs import JobStore, TextChunk
 from tests.tasks.helpers.records import claimed, queued
 
 WORDS = [f"{n} " for n in range(5 * MAX_PARTS)]
@@ -29,18 +29,20 @@ def test_a_listener_that_does_not_read(settings: Settings, store: JobStore) -> N
 
 async def _listen_late(settings: Settings, store: JobStore) -> None:
     gateway = Gateway(settings, make_store(settings.files))
-    gateway.waiter.start()
-    claim = claimed(store, queued(store, watched=True))
+    gateway.job_events.start()
+    claim = claimed(store, queued(store, streaming=True))
     stream = follow(gateway, store.get(claim.job_id), OpenKey())
     assert isinstance(await anext(stream), Job)
-    [inbox] = gateway.waiter._inboxes[claim.job_id]
+    [inbox] = gateway.job_events._inboxes[claim.job_id]
     await _until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}tokens")[0][1] == 1)
 
     at = most = 0
-    with gateway.waiter.inbox(claim.job_id) as read:
+    with gateway.job_events.inbox(claim.job_id) as read:
         for word in WORDS:
             message = f'{{"id":"{claim.job_id}","at":{at},"text":"{word}"}}'
-            assert store.publish_tokens([TokenPart(claim.job_id, claim.fence, at, word, message)]) == [True]
+            assert store.append_text([TextChunk(claim.job_id, claim.fencing_token, at, word, message)]) == [
+                True
+            ]
             part = await asyncio.wait_for(read.get(), LIMIT_S)
             assert part is not None
             assert part["at"] == at
@@ -49,9 +51,9 @@ async def _listen_late(settings: Settings, store: JobStore) -> None:
     assert most == MAX_PARTS
 
     result = {"text": "".join(WORDS), "usage": {"total_tokens": len(WORDS)}}
-    assert store.finish(claim.job_id, claim.fence, Status.SUCCEEDED, result=result)
+    assert store.finish(claim.job_id, claim.fencing_token, Status.SUCCEEDED, result=result)
     assert await _rest(stream) == "".join(WORDS)
-    await gateway.waiter.stop()
+    await gateway.job_events.stop()
     gateway.close()
 
 

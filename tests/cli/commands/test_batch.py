@@ -87,7 +87,7 @@ def test_an_id_alone_and_then_everything_by_it(cli: Cli) -> None:
     assert table[0].split() == ["id", "status", "age", "took", "done", "failed", "tokens"]
     assert table[1].split()[:2] == [batch, "completed"]
     assert table[1].split()[-5:] == ["6", "of", "6", "0", "6"]
-    assert table[2] == "there are more: --limit"
+    assert table[2] == "more can be shown with --limit"
     listed = json.loads(cli("batches", "list", "--json", "--limit", "1").stdout)
     assert [entry["id"] for entry in listed["data"]] == [batch]
 
@@ -170,7 +170,7 @@ def test_what_has_come_so_far_can_be_read(cli: Cli, gateway: str) -> None:
     found = ids(cli.folder / "part.jsonl")
     assert 0 < len(found) < 80
     refused = cli("batches", "retry", batch)
-    assert refused.stderr == f"error: {batch} is in_progress: only what has ended can be retried\n"
+    assert refused.stderr == f"error: {batch} is in_progress: only a batch that has ended can be retried\n"
     cli("batches", "cancel", batch)
 
 
@@ -186,7 +186,7 @@ def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, gateway: str) -
     running.send(signal.SIGINT)
     assert running.wait() == 130
     batch = newest()
-    assert running.lines[-1] == f"the batch goes on: medusaq batches show {batch['id']} --watch"
+    assert running.lines[-1] == f"the batch continues: medusaq batches show {batch['id']} --watch"
     assert batch["status"] not in ENDED
     cli("batches", "cancel", batch["id"])
 

@@ -43,7 +43,7 @@ def test_rows_are_written_and_shown(cli: Cli, rows: Path) -> None:
         ('{"category": "qa", "turns": [""]}', "line 1: category and the first of turns must be text"),
         ('{"category": "qa", "turns": "Why?"}', "line 1: category and the first of turns must be text"),
         ('{"category": "qa", "turns": ["\\ud83d"]}', "line 1: category and the first of turns must be text"),
-        ("", "holds no prompts"),
+        ("", "the file has no prompts"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(cli: Cli, line: str, message: str) -> None:
@@ -68,7 +68,7 @@ def test_any_json_line_is_one_line(cli: Cli) -> None:
     [
         (("--prompts", "rows.jsonl", "--json", "."), 2, "--json: . is a folder"),
         (("--prompts", "missing.jsonl"), 2, "missing.jsonl: cannot be read: No such file"),
-        (("--prompts", "rows.jsonl", "--requests", "1,x"), 2, "is no list of numbers"),
+        (("--prompts", "rows.jsonl", "--requests", "1,x"), 2, "must be a list of numbers"),
         (("--prompts", "rows.jsonl", "--requests", "0"), 2, "must be between 1 and 62"),
         (("--prompts", "rows.jsonl", "--json", "no/out.json"), 2, "the folder no does not exist"),
         (("--prompts", "rows.jsonl", "--model", "no.gguf"), 3, "no.gguf: no such file"),

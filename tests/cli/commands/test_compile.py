@@ -62,7 +62,7 @@ def test_interrupted_it_says_how_to_go_on(cli: Cli, model: str) -> None:
     running.wait_for("q8_0: quality")
     running.send(signal.SIGINT)
     assert running.wait() == 130
-    assert running.lines[-1] == "interrupted; the same command goes on where it stopped"
+    assert running.lines[-1] == "interrupted; repeat the same command to continue"
     cli.gone()
 
 
@@ -75,7 +75,7 @@ def test_what_is_best_here_is_kept_and_served(cli: Cli, model: str) -> None:
     ended = cli("compile", path, "--for-this-machine", *QUICK, *near, "--load", "one")
     assert ended.returncode == 0, ended.stderr
     kept = ended.stdout.splitlines()[-1]
-    assert kept.startswith("kept for this machine: f16: ")
+    assert kept.startswith("saved for this machine: f16: ")
     [made] = (cli.folder / "cache").rglob("*.gguf")
     assert made.name == "tiny.f16.gguf", "nothing but what is served"
     assert {path.name for path in cli.folder.iterdir()} == {"cache", "text", "tiny.gguf"}
@@ -101,9 +101,9 @@ def test_a_worker_without_a_choice_says_which_command_makes_it(cli: Cli, model: 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("tiny.gguf",), 2, "give -o DIR, the folder of files and report, or --for-this-machine"),
+        (("tiny.gguf",), 2, "give -o DIR, the folder for the files and the report, or --for-this-machine"),
         (("tiny.gguf", "-o", "out", "--types", "q9"), 2, "no type q9; there are f32, f16, bf16, q8_0"),
-        (("tiny.gguf", "-o", "out", "--load", "two"), 2, "--load: two is neither one nor bulk"),
+        (("tiny.gguf", "-o", "out", "--load", "two"), 2, "--load: must be one or bulk, not two"),
         (("tiny.gguf", "-o", "text/out"), 1, "text/out: cannot be written: Not a directory"),
         (("none.gguf", "-o", "out"), 1, "none.gguf: no such file"),
     ],
@@ -135,4 +135,4 @@ def test_a_full_disk_in_the_middle(cli: Cli, model: str) -> None:
 
 def test_load_goes_with_for_this_machine(cli: Cli) -> None:
     ended = cli("up", "--load", "one")
-    assert (ended.returncode, ended.stderr) == (2, "error: --load goes with --for-this-machine\n")
+    assert (ended.returncode, ended.stderr) == (2, "error: --load requires --for-this-machine\n")

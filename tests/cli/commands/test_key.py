@@ -23,11 +23,11 @@ def needs_key(url: str) -> bool:
 
 def test_keys_of_the_running_stack(cli: Cli) -> None:
     running, url = up(cli, "--no-flower")
-    assert "open to this machine" in cli("keys", "list").stdout
+    assert "only this machine" in cli("keys", "list").stdout
     made = cli("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
-    assert re.fullmatch(r"key_\w{32} is made; keep the key above, it is not shown again\n", made.stderr)
+    assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again\n", made.stderr)
     wait_until(lambda: needs_key(url), 20)
 
     refused = cli("submit", "x", "--url", url)
@@ -50,7 +50,7 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
     assert re.search(rf"{listed['id']} +alice +mq_\.\.\.\S+ .* 600 +\d+ of 50 ", table)
 
     assert cli("keys", "revoke", listed["id"]).stdout == "revoked\n"
-    assert "not, or no longer" in cli("jobs", "--url", url).stderr
+    assert "unknown or was revoked" in cli("jobs", "--url", url).stderr
     assert " revoked " in cli("keys", "list").stdout
     running.send(signal.SIGTERM)
     running.wait()

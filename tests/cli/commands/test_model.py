@@ -49,7 +49,10 @@ def names(cli: Cli) -> list[str]:
 
 
 def test_a_model_from_its_name_to_its_removal(cli: Cli, tmp_path: Path) -> None:
-    assert cli("models", "list").stdout == "no model has a name yet: medusaq models add NAME PATH\n"
+    assert (
+        cli("models", "list").stdout
+        == "no models are registered: add one with `medusaq models add NAME PATH`\n"
+    )
     copy = tmp_path / "copy.gguf"
     shutil.copy(MODEL, copy)
     heads = shipped_heads(str(MODEL))
@@ -78,7 +81,7 @@ def test_a_model_from_its_name_to_its_removal(cli: Cli, tmp_path: Path) -> None:
     assert model["need_bytes"] is None, "there is nothing to read it from"
 
     removed = cli("models", "remove", "small")
-    assert removed.stdout == f"small is forgotten; the files stay: {copy}, {heads}\n"
+    assert removed.stdout == f"removed small; its files are kept: {copy}, {heads}\n"
     assert names(cli) == []
 
 
@@ -135,7 +138,7 @@ def test_heads_of_another_width(cli: Cli, tmp_path: Path) -> None:
 def test_a_taken_name(cli: Cli) -> None:
     assert cli("models", "add", "a", str(MODEL)).returncode == 0
     again = cli("models", "add", "a", str(MODEL))
-    assert again.stderr == f"error: 'a' is {MODEL} already: remove it first, or say --replace\n"
+    assert again.stderr == f"error: 'a' is already registered as {MODEL}: remove it first, or use --replace\n"
     assert cli("models", "add", "a", str(MODEL), "--replace").returncode == 0
 
 

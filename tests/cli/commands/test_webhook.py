@@ -129,7 +129,7 @@ def test_a_new_secret(cli: Cli) -> None:
     rotated = cli("webhooks", "rotate")
     assert rotated.stdout.startswith("whsec_")
     assert rotated.stdout != before
-    assert rotated.stderr.startswith("the one before it signs too until ")
+    assert rotated.stderr.startswith("the previous secret also signs until ")
     assert cli("webhooks", "secret").stdout == rotated.stdout
     assert json.loads(cli("webhooks", "secret", "--json").stdout)["previous"] == before.strip()
     too_soon = cli("webhooks", "rotate")

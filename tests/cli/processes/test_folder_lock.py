@@ -9,19 +9,19 @@ import pytest
 
 from cli.base.errors import CliError
 from cli.processes import folder_lock
-from cli.processes.folder_lock import FolderLock, held
+from cli.processes.folder_lock import FolderLock, is_locked
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     first, second = FolderLock(folder, "another"), FolderLock(folder, "another")
-    assert not held(folder)
+    assert not is_locked(folder)
     first.acquire()
-    assert held(folder)
+    assert is_locked(folder)
     with pytest.raises(CliError, match=r"^another is using .*new \(process \d+\)$"):
         second.acquire()
     first.release()
-    assert not held(folder)
+    assert not is_locked(folder)
     second.acquire()
     second.release()
 
@@ -33,7 +33,7 @@ def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.Mon
         fcntl.flock(looking, fcntl.LOCK_SH)  # as held() has it, for as long as it takes
         monkeypatch.setattr(folder_lock, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
         mine.acquire()
-    assert held(tmp_path)
+    assert is_locked(tmp_path)
     mine.release()
 
 

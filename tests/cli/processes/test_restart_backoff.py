@@ -61,13 +61,13 @@ def test_health_makes_up_for_ends_and_only_health_does(
     for end in range(4):
         assert restarts.ended("worker", "exit code 1").ends == end + 1
         clock.now += HEALTHY_S  # a pause, however long, is no health
-        restarts.look()
+        restarts.forget_healthy()
         restarts.started("worker")
         clock.now += HEALTHY_S - 1
-        restarts.look()
+        restarts.forget_healthy()
         assert [one.ends for one in seen[-1]] == [end + 1]
     clock.now += 1
-    restarts.look()
+    restarts.forget_healthy()
     assert seen[-1] == ()
     assert restarts.ended("worker", "exit code 1").pause == 0.5
 
@@ -100,7 +100,7 @@ def test_ends_before_it_is_ready_are_counted_however_long_a_start_takes(
 ) -> None:
     for _ in range(START_LIMIT):
         clock.now += 10 * HEALTHY_S
-        restarts.look()
+        restarts.forget_healthy()
         restarts.ended("worker", "killed by SIGKILL")
         restarts.started("worker")
     assert restarts.hopeless("worker")
@@ -108,16 +108,17 @@ def test_ends_before_it_is_ready_are_counted_however_long_a_start_takes(
 
 def test_it_is_said_in_words(restarts: Restarts, clock: Clock) -> None:
     once = restarts.ended("worker", "exit code 1")
-    assert once.said() == "worker ended (exit code 1), restarting it in 0.5 s"
-    assert once.told(clock.time()).endswith("last: exit code 1; it rests, and is started again in 0 s")
+    assert once.announcement() == "worker ended (exit code 1), restarting it in 0.5 s"
+    assert once.status_line(clock.time()).endswith("last: exit code 1; it rests, and is started again in 0 s")
     restarts.ended("worker", "exit code 1")
     again = restarts.ended("worker", "killed by SIGKILL")
     since = module.clock(again.since)
     assert (
-        again.said() == f"worker ended (killed by SIGKILL), restarting it in 2 s after 3 ends since {since}"
+        again.announcement()
+        == f"worker ended (killed by SIGKILL), restarting it in 2 s after 3 ends since {since}"
     )
-    assert again.told(clock.time()) == (
+    assert again.status_line(clock.time()) == (
         f"worker ended 3 times since {since}, last: killed by SIGKILL; it rests, and is started again in 2 s"
     )
     running = dataclasses.replace(again, next_start=None)
-    assert running.told(0.0).endswith("; it has been started again")
+    assert running.status_line(0.0).endswith("; it has been started again")

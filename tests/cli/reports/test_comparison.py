@@ -163,7 +163,7 @@ def test_prompts_that_fail_do_not_stop_the_others(cli: Cli, gateway: str) -> Non
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         "prompt 1 could not be compared: odd_one: as the script says",
-        "prompt 3 could not be compared: max_tokens: 9999 is over the context of 2048 tokens",
+        "prompt 3 could not be compared: max_tokens: 9999 exceeds the model's context of 2048 tokens",
     ]
     assert len(ended.stdout.splitlines()) == 5
     shown = Page((cli.folder / "compare.html").read_text(encoding="utf-8"))
@@ -226,7 +226,7 @@ def test_no_heads_and_no_model_are_one_line(cli: Cli) -> None:
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[1:] == [
-        "error: decoding: no live worker has Medusa heads for its model, which 'medusa' needs"
+        "error: decoding: 'medusa' needs Medusa heads, and no live worker has any for its model"
     ]
     cli.env["SCRIPTED_LOAD_ERROR"] = "m.gguf is no GGUF"
     ended = cli("compare", "x")
@@ -247,12 +247,12 @@ def test_an_unknown_model_is_one_line(cli: Cli, gateway: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give prompts, or a file of them with --prompts"),
-        (("x", "--prompts", "p.txt"), "give prompts, or a file of them with --prompts"),
+        ((), "give either prompts or --prompts FILE"),
+        (("x", "--prompts", "p.txt"), "give either prompts or --prompts FILE"),
         (("",), "prompt 1: prompt: string should have at least 1 character"),
         (("x", "--max-tokens", "0"), "--max-tokens: input should be greater than or equal to 1"),
         (("--prompts", "none.txt"), "cannot read none.txt: No such file or directory"),
-        (("--prompts", "empty.txt"), "empty.txt holds no prompts"),
+        (("--prompts", "empty.txt"), "empty.txt has no prompts"),
         (("--prompts", "bad.jsonl"), "bad.jsonl, line 2: not valid JSON: Expecting value (column 1)"),
         (("x", "-o", "."), "-o: . is a folder"),
         (("x", "--html", "no/where.html"), "--html: the folder no does not exist"),

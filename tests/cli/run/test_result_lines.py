@@ -9,9 +9,9 @@ import pytest
 
 from cli.prompts.prompt_reader import PromptLine
 from cli.run import result_lines
-from cli.run.occupancy import Fleet
+from cli.run.occupancy import WorkerOccupancy
 from cli.run.summary import Outcome, SessionSummary
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from cli.views.progress import Speed, duration
 from tasks.schema.job_request import Problem
 
@@ -73,7 +73,7 @@ def test_half_a_pair_quoted_from_a_bad_line_can_be_written() -> None:
 
 
 def test_the_tally_counts_each_line_once() -> None:
-    tally = Tally()
+    tally = Totals()
     assert tally.tokens_per_step is None
     for line in (answered(speculation=SPECULATION), answered(speculation=None), refused("c")):
         tally.add(line)
@@ -102,7 +102,7 @@ def test_the_beginnings_of_answers_pass_over_failures(tmp_path: Path) -> None:
 )
 def test_the_wall_time_names_what_starting_took(starting_s: float | None, wall_time: str) -> None:
     session = SessionSummary(2, 10, 3.7, None, starting_s)
-    lines = Outcome(Path("r.jsonl"), Tally(requests=2), session).text().splitlines()
+    lines = Outcome(Path("r.jsonl"), Totals(requests=2), session).text().splitlines()
     assert f"wall time         {wall_time}" in lines
     assert "tokens/s          2.7" in lines, "of the time of answering"
 
@@ -116,7 +116,7 @@ def model(*workers: tuple[str, float, float]) -> list[dict[str, Any]]:
 
 
 def test_occupancy_is_that_of_the_steps_during_the_run() -> None:
-    fleet = Fleet()
+    fleet = WorkerOccupancy()
     fleet.begin(model(("a", 100, 0.1)))
     assert (fleet.slots, fleet.occupancy()) == (4, None)
     fleet.update(model(("a", 200, 0.5)))  # 100 steps at 0.9
@@ -126,7 +126,7 @@ def test_occupancy_is_that_of_the_steps_during_the_run() -> None:
 
 
 def test_a_fleet_without_workers_knows_nothing() -> None:
-    fleet = Fleet()
+    fleet = WorkerOccupancy()
     fleet.begin([])
     assert (fleet.slots, fleet.occupancy()) == (0, None)
 

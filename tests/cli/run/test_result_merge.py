@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from cli.base.errors import CliError
-from cli.gateway.retrying_client import PatientClient
+from cli.gateway.retrying_client import RetryingClient
 from cli.prompts.prompt_reader import PromptLine
 from cli.run.folder import RunFolder
 from cli.run.result_lines import dump
 from cli.run.result_merge import PartLost, write_results
 from cli.run.shards import PartFiles
 from cli.run.state import Part
-from cli.run.totals import Tally
+from cli.run.totals import Totals
 from tasks.schema.job_request import Problem
 from tests.cli.helpers.running import read_jsonl
 from tests.cli.helpers.troubled import TroubledGateway, troubled_gateway
@@ -60,9 +60,11 @@ def cut(folder: RunFolder, ids: str, most_lines: int) -> list[Part]:
     return files.parts
 
 
-def merge(folder: RunFolder, parts: list[Part], files: dict[str, list[Entry]], batches: list[Entry]) -> Tally:
-    async def main(server: TroubledGateway) -> Tally:
-        client = PatientClient(server.url, 5)
+def merge(
+    folder: RunFolder, parts: list[Part], files: dict[str, list[Entry]], batches: list[Entry]
+) -> Totals:
+    async def main(server: TroubledGateway) -> Totals:
+        client = RetryingClient(server.url, 5)
         try:
             return await write_results(client, folder, parts, batches)
         finally:

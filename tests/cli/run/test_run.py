@@ -444,7 +444,7 @@ def test_what_is_no_gateway_is_said_so(cli: Cli, gateway: str) -> None:
     [
         (("nope.jsonl", "-o", "r"), "cannot read nope.jsonl: No such file or directory"),
         ((".", "-o", "r"), "cannot read .: Is a directory"),
-        (("empty", "-o", "r"), "the input holds no prompts"),
+        (("empty", "-o", "r"), "the input has no prompts"),
         (("bad.jsonl", "-o", "r"), "none of the 1 requests is valid; `medusaq validate bad.jsonl` says why"),
         (("p.txt", "-o", "no/folder/r"), "the folder no/folder does not exist"),
         (("p.txt", "-o", "."), ". is a folder; -o names the file to write"),

@@ -35,7 +35,7 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert load(path, IDENTITY) == record
     assert record.begun
     assert batches_of(path) == ["batch_a"]
-    record.parts[0].begin_anew()
+    record.parts[0].reset()
     assert record.parts[0] == Part(3, attempt=2)
     record.save(path)
     assert load(path, IDENTITY) == record

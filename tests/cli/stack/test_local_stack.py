@@ -106,9 +106,7 @@ def test_both_workers_of_up_show_their_figures_where_a_port_is_set(cli: Cli) -> 
 def test_up_has_a_redis_of_its_own_whatever_other_is_set(cli: Cli) -> None:
     other = {"MEDUSAQ_REDIS_URL": f"rediss://nowhere.invalid:6380/0?ssl_ca_certs={__file__}"}
     running, url = up(cli, "--no-flower", **other)
-    assert (
-        running.lines[0] == "MEDUSAQ_REDIS_URL is not used: a stack on one machine brings a Redis of its own"
-    )
+    assert running.lines[0] == "MEDUSAQ_REDIS_URL is ignored: a local stack starts its own Redis"
     assert httpx.get(f"{url}/readyz").is_success
     running.send(signal.SIGTERM)
     running.wait()

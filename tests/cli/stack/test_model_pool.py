@@ -16,9 +16,9 @@ from cli.processes.supervisor import ChildSpec, Supervisor
 from cli.stack import pooled_model
 from cli.stack.memory_budget import served_models
 from cli.stack.model_pool import pool_of
-from cli.stack.pooled_model import Member, child_name
+from cli.stack.pooled_model import PooledModel, child_name
 from cli.stack.swap_policy import Model, Phase
-from engine.host.file_digest import kept_file
+from engine.host.file_digest import digest_file
 from engine.llama.model import default_model_path
 from engine.tools.failing_engine import REASON
 from engine.tools.model_registry import NamedModel, Register
@@ -50,7 +50,7 @@ class Pool:
         self.supervisor: Supervisor | None = None
 
     def add(self, name: str, path: str) -> None:
-        self.register.add(NamedModel(name, kept_file(Path(path), path)), replace=True)
+        self.register.add(NamedModel(name, digest_file(Path(path), path)), replace=True)
 
     def start(self, budget: int) -> Supervisor:
         def worker(env: dict[str, str], _place: int) -> ChildSpec:
@@ -60,7 +60,7 @@ class Pool:
         self._pool = pool_of(
             self.models, budget, self.settings, worker, self.said.append, self._folder / "note.json"
         )
-        self.supervisor = Supervisor([], self.said.append, tend=self._pool.tend)
+        self.supervisor = Supervisor([], self.said.append, on_poll=self._pool.poll)
         self.supervisor.start()
         return self.supervisor
 
@@ -125,7 +125,7 @@ def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, st
     wait_until(lambda: child_name("a") in supervisor.pids())
     ready(store, supervisor, "a")
     store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
-    pool.saying("a is parked when its running jobs have ended")
+    pool.saying("a is unloaded for another model once its running jobs have ended")
     pool.saying("loading b")
     assert child_name("a") not in supervisor.pids()
 
@@ -191,8 +191,8 @@ def test_while_a_crashed_model_rests_another_may_have_its_memory(
 
 
 @pytest.fixture
-def member(pool: Pool, tmp_path: Path) -> Member:
-    member = Member(pool.models[0], Model("a", pool.need))
+def member(pool: Pool, tmp_path: Path) -> PooledModel:
+    member = PooledModel(pool.models[0], Model("a", pool.need))
     member.starts(tmp_path / "a.log")
     return member
 
@@ -200,7 +200,7 @@ def member(pool: Pool, tmp_path: Path) -> Member:
 WORKER = WorkerInfo("w", "a", 2048, 1, 1, "h", 0.0)
 
 
-def test_a_crash_gives_no_second_turn(member: Member) -> None:
+def test_a_crash_gives_no_second_turn(member: PooledModel) -> None:
     member.see(True, 1, None, 0, 0, 0.0)
     member.see(True, 1, WORKER, 0, 0, 10.0)
     member.see(True, None, None, 0, 0, 20.0)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from engine import EngineConfig
-from engine.host.file_digest import KeptFile
+from engine.host.file_digest import FileDigest
 from engine.tools.memory_estimate import needed
 from engine.tools.model_registry import NamedModel, Register
 from tests.cli.helpers.running import Cli, Running
@@ -41,7 +41,7 @@ def models(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     register = Register(folder / "medusaq")
     paths = {name: write_tiny_gguf(folder / f"{name}.gguf", seed) for seed, name in enumerate("abc", 7)}
     for name, path in paths.items():
-        register.add(NamedModel(name, KeptFile(path, "", Path(path).stat().st_size, path)))
+        register.add(NamedModel(name, FileDigest(path, "", Path(path).stat().st_size, path)))
     cli.env["XDG_DATA_HOME"] = str(folder)
     return paths
 
@@ -152,7 +152,7 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
     long = sent(url, "a", "long delay=4")
     wait_until(lambda: httpx.get(f"{url}/v1/jobs/{long}").json()["status"] == "running", 20)
     other = sent(url, "b", "other")
-    running.wait_for("a is parked when its running jobs have ended")
+    running.wait_for("a is unloaded for another model once its running jobs have ended")
     record = ended(url, long)
     assert (record["status"], record["attempts"]) == ("succeeded", 1)
     assert ended(url, other)["model"] == "b"

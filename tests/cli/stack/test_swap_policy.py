@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.stack.swap_policy import Actions, Model, Phase, Rules, at_once, decide
+from cli.stack.swap_policy import Actions, Model, Phase, Rules, decide, max_concurrent
 
 GB = 1_000_000_000
 ONE = Rules(budget=GB, turn_s=60, idle_s=3)
@@ -90,9 +90,9 @@ def test_idle_models_go_before_busy_ones_and_no_more_than_needed() -> None:
 
 
 def test_how_many_run_together() -> None:
-    assert at_once([3, 1, 2], budget=3) == 2
-    assert at_once([3, 1, 2], budget=6) == 3
-    assert at_once([5], budget=3) == 1
+    assert max_concurrent([3, 1, 2], budget=3) == 2
+    assert max_concurrent([3, 1, 2], budget=6) == 3
+    assert max_concurrent([5], budget=3) == 1
 
 
 # Over time

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from cli.processes.restart_backoff import Restart
 from cli.views.model_states import ModelState, model_states
-from cli.views.snapshot import Picture, Speeds
+from cli.views.snapshot import Snapshot, Speeds
 from cli.views.top_view import view
 from tasks.base.settings import Settings
 from tests.cli.helpers.running import COMMAND, Cli
@@ -39,7 +39,7 @@ BATCH: dict[str, Any] = {
 }
 
 
-def picture(at: float, ended: float = 0.0, batches: tuple[dict[str, Any], ...] = ()) -> Picture:
+def picture(at: float, ended: float = 0.0, batches: tuple[dict[str, Any], ...] = ()) -> Snapshot:
     samples = {
         ("medusaq_redis_up", frozenset[tuple[str, str]]()): 1.0,
         ("medusaq_batches_led", frozenset[tuple[str, str]]()): 1.0,
@@ -54,7 +54,7 @@ def picture(at: float, ended: float = 0.0, batches: tuple[dict[str, Any], ...] =
         {"id": "SmolLM2-135M-Instruct", "workers": 1, "workers_detail": [worker]},
         {"id": "small", "workers": 0, "workers_detail": []},
     ]
-    return Picture(at, samples, models, batches)
+    return Snapshot(at, samples, models, batches)
 
 
 class InTerminal:

@@ -6,7 +6,7 @@ import gc
 import json
 import random
 import weakref
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from engine import Completion, FinishReason, Request, RequestRefused, response_g
 from engine.base.request import Acceptance
 from engine.core.draft_source import DraftSource, Tree, chain
 from engine.core.engine import Engine
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.sampling.grammar import GrammarConstraint
 from engine.speculative.controller import Speculation
 from engine.speculative.prompt_lookup import LookupSource
@@ -62,7 +62,7 @@ def constrained(name: str, prompt: str, schema: Any, **sampling: object) -> Requ
     return request(name, prompt, **values)
 
 
-def mixed(texts: Many[str], **sampling: object) -> list[Request]:
+def mixed(texts: Sequence[str], **sampling: object) -> list[Request]:
     """Every third one free, the others held to one of two schemas."""
     made = []
     for i, text in enumerate(texts):
@@ -74,7 +74,7 @@ def mixed(texts: Many[str], **sampling: object) -> list[Request]:
     return made
 
 
-def check(requests: Many[Request], results: dict[str, Completion]) -> int:
+def check(requests: Sequence[Request], results: dict[str, Completion]) -> int:
     """Those held to a schema are valid if they came to an end; how many did."""
     ended = 0
     for r in requests:
@@ -162,14 +162,14 @@ class Refusable(DraftSource):
         self._outputs, self._wrong = outputs, wrong
         self.refused = 0
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [self._one(s)[:limit] for s in sequences]
 
-    def _one(self, s: Sequence) -> Tree:
+    def _one(self, s: SequenceState) -> Tree:
         known = self._outputs[s.request.id][len(s.output) :][:2]
         return chain((*known, self._wrong), "refusable")
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         self.refused += len(accepted) < len(tree)
         assert self._wrong not in [tree[i].token for i in accepted]
 
@@ -207,7 +207,7 @@ def test_a_draft_that_the_grammar_refuses_costs_no_more_than_acceptance(
 class LikelyButWrong(DraftSource):
     """Drafts letters, typical of the model by its bias."""
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [chain([3 + ord("a"), 3 + ord("b")], "letters")[:limit] for _ in sequences]
 
 
@@ -321,7 +321,7 @@ def test_a_constraint_goes_with_its_request(tiny_gguf: str, monkeypatch: pytest.
     made: list[weakref.ref[GrammarConstraint]] = []
     prepare = Engine.prepare
 
-    def noted(self: Engine, r: Request, arrived: float) -> Sequence:
+    def noted(self: Engine, r: Request, arrived: float) -> SequenceState:
         sequence = prepare(self, r, arrived)
         made.append(weakref.ref(sequence.sampler._constraint))  # type: ignore[arg-type]
         return sequence

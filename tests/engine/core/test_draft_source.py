@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 
 import pytest
 
 from engine.core.draft_source import DraftSource, Tree, chain
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from tests.engine.helpers.drive import completions, fresh, request, run
 
 
 class Wrong(DraftSource):
     """Guesses three tokens a step that the model never chooses."""
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [chain([0, 0, 0][:limit], "wrong") for _ in sequences]
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         assert not accepted
 
 
 @pytest.mark.parametrize("batch_invariant", [False, True])
 def test_refused_drafts_do_not_overflow_the_cache(tiny_gguf: str, batch_invariant: bool) -> None:
-    """With batch_invariant their cells stay buried, and the request may need every cell there is."""
+    """With batch_invariant their cells stay retired, and the request may need every cell there is."""
     engine = fresh(
         tiny_gguf,
         Wrong(),

@@ -197,7 +197,7 @@ def test_faults_now_and_then_keep_no_request_apart_for_good(tiny_gguf: str) -> N
         if step in (10, 25, 40, 55):
             failing.fail_on_call = failing.calls + 1
         if 70 <= step < 80:
-            together.append(not any(s.suspect for s in engine.scheduler.running))
+            together.append(not any(s.quarantined for s in engine.scheduler.running))
 
     results = completions(run(engine, requests, disturb))
     assert together == [True] * 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from engine import Completion, FinishReason, Request
 from engine.core.draft_source import ROOT, DraftSource, Node, Tree, chain
 from engine.core.engine import Engine
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.llama.context import DecodeError, Outputs, Rows
 from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
 
@@ -110,14 +110,14 @@ class Scripted(DraftSource):
     def __init__(self, outputs: dict[str, tuple[int, ...]], right: int, wrong: int, vocab: int) -> None:
         self._outputs, self._right, self._wrong, self._vocab = outputs, right, wrong, vocab
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [self._one(s)[:limit] for s in sequences]
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         right = min(self._right, len(tree))
         assert accepted == list(range(right)), "all that is right, and nothing else"
 
-    def _one(self, sequence: Sequence) -> Tree:
+    def _one(self, sequence: SequenceState) -> Tree:
         done = len(sequence.output)
         known = self._outputs[sequence.request.id][done : done + self._right + self._wrong]
         return chain(
@@ -133,14 +133,14 @@ class Bushy(DraftSource):
         self._rng = random.Random(seed)
         self.accepted = self.branched = 0
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [self._one(s)[:limit] for s in sequences]
 
-    def observe(self, sequence: Sequence, tree: Tree, accepted: list[int]) -> None:
+    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         self.accepted += len(accepted)
         self.branched += len({node.parent for node in tree}) < len(tree)
 
-    def _one(self, sequence: Sequence) -> Tree:
+    def _one(self, sequence: SequenceState) -> Tree:
         rng, done = self._rng, len(sequence.output)
         known = self._outputs[sequence.request.id][done:]
         tree: Tree = []
@@ -336,7 +336,7 @@ class Oracle(DraftSource):
     def __init__(self, outputs: dict[str, tuple[int, ...]]) -> None:
         self._outputs = outputs
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         return [chain(self._outputs[s.request.id][len(s.output) :][:8], "oracle")[:limit] for s in sequences]
 
 

@@ -73,7 +73,7 @@ class BookAgainstCells(RuleBasedStateMachine):
         for seq_id in range(IDS):
             self.cache.remove(seq_id)
         self.cache.flush()
-        assert self.cache.used == self.cache.buried == self.memory.used == 0
+        assert self.cache.used == self.cache.retired == self.memory.used == 0
 
     @invariant()
     def agree(self) -> None:
@@ -85,7 +85,7 @@ class BookAgainstCells(RuleBasedStateMachine):
             assert sorted(held) == list(range(self.cache.length(seq_id)))
             assert held == sorted(held) or not self.ordered, "ordered cells lie in the order of the tokens"
         lying = sum(1 for cell in self.memory.cells if cell.owners and not cell.owners - {-1})
-        assert self.cache.buried == lying
+        assert self.cache.retired == lying
 
 
 TestBookAgainstCells = BookAgainstCells.TestCase
@@ -183,8 +183,8 @@ def test_a_rewound_tree_leaves_the_accepted_path(seed: int, ordered: bool) -> No
                 if ordered:
                     assert memory.positions(other) == list(range(length)), "in token order"
             assert not any(memory.positions(leaf) for leaf in range(10, 30))
-            assert cache.used == memory.used == sum(lengths.values()) + cache.buried
-            assert bool(cache.buried) <= ordered
+            assert cache.used == memory.used == sum(lengths.values()) + cache.retired
+            assert bool(cache.retired) <= ordered
 
 
 def test_a_sequence_that_goes_takes_its_leaves_along() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.core.kv_cache import KVCache
-from engine.core.prefix_cache import MIN_SHARED, PrefixStore, common_prefix, head
+from engine.core.prefix_cache import MIN_SHARED, PrefixCache, common_prefix, head
 from engine.llama.model import Tokens
 from tests.engine.helpers.shadow import ShadowMemory
 
@@ -27,13 +27,13 @@ class Shelf:
     def __init__(self, budget: int, capacity: int = 200) -> None:
         self.memory = ShadowMemory(capacity)
         self.cache = KVCache(self.memory, capacity)
-        self.store = PrefixStore(self.cache, budget)
+        self.store = PrefixCache(self.cache, budget)
 
     def keep(self, seq_id: int, kept: Tokens, held: int | None = None) -> list[int]:
         count = len(kept) if held is None else held
         self.cache.append(seq_id, count)
         self.memory.fill(seq_id, count)
-        freed = self.store.keep(seq_id, kept)
+        freed = self.store.insert(seq_id, kept)
         assert self.cache.used == self.memory.used == self.store.cells
         return freed
 

@@ -20,13 +20,13 @@ def test_admission_is_by_cells_and_nobody_overtakes() -> None:
     steps.add("would fit", words((3, 5)), max_tokens=5)
     steps.step()
     assert steps.running == ["first"]
-    steps.retire(first)
+    steps.end(first)
     steps.step()
     assert steps.running == ["too big for now", "would fit"]
     steps.finish()
 
 
-def test_cells_are_promised_for_the_whole_output() -> None:
+def test_cells_are_reserved_for_the_whole_output() -> None:
     """Two that fit today but not at their ends are not run together: nothing is ever thrown out."""
     steps = Steps(100, sharing=False)
     steps.add("a", words((1, 10)), max_tokens=50)
@@ -78,7 +78,7 @@ def test_when_busy_others_wait_rather_than_fill_more_cells() -> None:
     steps.add("c", words((3, 5)), max_tokens=5)
     steps.step()
     assert steps.running == ["a", "b"], "so few run however many cells they hold; one more would be over"
-    steps.retire(a)
+    steps.end(a)
     steps.step()
     assert steps.running == ["b", "c"]
     steps.finish()
@@ -91,25 +91,25 @@ def test_when_busy_others_wait_rather_than_fill_more_cells() -> None:
 
 
 def test_the_largest_request_the_cache_can_hold_runs() -> None:
-    steps = Steps(100, kept_cells=100)
+    steps = Steps(100, prefix_cache_cells=100)
     for i in range(3):
         steps.add(str(i), words((i, 60)), max_tokens=40)
     steps.finish()
     assert steps.ended == ["0", "1", "2"]
 
 
-def test_the_largest_request_runs_whatever_lies_buried() -> None:
-    """Buried cells count as used, and here too few lie there for the flush that spares kept prompts."""
-    steps = Steps(100, ordered=True, kept_cells=0)
+def test_the_largest_request_runs_whatever_cells_are_retired() -> None:
+    """Retired cells count as used, and here they are too few for the flush that spares cached prefixes."""
+    steps = Steps(100, ordered=True, prefix_cache_cells=0)
     steps.add("small", words((1, 5)), max_tokens=5)
     steps.finish()
-    assert 0 < steps.cache.buried < 25
+    assert 0 < steps.cache.retired < 25
     steps.add("large", words((2, 60)), max_tokens=40)
     steps.finish()
     assert steps.ended == ["small", "large"]
 
 
-def test_the_largest_request_runs_whatever_is_kept_and_buried() -> None:
+def test_the_largest_request_runs_whatever_is_cached_and_retired() -> None:
     steps = Steps(100, ordered=True)
     steps.add("small", words((1, 20)), max_tokens=3)
     steps.finish()
@@ -249,7 +249,7 @@ def test_a_prompt_that_is_given_up_leaves_the_prefill_context_to_the_next() -> N
     a = steps.add("a", words((1, 100)))
     steps.add("b", words((2, 100)))
     steps.step()
-    steps.retire(a)
+    steps.end(a)
     assert rows_of(steps.step().prefill) == [("b", 64)]
     steps.finish()
 
@@ -346,12 +346,12 @@ def test_an_ended_prompt_is_kept_and_shared_later() -> None:
 
 
 def test_a_giver_may_end_before_its_taker() -> None:
-    steps = Steps(max_rows=100, kept_cells=0)
+    steps = Steps(max_rows=100, prefix_cache_cells=0)
     giver = steps.add("a", words((1, 40)), max_tokens=20)
     steps.step()
     taker = steps.add("b", words((1, 40), (2, 3)), max_tokens=20)
     steps.step()
-    steps.retire(giver)
+    steps.end(giver)
     assert steps.cache.used == taker.computed
     steps.finish()
     assert steps.cache.used == 0
@@ -365,12 +365,12 @@ def test_while_others_wait_only_the_proven_part_of_a_prompt_is_kept() -> None:
     steps.step()
     assert (a.shared, b.shared) == (30, 30)
     steps.add("c", words((4, 30)), max_tokens=20)
-    steps.retire(a)
+    steps.end(a)
     assert steps.kept == [words((1, 30))]
     steps.step()
     steps.add("d", words((5, 3)), max_tokens=20)
     c = next(s for s in steps.scheduler.running if s.request.id == "c")
-    steps.retire(c)
+    steps.end(c)
     assert steps.kept == [words((1, 30))], "nobody ever shared with c"
     steps.finish()
 
@@ -385,7 +385,7 @@ def test_kept_prompts_go_when_room_is_needed_but_not_the_source() -> None:
     steps.step()
     assert taker.cached == 40
     assert len(steps.kept) == 2, "40 + 40 kept cells and 43 of its own: there was room"
-    steps.retire(taker)
+    steps.end(taker)
     greedy = steps.add("greedy", words((1, 40), (8, 50)), max_tokens=50)
     steps.step()
     assert greedy.cached == 40, "the older prompt was spared, because it is the source"
@@ -395,14 +395,14 @@ def test_kept_prompts_go_when_room_is_needed_but_not_the_source() -> None:
 
 
 def test_a_kept_prompt_that_is_used_stays_longer() -> None:
-    steps = Steps(max_rows=200, kept_cells=100)
+    steps = Steps(max_rows=200, prefix_cache_cells=100)
     for word in (1, 2):
         steps.add(str(word), words((word, 40)), max_tokens=2)
         steps.finish()
     steps.add("taker", words((1, 40), (9, 3)), max_tokens=2)
     steps.step()
     steps.add("third", words((3, 40)), max_tokens=2)
-    steps.retire(steps.scheduler.running[0])
+    steps.end(steps.scheduler.running[0])
     steps.finish()
     assert words((2, 40)) not in steps.kept, "the least recently used went"
     assert words((1, 40)) in steps.kept
@@ -421,7 +421,7 @@ def test_a_source_that_stands_in_the_way_of_its_taker_does_not_block_it_for_ever
 
 
 def test_ids_of_kept_prompts_are_taken_back_when_they_run_out() -> None:
-    steps = Steps(4000, slots=2, max_rows=100, kept_cells=4000)
+    steps = Steps(4000, slots=2, max_rows=100, prefix_cache_cells=4000)
     for i in range(12):
         steps.add(str(i), words((i, 20)), max_tokens=2)
         steps.finish()
@@ -442,7 +442,7 @@ def test_a_waiting_request_can_be_retired() -> None:
     waiting = steps.add("b", words((2, 3)))
     steps.add("c", words((3, 3)))
     steps.step()
-    steps.retire(waiting)
+    steps.end(waiting)
     assert steps.scheduler.waiting == 1
     steps.finish()
     assert steps.ended == ["b", "a", "c"]
@@ -452,7 +452,7 @@ def test_a_request_retired_in_prefill_keeps_no_more_than_it_computed() -> None:
     steps = Steps(max_rows=20)
     long = steps.add("a", words((1, 60)))
     steps.step()
-    steps.retire(long)
+    steps.end(long)
     assert steps.kept == [words((1, 20))]
 
 
@@ -477,13 +477,13 @@ def test_recomputed_requests_run_alone_one_after_the_other() -> None:
 
 def test_a_recomputed_request_does_not_count_what_it_once_shared() -> None:
     """cached is what was not computed; computed anew without its source, that is nothing."""
-    steps = Steps(max_rows=100, kept_cells=0)
+    steps = Steps(max_rows=100, prefix_cache_cells=0)
     giver = steps.add("a", words((1, 40)), max_tokens=20)
     steps.step()
     taker = steps.add("b", words((1, 40), (2, 5)), max_tokens=20)
     steps.step()
     assert taker.cached == 40
-    steps.retire(giver)
+    steps.end(giver)
     steps.step(fails=True)
     steps.step()
     assert taker.computed == 46
@@ -505,7 +505,7 @@ def test_recomputing_what_was_shared_does_not_overflow_the_cache() -> None:
 
 
 def test_recomputing_does_not_overflow_an_ordered_cache() -> None:
-    """The cells of the failed step stay buried while its requests run again."""
+    """The cells of the failed step stay retired while its requests run again."""
     steps = Steps(100, max_rows=100, ordered=True)
     steps.add("a", words((1, 70)), max_tokens=20)
     steps.step()
@@ -530,7 +530,7 @@ def test_random_arrivals_and_ends(ordered: bool, chunk_rows: int, failing: bool)
             prefill_cells=rng.choice([0, 40, 100]) if chunk_rows else 0,
             busy=rng.choice([None, (1, 60), (3, 150)]),
             sharing=rng.random() < 0.8,
-            kept_cells=rng.choice([0, capacity // 4, capacity]),
+            prefix_cache_cells=rng.choice([0, capacity // 4, capacity]),
             ordered=ordered,
         )
         total = 40
@@ -542,7 +542,7 @@ def test_random_arrivals_and_ends(ordered: bool, chunk_rows: int, failing: bool)
             for _ in range(rng.choice([0, 0, 1, 5])):
                 steps.step(fails=failing and rng.random() < 0.1)
                 if rng.random() < 0.1:
-                    steps.retire(rng.choice([*steps.scheduler.sequences()] or [steps.add("x", [1])]))
+                    steps.end(rng.choice([*steps.scheduler.sequences()] or [steps.add("x", [1])]))
         steps.finish()
         assert len(set(steps.ended)) == len(steps.ended)
         assert {str(i) for i in range(total)} <= set(steps.ended)

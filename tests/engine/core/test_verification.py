@@ -14,7 +14,7 @@ from engine.base.errors import DecodeFailed
 from engine.base.request import Acceptance
 from engine.core.draft_source import ROOT, Node, Tree, chain
 from engine.core.verification import sample_and_match
-from engine.sampling.sampler import Choice, Sampler
+from engine.sampling.sampler import SampledToken, Sampler
 from tests.engine.sampling.test_sampler import NO_PROMPT, Float64, follows, reference
 
 
@@ -22,11 +22,11 @@ def walk(tree: Tree, model: list[int]) -> tuple[list[int], list[int], list[int]]
     """(tokens emitted, nodes accepted, nodes asked for) where the model chooses model[i] after i tokens."""
     asked: list[int] = []
 
-    def choose(node: int, offset: int, candidates: list[int]) -> Choice:
+    def choose(node: int, offset: int, candidates: list[int]) -> SampledToken:
         assert candidates == [n.token for n in tree if n.parent == node]
         assert offset == len(asked)
         asked.append(node)
-        return Choice(model[offset])
+        return SampledToken(model[offset])
 
     emitted, accepted = sample_and_match(tree, choose)
     return [choice.token for choice in emitted], accepted, asked
@@ -54,11 +54,11 @@ def test_some_accepted_end_with_the_first_that_differs(accepted: int) -> None:
 def test_a_choice_that_fails_leaves_those_before_it() -> None:
     asked: list[int] = []
 
-    def choose(node: int, offset: int, _candidates: list[int]) -> Choice:
+    def choose(node: int, offset: int, _candidates: list[int]) -> SampledToken:
         asked.append(node)
         if offset == failing:
             raise DecodeFailed("no token goes on")
-        return Choice(offset + 1)
+        return SampledToken(offset + 1)
 
     for failing in (1, 2):
         emitted, accepted = sample_and_match(chain([1, 2, 3], "-"), choose)
@@ -130,7 +130,7 @@ def speculative_runs(params: SamplingParams, place: Callable[[int, int], int]) -
             # The tree is right for the first step alone; as in the engine, later ones get another.
             tree = TREE if not run else TREE[:1]
 
-            def choose(node: int, offset: int, candidates: list[int]) -> Choice:
+            def choose(node: int, offset: int, candidates: list[int]) -> SampledToken:
                 last = run[-1] if node == ROOT and run else FIRST if node == ROOT else tree[node].token  # noqa: B023
                 return sampler.next(LOGITS[last], place(len(run), offset), candidates)  # noqa: B023
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.core.draft_source import DraftSource
-from engine.core.engine import KEPT_IDS, LEAF_IDS, Engine
+from engine.core.engine import LEAF_IDS, PREFIX_CACHE_SEQS, Engine
 from engine.weights.format_selection import open_model
 
 Outcome = Completion | EngineError
@@ -53,17 +53,17 @@ def completions(outcomes: dict[str, Outcome]) -> dict[str, Completion]:
 def check_cache(engine: Engine) -> None:
     """The engine's book, the sequences' own count and llama.cpp's positions agree; nothing is leaked."""
     lengths = {s.seq_id: s.computed for s in engine.scheduler.running}
-    for kept in engine.scheduler._kept:
+    for kept in engine.scheduler._prefix_cache:
         assert kept.seq_id not in lengths
         lengths[kept.seq_id] = len(kept.tokens)
     slots = engine.info.slots
-    for seq_id in range(slots + KEPT_IDS + LEAF_IDS + 1):
+    for seq_id in range(slots + PREFIX_CACHE_SEQS + LEAF_IDS + 1):
         length = lengths.get(seq_id, 0)
         assert engine.cache.length(seq_id) == length
         assert engine.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
     cells = {cell for held in engine.cache._cells.values() for cell in held}
-    assert engine.cache.used == len(cells) + engine.cache.buried <= engine.info.kv_cells
-    assert len(engine.scheduler._free_ids) + len(lengths) == slots + KEPT_IDS
+    assert engine.cache.used == len(cells) + engine.cache.retired <= engine.info.kv_cells
+    assert len(engine.scheduler._free_ids) + len(lengths) == slots + PREFIX_CACHE_SEQS
 
 
 def fresh(model: str | None, draft_source: DraftSource | None = None, **config: object) -> Engine:

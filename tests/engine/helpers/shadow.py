@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-GRAVE = -1  # owner of buried cells
+TOMBSTONE = -1  # owner of retired cells
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class ShadowMemory:
             if cell.position < length:
                 cell.owners.add(target)
 
-    def graft(self, source: int, target: int, first: int, end: int) -> None:
-        self.calls.append(("graft", source, target, first, end))
+    def share_range(self, source: int, target: int, first: int, end: int) -> None:
+        self.calls.append(("share_range", source, target, first, end))
         for cell in self._held(source):
             if first <= cell.position < end:
                 cell.owners.add(target)
@@ -59,16 +59,16 @@ class ShadowMemory:
         self.calls.append(("truncate", seq_id, length))
         self._drop(seq_id, length)
 
-    def bury(self, seq_id: int, length: int) -> None:
-        self.calls.append(("bury", seq_id, length))
+    def retire(self, seq_id: int, length: int) -> None:
+        self.calls.append(("retire", seq_id, length))
         for cell in self._held(seq_id):
             if cell.position >= length:
-                cell.owners.add(GRAVE)
+                cell.owners.add(TOMBSTONE)
         self._drop(seq_id, length)
 
-    def unbury(self) -> None:
-        self.calls.append(("unbury",))
-        self._drop(GRAVE, 0)
+    def free_retired(self) -> None:
+        self.calls.append(("free_retired",))
+        self._drop(TOMBSTONE, 0)
 
     def _held(self, seq_id: int) -> list[Cell]:
         return [cell for cell in self.cells if seq_id in cell.owners]

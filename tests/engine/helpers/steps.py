@@ -7,10 +7,10 @@ import numpy as np
 from engine import Request, SamplingParams
 from engine.core.kv_cache import KVCache
 from engine.core.scheduler import Plan, Scheduler, Span
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from tests.engine.helpers.shadow import ShadowMemory
 
-KEPT_IDS = 4
+PREFIX_CACHE_SEQS = 4
 
 
 class Steps:
@@ -26,7 +26,7 @@ class Steps:
         prefill_cells: int = 0,
         busy: tuple[int, int] | None = None,
         sharing: bool = True,
-        kept_cells: int = 500,
+        prefix_cache_cells: int = 500,
         ordered: bool = False,
     ) -> None:
         self.memory = ShadowMemory(capacity)
@@ -39,19 +39,19 @@ class Steps:
             prefill_cells=prefill_cells,
             busy=busy,
             sharing=sharing,
-            kept_ids=KEPT_IDS,
-            kept_cells=kept_cells,
+            prefix_cache_seqs=PREFIX_CACHE_SEQS,
+            prefix_cache_cells=prefix_cache_cells,
         )
         self.slots, self.max_rows, self.chunk_rows = slots, max_rows, chunk_rows
         self.ended: list[str] = []
-        self._prefilling: Sequence | None = None
+        self._prefilling: SequenceState | None = None
         self.ready: list[str] = []  # whose next token the last step could choose
         self.now = 0.0
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 5, priority: int = 0) -> Sequence:
+    def add(self, name: str, prompt: list[int], max_tokens: int = 5, priority: int = 0) -> SequenceState:
         params = SamplingParams(max_tokens=max_tokens)
         request = Request(id=name, prompt="-", sampling=params, priority=priority)
-        sequence = Sequence(request, np.array(prompt, dtype=np.int32), arrived=self.now)
+        sequence = SequenceState(request, np.array(prompt, dtype=np.int32), arrived=self.now)
         self.scheduler.add(sequence)
         return sequence
 
@@ -61,8 +61,8 @@ class Steps:
 
     @property
     def kept(self) -> list[list[int]]:
-        """The kept prompts, least recently used first."""
-        return [kept.tokens.tolist() for kept in self.scheduler._kept]
+        """The cached prefixes, least recently used first."""
+        return [kept.tokens.tolist() for kept in self.scheduler._prefix_cache]
 
     def step(self, *, fails: bool = False) -> Plan:
         """Schedule and run one step; when it fails, all its sequences are recomputed."""
@@ -86,8 +86,8 @@ class Steps:
             self.step()
         raise AssertionError("the scheduler does not come to an end")
 
-    def retire(self, sequence: Sequence) -> None:
-        self.scheduler.retire(sequence)
+    def end(self, sequence: SequenceState) -> None:
+        self.scheduler.finish(sequence)
         self.ended.append(sequence.request.id)
         self._check_cells()
 
@@ -100,12 +100,12 @@ class Steps:
         for span in spans:
             self._fill(span.sequence, span.count)
             span.sequence.computed += span.count
-            span.sequence.suspect &= span.sequence not in ready
+            span.sequence.quarantined &= span.sequence not in ready
         for sequence in ready:
             sequence.tokens[sequence.length] = 9
             sequence.length += 1
             if not sequence.remaining:
-                self.retire(sequence)
+                self.end(sequence)
 
     def _prefill(self, span: Span) -> None:
         """In the prefill context, until all cells move at once."""
@@ -118,7 +118,7 @@ class Steps:
             self._fill(s, s.prefilled - s.computed)
             s.computed = s.prefilled
 
-    def _fill(self, sequence: Sequence, count: int) -> None:
+    def _fill(self, sequence: SequenceState, count: int) -> None:
         self.cache.append(sequence.seq_id, count)
         self.memory.fill(sequence.seq_id, count)
 
@@ -135,22 +135,22 @@ class Steps:
         assert not (plan.chunk and plan.prefill), "one chunk a step"
         if plan.chunk:
             assert plan.chunk.count == self.chunk_rows < plan.chunk.sequence.pending
-        suspects = [s for s in running if s.suspect]
-        if suspects:
-            assert plan.sequences == suspects[:1], "a suspect runs alone"
+        quarantined = [s for s in running if s.quarantined]
+        if quarantined:
+            assert plan.sequences == quarantined[:1], "a quarantined sequence runs alone"
         else:
             decoding = [s for s in running if s.pending == 1]
             assert [span.sequence for span in plan.spans][: len(decoding)] == decoding, "no one is stalled"
 
     def _check_cells(self) -> None:
         held = {s.seq_id: s.computed for s in self.scheduler.running}
-        held |= {kept.seq_id: len(kept.tokens) for kept in self.scheduler._kept}
-        for seq_id in range(self.slots + KEPT_IDS):
+        held |= {kept.seq_id: len(kept.tokens) for kept in self.scheduler._prefix_cache}
+        for seq_id in range(self.slots + PREFIX_CACHE_SEQS):
             length = held.get(seq_id, 0)
             assert self.cache.length(seq_id) == length
             assert sorted(self.memory.positions(seq_id)) == list(range(length))
         assert self.cache.used == self.memory.used <= self.cache.capacity
-        assert len(self.scheduler._free_ids) + len(held) == self.slots + KEPT_IDS
+        assert len(self.scheduler._free_ids) + len(held) == self.slots + PREFIX_CACHE_SEQS
 
 
 def words(*runs: tuple[int, int]) -> list[int]:

@@ -103,10 +103,10 @@ def test_sharing_and_truncating(tiny: Context) -> None:
 
 def test_burying_hides_cells_but_keeps_them_occupied(tiny: Context) -> None:
     decode(tiny, [5, 70, 40, 280, 11], [])
-    tiny.bury(0, 2)
+    tiny.retire(0, 2)
     assert tiny.positions(0) == (0, 1)
     assert tiny.positions(SEQ_IDS + 1) == (2, 4), "held by no sequence that can be given to a request"
-    tiny.unbury()
+    tiny.free_retired()
     assert tiny.positions(SEQ_IDS + 1) == (-1, -1)
     assert tiny.positions(0) == (0, 1)
 

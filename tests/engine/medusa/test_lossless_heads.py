@@ -61,7 +61,7 @@ def drafting(engine: Engine, heads: Path) -> Engine:
     )
     source = HeadSource(loaded)
     speculation = Speculation(flat(), [LookupSource(), source], StaticTrees(source))
-    engine.draft_with(speculation, speculation.names)
+    engine.set_draft_source(speculation, speculation.names)
     return engine
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine import Request, SamplingParams
 from engine.core.draft_source import ROOT, Tree
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.medusa_source import HeadSource
@@ -43,17 +43,17 @@ class ScriptedHeads:
         return tuple(np.broadcast_to(a, (len(hidden), *a.shape)).copy() for a in (ids, confidences))  # type: ignore[return-value]
 
 
-def sequence(state: float | None = 0.0, prompt: int = 3, **sampling: object) -> Sequence:
+def sequence(state: float | None = 0.0, prompt: int = 3, **sampling: object) -> SequenceState:
     """state: first value of its hidden state; None leaves it unknown."""
     params = SamplingParams(**{"max_tokens": 5000, **sampling})  # type: ignore[arg-type]
-    s = Sequence(
+    s = SequenceState(
         Request(id="-", prompt="-", sampling=params), np.full(prompt, 7, dtype=np.int32), arrived=0.0
     )
     s.hidden = None if state is None else np.full(WIDTH, state, dtype=np.float32)
     return s
 
 
-def emit(s: Sequence, *tokens: int) -> None:
+def emit(s: SequenceState, *tokens: int) -> None:
     s.tokens[s.length : s.length + len(tokens)] = tokens
     s.length += len(tokens)
 
@@ -76,7 +76,7 @@ def test_a_chain_with_side_branches() -> None:
         (200, 1, 3),
         (100, 2, 2),
     ]
-    assert [node.survival for node in tree] == pytest.approx(
+    assert [node.path_probability for node in tree] == pytest.approx(
         [0.65, 0.65 * 0.55, 0.25, 0.65 * 0.55 * 0.45, 0.1375]
     )
     assert {node.source for node in tree} == {source.name} == {"medusa"}
@@ -92,23 +92,23 @@ def test_trees_hold_the_likeliest_paths(confidences: list[list[float]], limit: i
     """Against brute force: chances are the products of those of the path, taken from a calibration alike."""
     confidences = [sorted((c / max(1.0, 1.2 * sum(h)) for c in h), reverse=True) for h in confidences]
     source = HeadSource(ScriptedHeads(*confidences))
-    source.min_survival = worth
+    source.min_path_probability = worth
     [tree] = source.draft([sequence()], limit)
     for i, node in enumerate(tree):
         assert node.parent < i
         parent = tree[node.parent] if node.parent != ROOT else None
         assert node.depth == (parent.depth + 1 if parent else 1)
-        assert worth <= node.survival <= (parent.survival if parent else 1.0)
+        assert worth <= node.path_probability <= (parent.path_probability if parent else 1.0)
     assert len({path(tree, i) for i in range(len(tree))}) == len(tree), "siblings differ"
 
     table = Calibration(len(confidences)).chances(0, np.array([confidences], dtype=np.float32))[0, :, 0]
-    survivals = [
+    path_probabilities = [
         float(np.prod([table[head, rank] for head, rank in enumerate(ranks)]))
         for depth in range(1, min(limit, len(confidences)) + 1)
         for ranks in itertools.product(range(3), repeat=depth)
     ]
-    best = sorted((s for s in survivals if s >= worth), reverse=True)[:limit]
-    assert [node.survival for node in tree] == pytest.approx(best)
+    best = sorted((s for s in path_probabilities if s >= worth), reverse=True)[:limit]
+    assert [node.path_probability for node in tree] == pytest.approx(best)
 
 
 def test_without_hidden_states_or_room_nothing_is_drafted_and_no_head_runs() -> None:
@@ -146,14 +146,14 @@ class MixedHeads(ScriptedHeads):
 def test_later_heads_run_only_where_earlier_ones_leave_a_chance_worth_a_row() -> None:
     heads = MixedHeads([0.9, 0.05], [0.6, 0.2], [0.6, 0.1])
     source = HeadSource(heads)
-    source.min_survival = 0.4
+    source.min_path_probability = 0.4
     trees = source.draft([sequence(0.1), sequence(1.0), sequence(0.2)], 8)
     assert [len(tree) for tree in trees] == [0, 2, 0]
     called = [([round(state, 3) for state in states], *rest) for states, *rest in heads.calls]
     assert called == [([0.1, 1.0, 0.2], 0, 1), ([1.0], 1, 2), ([1.0], 2, 3)]
 
 
-def converse(source: HeadSource, s: Sequence, steps: int, rate: float, seed: int = 0) -> Tree:
+def converse(source: HeadSource, s: SequenceState, steps: int, rate: float, seed: int = 0) -> Tree:
     """A model that emits what head 0 thinks best at this rate, one token a step; the last tree."""
     rng = np.random.default_rng(seed)
     for right in rng.random(steps) < rate:
@@ -163,15 +163,15 @@ def converse(source: HeadSource, s: Sequence, steps: int, rate: float, seed: int
     return tree
 
 
-def test_survival_becomes_what_is_observed_without_any_verification() -> None:
+def test_path_probability_becomes_what_is_observed_without_any_verification() -> None:
     source = HeadSource(ScriptedHeads([0.35]))
     tree = converse(source, sequence(), 2000, 0.8)
-    assert tree[0].survival == pytest.approx(0.8, abs=0.06)
+    assert tree[0].path_probability == pytest.approx(0.8, abs=0.06)
 
 
 def test_useless_heads_soon_propose_nothing_worth_a_row() -> None:
     source = HeadSource(ScriptedHeads([0.95], [0.95]))
-    source.min_survival = 0.3
+    source.min_path_probability = 0.3
     assert len(source.draft([sequence()], 4)[0]) == 2
     assert converse(source, sequence(), 40, 0.0) == []
 
@@ -183,16 +183,16 @@ def test_later_heads_are_scored_when_their_tokens_have_come() -> None:
         source.draft([s], 4)
         emit(s, 0)  # head 1 expects 100 after it, and never sees it
     [tree] = source.draft([s], 4)
-    assert tree[0].survival > 0.9
-    assert tree[1].survival < 0.1
+    assert tree[0].path_probability > 0.9
+    assert tree[1].path_probability < 0.1
 
 
 def test_sampled_requests_are_counted_apart() -> None:
     source = HeadSource(ScriptedHeads([0.55]))
-    source.min_survival = 0.1
+    source.min_path_probability = 0.1
     assert converse(source, sequence(temperature=1.0), 300, 0.0) == []
     [tree] = source.draft([sequence()], 4)
-    assert tree[0].survival == pytest.approx(0.55)
+    assert tree[0].path_probability == pytest.approx(0.55)
 
 
 def test_a_step_that_is_run_again_counts_once() -> None:
@@ -227,7 +227,7 @@ def test_counts_from_training_are_the_start() -> None:
         trained.score([[0]], [[0.35]], [0 if i % 10 else 1])
     heads = ScriptedHeads([0.35], metadata={"calibration": trained.to_json()})
     [tree] = HeadSource(heads).draft([sequence()], 1)
-    assert tree[0].survival == pytest.approx(0.9, abs=0.04)
+    assert tree[0].path_probability == pytest.approx(0.9, abs=0.04)
 
 
 def test_counts_for_other_heads_are_refused() -> None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from engine import DecodeFailed, SamplingParams
 from engine.base.request import Acceptance
 from engine.sampling.sampler import (
-    Choice,
     Row,
+    SampledToken,
     Sampler,
     _best_first,
     choose,
@@ -404,7 +404,7 @@ def test_logprobs_asked_for_or_not_change_no_choice() -> None:
         assert [c.token for c in choices] == [choose(PEAKED, sampler.params, i) for i in range(20)]
         assert all((c.logprob is None) == (n is None) for c in choices)
         assert all(len(c.top) == min(n or 0, len(PEAKED)) for c in choices)
-    assert Sampler(SamplingParams(), NO_PROMPT).next(PEAKED, 0) == Choice(0)
+    assert Sampler(SamplingParams(), NO_PROMPT).next(PEAKED, 0) == SampledToken(0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -1,9 +1,9 @@
-"""The sources behind one: who is asked, what is verified, and that the output never changes."""
+"""Speculation: which sources are called, what is verified, and that the output never changes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,12 @@ import pytest
 from engine import Decoding, EngineConfig, Request, RequestRefused
 from engine.core.draft_source import DraftSource, Tree, chain
 from engine.core.engine import Engine
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.llama.context import Hidden
 from engine.speculative.controller import (
-    FIRST_PLAIN,
     HIDDEN_PROBE_SHARE,
     HIDDEN_STEPS,
+    PLAIN_INTERVAL,
     PROBE_SHARE,
     Speculation,
 )
@@ -42,18 +42,18 @@ class Known(DraftSource):
         self.asked: list[list[str]] = []
         self._outputs, self._right = outputs, right
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         self.asked.append([s.request.id for s in sequences])
         for s in sequences:
             assert not self.needs_hidden or s.hidden is not None
         return [self._one(s)[:limit] for s in sequences]
 
-    def _one(self, s: Sequence) -> Tree:
+    def _one(self, s: SequenceState) -> Tree:
         done = len(s.output)
         tokens = self._outputs[s.request.id][done : done + 4]
         return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, 0.9)
 
-    def force(self, sequences: Many[Sequence], profile: LatencyProfile, limit: int) -> list[Tree]:
+    def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
         return [self._one(s) if s.hidden is not None else [] for s in sequences]
 
 
@@ -68,7 +68,7 @@ def speculating(
 ) -> tuple[Engine, Speculation]:
     engine = fresh(model)
     speculation = Speculation(profile, sources, forced)
-    engine.draft_with(speculation, speculation.names)
+    engine.set_draft_source(speculation, speculation.names)
     return engine, speculation
 
 
@@ -127,7 +127,7 @@ def test_medusa_drafts_every_step_however_little_it_pays(
     for c in ended.values():
         assert c.steps == c.completion_tokens
         assert c.drafted["medusa"].verified >= c.steps - 5
-    assert not speculation.debt.paused, "what is asked for is no debt"
+    assert not speculation.regret.paused, "forced drafts do not count against the budget"
 
 
 class Watching(Known):
@@ -138,7 +138,7 @@ class Watching(Known):
         self.states: dict[tuple[str, int], Hidden] = {}
         self._drafts = drafts
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         for s in sequences:
             if s.hidden is not None:
                 self.states[s.request.id, s.length] = s.hidden
@@ -165,11 +165,11 @@ def test_medusa_without_heads_is_refused(tiny_gguf: str) -> None:
     assert refused.value.param == "decoding"
 
 
-def sequences(count: int) -> list[Sequence]:
+def sequences(count: int) -> list[SequenceState]:
     import numpy as np
 
     made = [
-        Sequence(request(str(i), "-", max_tokens=100_000), np.array([1, 2, 3 + i], dtype=np.int32), 0.0)
+        SequenceState(request(str(i), "-", max_tokens=100_000), np.array([1, 2, 3 + i], dtype=np.int32), 0.0)
         for i in range(count)
     ]
     for s in made:
@@ -197,17 +197,17 @@ class Costly(DraftSource):
 
     name, needs_hidden = "costly", True
 
-    def __init__(self, survival: float, cost_s: float = 0.0) -> None:
-        self.survival, self.cost_s = survival, cost_s
+    def __init__(self, path_probability: float, cost_s: float = 0.0) -> None:
+        self.path_probability, self.cost_s = path_probability, cost_s
         self.calls = 0
 
-    def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         self.calls += 1
         Clock.now += self.cost_s
-        return [chain([5], self.name, self.survival) for _ in sequences]
+        return [chain([5], self.name, self.path_probability) for _ in sequences]
 
 
-def steps(speculation: Speculation, running: list[Sequence], count: int, *, right: bool = False) -> int:
+def steps(speculation: Speculation, running: list[SequenceState], count: int, *, right: bool = False) -> int:
     """Steps as the engine makes them, in a clock that goes by the profile; how many gave hidden states."""
     gave_hidden = 0
     for _ in range(count):
@@ -216,7 +216,7 @@ def steps(speculation: Speculation, running: list[Sequence], count: int, *, righ
         for s in running:
             s.hidden = np.zeros(4, dtype=np.float32) if speculation.needs_hidden else None
         rows = len(running) + sum(map(len, trees))
-        speculation.timed(rows, speculation.profile.seconds(rows))
+        speculation.observe_latency(rows, speculation.profile.seconds(rows))
         for s, tree in zip(running, trees, strict=True):
             if tree:
                 speculation.observe(s, tree, [0] if right else [])
@@ -270,10 +270,10 @@ def test_in_debt_it_rests_though_heads_wait_to_be_asked() -> None:
     speculation = Speculation(FixedProfile(STEEP), [cheap, source])
     running = sequences(1)
     steps(speculation, running, 400)
-    speculation.debt._balance = -3.0
+    speculation.regret._balance = -3.0
     calls, asked = source.calls, cheap.calls
     steps(speculation, running, 200)
-    assert speculation.debt.strained
+    assert speculation.regret.strained
     assert source.calls == calls
     assert cheap.calls - asked <= PROBE_SHARE * 200 * 0.010 / cheap.cost_s + 2
 
@@ -283,7 +283,7 @@ def test_beside_a_request_that_pays_others_are_asked_now_and_then() -> None:
     class Picky(Costly):
         """Right for the first alone."""
 
-        def draft(self, sequences: Many[Sequence], limit: int) -> list[Tree]:
+        def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
             asked.update(s.request.id for s in sequences)
             Clock.now += self.cost_s
             return [chain([5], self.name, 0.95 if s.request.id == "0" else 0.01) for s in sequences]
@@ -323,7 +323,7 @@ def test_a_source_that_pays_is_asked_always() -> None:
     source = Costly(0.9)
     speculation = Speculation(LatencyProfile({1: 0.010, 2: 0.013, 4: 0.02}), [source])
     plain = sum(
-        FIRST_PLAIN * 2**i + i < 300 for i in range(5)
+        PLAIN_INTERVAL * 2**i + i < 300 for i in range(5)
     )  # steps without drafts, farther and farther apart
     steps(speculation, sequences(1), 300, right=True)
     assert 300 - source.calls in (plain, plain + 1)
@@ -339,7 +339,7 @@ def test_plain_calls_are_timed_too_and_a_wrong_profile_is_found_out() -> None:
     for i in range(2000):
         [tree] = speculation.draft(running, 1)
         drafted.append(len(tree))
-        speculation.timed(1 + len(tree), truth[1 + len(tree)])
+        speculation.observe_latency(1 + len(tree), truth[1 + len(tree)])
         if tree:
             speculation.observe(running[0], tree, [0] if i % 5 < 3 else [])
     assert sum(drafted[:20]) > 10, "it believes what it was told at first"
@@ -355,7 +355,7 @@ def test_a_source_that_lies_is_paused_by_what_it_costs() -> None:
     for _ in range(2000):
         [tree] = speculation.draft(running, 64)
         verified += len(tree)
-        speculation.timed(1 + len(tree), 0.013 if tree else 0.010)
+        speculation.observe_latency(1 + len(tree), 0.013 if tree else 0.010)
         if tree:
             speculation.observe(running[0], tree, [])
     lost = verified * 0.003

@@ -23,7 +23,7 @@ from engine.speculative.latency_model import (
 
 def timer(decode: Callable[[int], float]) -> RowTimer:
     """Without room for a longer context."""
-    return RowTimer(decode, lambda _: 0.0, room=0)
+    return RowTimer(decode, lambda _: 0.0, capacity=0)
 
 
 def test_between_points_it_is_linear_and_beyond_it_goes_on() -> None:
@@ -114,7 +114,9 @@ def test_attention_is_measured_apart_and_makes_rows_dear_in_long_contexts() -> N
         length += count
         return 0.01
 
-    profile = measure(RowTimer(lambda n: 0.009 + 0.001 * n + 1e-5 * n * length, extend, room=1000), (1, 2, 4))
+    profile = measure(
+        RowTimer(lambda n: 0.009 + 0.001 * n + 1e-5 * n * length, extend, capacity=1000), (1, 2, 4)
+    )
     assert 32 < length < 1000
     assert profile.row_cell_s == pytest.approx(1e-5)
     short = profile.seconds(4) / profile.seconds(1)
@@ -126,10 +128,10 @@ def test_attention_is_measured_apart_and_makes_rows_dear_in_long_contexts() -> N
 
 def test_a_longer_context_takes_no_more_cells_or_time_than_there_is() -> None:
     added: list[int] = []
-    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 0.01)[1], room=50), (1, 2))
+    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 0.01)[1], capacity=50), (1, 2))
     assert added == [32, 18]
     added.clear()
-    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 5.0)[1], room=500), (1, 2))
+    measure(RowTimer(lambda n: 0.01 * n, lambda n: (added.append(n), 5.0)[1], capacity=500), (1, 2))
     assert added == [32]
 
 

@@ -1,4 +1,4 @@
-"""Prompt lookup: the longest earlier occurrence, what follows it, and what that has been worth."""
+"""Prompt lookup: the longest earlier occurrence, what follows it, and its hit rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from engine import Request, SamplingParams
 from engine.core.draft_source import ROOT
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.speculative.prompt_lookup import (
     AGREED,
     ALONE,
@@ -29,24 +29,24 @@ from engine.speculative.prompt_lookup import (
 )
 
 
-def sequence(tokens: list[int], **sampling: object) -> Sequence:
+def sequence(tokens: list[int], **sampling: object) -> SequenceState:
     params = SamplingParams(**{"max_tokens": 20_000, **sampling})  # type: ignore[arg-type]
-    return Sequence(Request(id="-", prompt="-", sampling=params), np.array(tokens, dtype=np.int32), 0.0)
+    return SequenceState(Request(id="-", prompt="-", sampling=params), np.array(tokens, dtype=np.int32), 0.0)
 
 
-def emit(s: Sequence, *tokens: int) -> None:
+def emit(s: SequenceState, *tokens: int) -> None:
     s.tokens[s.length : s.length + len(tokens)] = tokens
     s.length += len(tokens)
 
 
-def drafted(source: LookupSource, s: Sequence, limit: int = 64) -> list[int]:
+def drafted(source: LookupSource, s: SequenceState, limit: int = 64) -> list[int]:
     [tree] = source.draft([s], limit)
     assert [node.parent for node in tree] == [*range(ROOT, len(tree) - 1)]
     assert [node.depth for node in tree] == [*range(1, len(tree) + 1)]
     assert all(node.source == "lookup" for node in tree)
-    survivals = [node.survival for node in tree]
-    assert survivals == sorted(survivals, reverse=True)
-    assert all(0 <= chance <= 1 for chance in survivals)
+    path_probabilities = [node.path_probability for node in tree]
+    assert path_probabilities == sorted(path_probabilities, reverse=True)
+    assert all(0 <= chance <= 1 for chance in path_probabilities)
     return [node.token for node in tree]
 
 
@@ -83,9 +83,9 @@ def test_never_more_than_asked_for_nor_than_is_ever_worth_it() -> None:
     assert drafted(LookupSource(), s, 0) == []
 
 
-def test_drafts_below_the_least_survival_are_left_out() -> None:
+def test_drafts_below_the_least_path_probability_are_left_out() -> None:
     source = LookupSource()
-    source.min_survival = 0.5
+    source.min_path_probability = 0.5
     assert drafted(source, sequence([1, 2, 9, 9, 8, 2])) == [], "a match of one token"
     assert len(drafted(source, sequence([*range(50), *range(10)]))) in range(2, MAX_DRAFTS)
 
@@ -138,9 +138,10 @@ def test_a_draft_that_holds_makes_the_match_longer() -> None:
     source = LookupSource()
     [tree] = source.draft([sequence([*range(100), *range(5)])], 12)
     chances = [
-        node.survival / before for node, before in zip(tree[1:], [n.survival for n in tree], strict=False)
+        node.path_probability / before
+        for node, before in zip(tree[1:], [n.path_probability for n in tree], strict=False)
     ]
-    assert tree[0].survival == pytest.approx(rate(source, 5))
+    assert tree[0].path_probability == pytest.approx(rate(source, 5))
     assert chances == pytest.approx([rate(source, 5 + depth) for depth in range(1, 12)])
 
 
@@ -157,7 +158,7 @@ def test_other_places_raise_or_lower_the_price(earlier: list[int], kind: int) ->
     source = LookupSource()
     [tree] = source.draft([sequence([*earlier, 9, 1, 2])], 1)
     assert tree[0].token == 3
-    assert tree[0].survival == rate(source, 2, kind)
+    assert tree[0].path_probability == rate(source, 2, kind)
 
 
 @pytest.mark.parametrize("period", range(1, 6))
@@ -168,7 +169,7 @@ def test_a_loop_is_priced_as_agreed_however_far(period: int) -> None:
     [tree] = source.draft([sequence([90, 91, *tokens])], MAX_DRAFTS)
     longest = len(tokens) - period
     wanted = [rate(source, min(longest + depth, MAX_MATCH), AGREED) for depth in range(MAX_DRAFTS)]
-    assert [node.survival for node in tree] == pytest.approx(np.cumprod(wanted).tolist())
+    assert [node.path_probability for node in tree] == pytest.approx(np.cumprod(wanted).tolist())
 
 
 def test_a_copy_that_runs_into_itself_is_scored_by_what_came() -> None:
@@ -201,7 +202,7 @@ def test_only_places_that_went_along_so_far_are_heard_further_on() -> None:
     assert [node.token for node in tree] == [3, 4, 60]
     kinds = [AGREED, AGREED, DISPUTED]
     wanted = np.cumprod([rate(source, 2 + depth, kind) for depth, kind in enumerate(kinds)])
-    assert [node.survival for node in tree] == pytest.approx(wanted.tolist())
+    assert [node.path_probability for node in tree] == pytest.approx(wanted.tolist())
 
 
 def test_wrong_guesses_lower_the_price_of_such_matches_alone() -> None:
@@ -256,7 +257,7 @@ def test_a_request_that_does_not_repeat_itself_soon_gets_dearer_guesses() -> Non
         for s, token in ((repeating, None), (rambling, 1000 + i)):
             [tree] = source.draft([s], 1)
             emit(s, tree[0].token if token is None and tree else token or 5, 7, 2)
-    chances = [tree[0].survival for tree in source.draft([repeating, rambling], 1)]
+    chances = [tree[0].path_probability for tree in source.draft([repeating, rambling], 1)]
     assert chances[1] < chances[0] / 2
 
 

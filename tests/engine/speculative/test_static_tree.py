@@ -9,7 +9,7 @@ import pytest
 from engine.core.draft_source import ROOT
 from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
-from engine.speculative.static_tree import StaticTrees, best_places, best_size
+from engine.speculative.static_tree import StaticTrees, best_nodes, best_size
 from tests.engine.medusa.test_medusa_source import ScriptedHeads, sequence
 from tests.support.profiles import FixedProfile, flat
 
@@ -19,7 +19,7 @@ PATHS = [
 ]  # every node that a tree of these heads can have
 
 
-def survival(ranks: tuple[int, ...]) -> float:
+def path_probability(ranks: tuple[int, ...]) -> float:
     chance = 1.0
     for head, rank in enumerate(ranks):
         chance *= CHANCES[head][rank]
@@ -27,14 +27,14 @@ def survival(ranks: tuple[int, ...]) -> float:
 
 
 def test_the_likeliest_places_come_first_each_below_its_parent() -> None:
-    ranked = best_places(CHANCES, len(PATHS))
-    likeliest = sorted((survival(ranks) for ranks in PATHS), reverse=True)
+    ranked = best_nodes(CHANCES, len(PATHS))
+    likeliest = sorted((path_probability(ranks) for ranks in PATHS), reverse=True)
     assert [chance for _, chance in ranked] == pytest.approx(likeliest)
     paths: list[tuple[int, ...]] = []
     for (parent, head, rank), chance in ranked:
         path = (*(paths[parent] if parent != ROOT else ()), rank)
         assert len(path) == head + 1
-        assert chance == pytest.approx(survival(path))
+        assert chance == pytest.approx(path_probability(path))
         paths.append(path)
     assert sorted(paths) == sorted(PATHS)
 
@@ -43,12 +43,12 @@ def test_the_likeliest_places_come_first_each_below_its_parent() -> None:
 @pytest.mark.parametrize("row_s", [1e-6, 0.0005, 0.002, 0.01, 0.1])
 def test_the_size_is_the_one_with_the_most_tokens_a_second(requests: int, row_s: float) -> None:
     profile = FixedProfile({n: 0.01 + row_s * n for n in (1, 1000)})
-    survivals = [chance for _, chance in best_places(CHANCES, len(PATHS))]
+    path_probabilities = [chance for _, chance in best_nodes(CHANCES, len(PATHS))]
 
     def speed(nodes: int) -> float:
-        return (1 + sum(survivals[:nodes])) / profile.seconds(requests * (1 + nodes))
+        return (1 + sum(path_probabilities[:nodes])) / profile.seconds(requests * (1 + nodes))
 
-    assert best_size(survivals, requests, profile) == max(range(1, len(PATHS) + 1), key=speed)
+    assert best_size(path_probabilities, requests, profile) == max(range(1, len(PATHS) + 1), key=speed)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_trees_shrink_to_what_a_call_holds(source: HeadSource) -> None:
 
 
 def test_a_tree_holds_what_the_heads_guess(source: HeadSource) -> None:
-    ranked = best_places(source.mean_chances, 20)
+    ranked = best_nodes(source.mean_chances, 20)
     [tree] = StaticTrees(source).force([sequence()], flat(), 20)
     assert [(node.token, node.parent, node.depth) for node in tree] == [
         (100 * head + rank, parent, head + 1) for (parent, head, rank), _ in ranked

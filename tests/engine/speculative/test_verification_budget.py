@@ -15,7 +15,7 @@ from engine.speculative.verification_budget import (
     CREDIT,
     GRACE,
     LOSS_BOUND,
-    TimeDebt,
+    RegretBudget,
     bucket,
     choose_nodes,
     floor,
@@ -25,43 +25,47 @@ from engine.speculative.verification_budget import (
 )
 
 TWO_CORES = {1: 6.7, 2: 9.4, 3: 12.1, 4: 14.1, 5: 17.5, 6: 21.0, 7: 22.0, 8: 23.3}
-survivals = st.lists(st.floats(0, 1), max_size=7).map(lambda s: sorted(s, reverse=True))
+path_probabilities = st.lists(st.floats(0, 1), max_size=7).map(lambda s: sorted(s, reverse=True))
 curves = st.lists(st.floats(0, 3), min_size=40, max_size=40).map(
     lambda steps: {n: 1 + sum(steps[:n]) for n in range(1, 41)}
 )
 
 
 def forest(rng: random.Random, trees: int, nodes: int) -> list[Tree]:
-    """Random trees whose survivals fall along every path."""
+    """Random trees whose path_probabilities fall along every path."""
     made = []
     for _ in range(trees):
         tree: Tree = []
         for i in range(rng.randint(0, nodes)):
             parent = rng.choice([ROOT, *range(i)])
-            above, depth = (1.0, 1) if parent == ROOT else (tree[parent].survival, tree[parent].depth + 1)
+            above, depth = (
+                (1.0, 1) if parent == ROOT else (tree[parent].path_probability, tree[parent].depth + 1)
+            )
             tree.append(Node(i, parent, above * rng.random(), "s", depth))
         made.append(tree)
     return made
 
 
-@given(requests=st.integers(1, 8), survivals=survivals, curve=curves)
+@given(requests=st.integers(1, 8), path_probabilities=path_probabilities, curve=curves)
 def test_the_chosen_number_is_the_best_there_is(
-    requests: int, survivals: list[float], curve: dict[int, float]
+    requests: int, path_probabilities: list[float], curve: dict[int, float]
 ) -> None:
     def speed(m: int) -> float:
-        return (requests + sum(survivals[:m])) / curve[requests + m]
+        return (requests + sum(path_probabilities[:m])) / curve[requests + m]
 
-    chosen = choose_nodes(requests, survivals, curve.__getitem__, margin=0.0)
-    shapes = [m for m in range(len(survivals) + 1) if bucket(requests + m) == requests + m]
+    chosen = choose_nodes(requests, path_probabilities, curve.__getitem__, margin=0.0)
+    shapes = [m for m in range(len(path_probabilities) + 1) if bucket(requests + m) == requests + m]
     assert speed(chosen) >= max(speed(m) for m in {0, *shapes}) * (1 - 1e-12)
 
 
-@given(requests=st.integers(1, 8), survivals=survivals, curve=curves, margin=st.floats(0, 0.5))
+@given(
+    requests=st.integers(1, 8), path_probabilities=path_probabilities, curve=curves, margin=st.floats(0, 0.5)
+)
 def test_nothing_is_drafted_for_less_than_the_margin(
-    requests: int, survivals: list[float], curve: dict[int, float], margin: float
+    requests: int, path_probabilities: list[float], curve: dict[int, float], margin: float
 ) -> None:
-    m = choose_nodes(requests, survivals, curve.__getitem__, margin=margin)
-    gain = (requests + sum(survivals[:m])) / curve[requests + m] * curve[requests] / requests
+    m = choose_nodes(requests, path_probabilities, curve.__getitem__, margin=margin)
+    gain = (requests + sum(path_probabilities[:m])) / curve[requests + m] * curve[requests] / requests
     assert m == 0 or gain > (1 + margin) * (1 - 1e-12)
 
 
@@ -90,7 +94,7 @@ def test_shapes_are_few(rows: int, shape: int) -> None:
     assert bucket(rows) == shape
 
 
-def test_the_floor_is_the_least_mean_survival_that_can_pay() -> None:
+def test_the_floor_is_the_least_mean_path_probability_that_can_pay() -> None:
     assert floor(1, lambda n: 1 + 0.4 * (n - 1), 4) == pytest.approx(0.4)
     assert floor(1, TWO_CORES.__getitem__, 7) == pytest.approx((23.3 / 6.7 - 1) / 7)
 
@@ -108,9 +112,9 @@ def test_every_prefix_of_the_order_is_a_forest_and_the_likeliest_one(seed: int) 
             assert all(
                 node.depth == (1 if node.parent == ROOT else tree[node.parent].depth + 1) for node in tree
             )
-        everything = [node.survival for tree in trees for node in tree]
+        everything = [node.path_probability for tree in trees for node in tree]
         best = max(sum(some) for some in itertools.combinations(everything, size))
-        assert sum(node.survival for tree in taken for node in tree) == pytest.approx(best)
+        assert sum(node.path_probability for tree in taken for node in tree) == pytest.approx(best)
 
 
 def test_a_child_said_to_be_likelier_than_its_parent_still_comes_after_it() -> None:
@@ -126,7 +130,7 @@ def test_merging_keeps_one_node_a_path_with_the_better_chance_and_its_source() -
     ]
     lookup = chain([6, 7, 8], "lookup", 0.9)
     merged = merge([medusa, lookup])
-    assert [(n.token, n.parent, n.survival, n.source) for n in merged] == [
+    assert [(n.token, n.parent, n.path_probability, n.source) for n in merged] == [
         (5, ROOT, 0.6, "medusa"),
         (6, ROOT, 0.9, "lookup"),
         (7, 0, 0.4, "medusa"),
@@ -140,8 +144,8 @@ def test_merging_keeps_one_node_a_path_with_the_better_chance_and_its_source() -
 def test_merged_trees_hold_the_paths_of_both_once(seed: int) -> None:
     rng = random.Random(seed)
     a, b = forest(rng, 2, 6)
-    a = [Node(rng.randint(0, 2), n.parent, n.survival, "a", n.depth) for n in a]
-    b = [Node(rng.randint(0, 2), n.parent, n.survival, "b", n.depth) for n in b]
+    a = [Node(rng.randint(0, 2), n.parent, n.path_probability, "a", n.depth) for n in a]
+    b = [Node(rng.randint(0, 2), n.parent, n.path_probability, "b", n.depth) for n in b]
     merged = merge([a, b])
     ways = [path(merged, i) for i in range(len(merged))]
     assert len(set(ways)) == len(ways)
@@ -156,10 +160,10 @@ def path(tree: Tree, i: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("costly", [True, False])
 @pytest.mark.parametrize("step_loss", [0.05, 0.3, 3.0])
 def test_drafts_that_never_pay_lose_about_one_percent(step_loss: float, costly: bool) -> None:
-    debt, spent, steps = TimeDebt(), 0.0, 20_000
+    regret, spent, steps = RegretBudget(), 0.0, 20_000
     for _ in range(steps):
-        took = 1 if (debt.strained if costly else debt.paused) else 1 + step_loss
-        debt.step(took, 1)
+        took = 1 if (regret.strained if costly else regret.paused) else 1 + step_loss
+        regret.step(took, 1)
         spent += took
     lost = spent - steps
     assert lost <= LOSS_BOUND * spent + ALLOWANCE + (0 if costly else GRACE) + step_loss
@@ -167,11 +171,11 @@ def test_drafts_that_never_pay_lose_about_one_percent(step_loss: float, costly: 
 
 
 def test_gains_are_remembered_only_so_far() -> None:
-    debt = TimeDebt()
+    regret = RegretBudget()
     for _ in range(1000):
-        debt.step(1, 2)
+        regret.step(1, 2)
     lost = 0
-    while not debt.paused:
-        debt.step(2, 1)
+    while not regret.paused:
+        regret.step(2, 1)
         lost += 1
     assert CREDIT + GRACE < lost < CREDIT + GRACE + 2

@@ -11,7 +11,7 @@ import pytest
 
 from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.host.measurement_cache import keep
+from engine.host.measurement_cache import write_measurement
 from engine.llama.model import default_model_path, read_shape
 from engine.tools.memory_estimate import BUFFERS, CACHE, HEADS, PROCESS, TORCH_BYTES, WEIGHTS, needed
 from engine.weights.format_selection import Timing, _key
@@ -83,9 +83,9 @@ def test_weights_are_counted_in_the_format_that_was_measured_to_be_faster(
     assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters, "unmeasured: the larger one"
     slow, fast = Timing(1.0, 4.0, 0.1, 16), Timing(1.0, 1.0, 0.02, 16)
     key = _key(default_model_path(), auto)
-    keep("formats", key, {"as_shipped": asdict(fast), "bf16": asdict(slow)})
+    write_measurement("formats", key, {"as_shipped": asdict(fast), "bf16": asdict(slow)})
     assert needed(auto).parts[WEIGHTS] == shape.weight_bytes
-    keep("formats", key, {"as_shipped": asdict(slow), "bf16": asdict(fast)})
+    write_measurement("formats", key, {"as_shipped": asdict(slow), "bf16": asdict(fast)})
     assert needed(auto).parts[WEIGHTS] == 2 * shape.parameters
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import RegisterError
-from engine.host.file_digest import KeptFile, State, kept_file, state_of
+from engine.host.file_digest import FileDigest, State, digest_file, state_of
 from engine.tools.model_registry import NamedModel, Register, check_name, default_folder
 
 CONTENT = b"GGUF and so on"
@@ -32,8 +32,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def named(name: str, path: Path, heads: Path | None = None) -> NamedModel:
-    kept_heads = None if heads is None else kept_file(heads, "heads")
-    return NamedModel(name, kept_file(path, str(path)), kept_heads, added_at=1.0)
+    kept_heads = None if heads is None else digest_file(heads, "heads")
+    return NamedModel(name, digest_file(path, str(path)), kept_heads, added_at=1.0)
 
 
 def test_what_is_added_is_found_and_resolved(register: Register, file: Path) -> None:
@@ -51,8 +51,8 @@ def test_what_is_added_is_found_and_resolved(register: Register, file: Path) -> 
 
 def test_the_hash_is_that_of_the_file(file: Path) -> None:
     read: list[int] = []
-    kept = kept_file(file, "typed", read.append)
-    assert kept == KeptFile(str(file), hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "typed")
+    kept = digest_file(file, "typed", read.append)
+    assert kept == FileDigest(str(file), hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "typed")
     assert sum(read) == len(CONTENT)
 
 
@@ -117,7 +117,7 @@ def test_a_name_whose_file_is_gone(register: Register, file: Path) -> None:
 
 
 def test_states_of_a_file(file: Path) -> None:
-    kept = kept_file(file, "typed")
+    kept = digest_file(file, "typed")
     assert state_of(kept) is State.OK
     file.write_bytes(CONTENT[::-1])
     assert state_of(kept) is State.CHANGED, "of the same size"
@@ -132,7 +132,7 @@ def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.pt").write_bytes(b"one")
     (folder / "config.json").write_bytes(b"{}")
-    kept = kept_file(folder, "typed")
+    kept = digest_file(folder, "typed")
     assert kept.bytes == 5
     assert state_of(kept) is State.OK
     (folder / "a.pt").rename(folder / "b.pt")
@@ -141,7 +141,7 @@ def test_a_folder_is_all_its_files(tmp_path: Path) -> None:
 
 def test_a_missing_file_has_no_hash(tmp_path: Path) -> None:
     with pytest.raises(RegisterError, match="no such file or folder"):
-        kept_file(tmp_path / "none", "typed")
+        digest_file(tmp_path / "none", "typed")
 
 
 @pytest.mark.parametrize(

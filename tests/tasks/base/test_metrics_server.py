@@ -14,10 +14,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.base.settings import Settings
-from tasks.base.telemetry.metrics_server import CONNECTIONS, HEAD_BYTES, FigureServer
+from tasks.base.telemetry.metrics_server import CONNECTIONS, HEAD_BYTES, MetricsServer
 from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
-from tasks.store.metrics_store import FigureBoard
+from tasks.store.metrics_store import MetricsStore
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.records import ended, submitted
@@ -52,11 +52,11 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
     wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
-    board = FigureBoard(store.db)
-    wait_until(lambda: bool(board.read()), 30)
-    [left] = board.read()
-    assert of(left.marked()).keys() <= shown(settings).keys()
-    assert {name for name, _ in of(left.marked())} == {name for name, _ in shown(settings)}
+    metrics_store = MetricsStore(store.db)
+    wait_until(lambda: bool(metrics_store.read()), 30)
+    [left] = metrics_store.read()
+    assert of(left.labelled()).keys() <= shown(settings).keys()
+    assert {name for name, _ in of(left.labelled())} == {name for name, _ in shown(settings)}
     failures = "medusaq_redis_failures_total", frozenset({("worker", left.worker)})
     before = shown(settings)[failures]
     own_redis.stop()
@@ -64,7 +64,7 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     store.close()
 
 
-def test_a_port_that_is_in_use_costs_the_figures_alone(
+def test_a_port_that_is_in_use_costs_only_the_metrics(
     settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
 ) -> None:
     with socket.socket() as taken:
@@ -73,13 +73,13 @@ def test_a_port_that_is_in_use_costs_the_figures_alone(
         port = taken.getsockname()[1]
         worker = workers.model(settings.model_copy(update={"metrics_address": f"127.0.0.1:{port}"}))
         assert ended(store, submitted(store, publisher, "hi")).result
-        assert f"no figures on 127.0.0.1:{port}, gateways have them: " in worker.text()
+        assert f"no metrics on 127.0.0.1:{port}, gateways have them: " in worker.text()
 
 
 @pytest.fixture
 def listening(settings: Settings) -> Iterator[Settings]:
     settings = settings.model_copy(update={"metrics_address": f"127.0.0.1:{free_port()}"})
-    server = FigureServer(settings, "worker", "w")
+    server = MetricsServer(settings, "worker", "w")
     server.start()
     yield settings
     server.stop()
@@ -131,7 +131,7 @@ def test_clients_that_leave_are_no_traceback(
 ) -> None:
     caplog.set_level("INFO")
     connected(listening).close()
-    wait_until(lambda: "figures were not shown to 127.0.0.1" in caplog.text)
+    wait_until(lambda: "metrics were not sent to 127.0.0.1" in caplog.text)
     assert "Traceback" not in caplog.text
     assert "Traceback" not in capfd.readouterr().err
 
@@ -139,7 +139,7 @@ def test_clients_that_leave_are_no_traceback(
 def test_nothing_listens_unless_it_is_told_to(settings: Settings) -> None:
     assert settings.metrics_address is None
     before = threading.enumerate()
-    server = FigureServer(settings, "worker", "w")
+    server = MetricsServer(settings, "worker", "w")
     server.start()
     assert threading.enumerate() == before
     server.stop()

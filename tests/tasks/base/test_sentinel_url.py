@@ -24,7 +24,7 @@ from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings, redacted
 from tasks.broker.celery_app import make_app
 from tasks.broker.publisher import Publisher
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Job, NewJob, Priority, Status
 from tasks.store.client import async_client, make_client
 from tasks.store.jobs import JobStore
@@ -267,7 +267,7 @@ def _reached(store: JobStore) -> bool:
 
 def _submit(store: JobStore, publisher: Publisher, prompt: str) -> str:
     job, _ = store.create(NewJob(request={"prompt": prompt}))
-    publisher.try_all([Unsent.of(job)])
+    publisher.try_all([QueueMessage.of(job)])
     return job.id
 
 

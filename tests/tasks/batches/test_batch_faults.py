@@ -17,15 +17,15 @@ import pytest
 from tasks.base.errors import BatchNotFound, LeadLost
 from tasks.base.settings import Settings
 from tasks.batches import leader as batch_driver
-from tasks.batches.cooldown import Patience
+from tasks.batches.cooldown import Cooldown
 from tasks.batches.ingest import Ingest
 from tasks.batches.leader import BatchDriver
-from tasks.batches.segments import chunk_name, part_name
+from tasks.batches.segments import chunk_name, segment_name
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
 from tasks.files.base import NewObject
-from tasks.files.local import FolderStore
-from tasks.files.manager import FileKeeper
+from tasks.files.local import LocalStore
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords, Purpose, object_name
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
 from tasks.records.job import NewJob, Priority, Status
@@ -50,7 +50,7 @@ RESULT = {
 ERROR = {"code": "boom", "message": "boom", "param": None}
 
 
-class Folder(FolderStore):
+class Folder(LocalStore):
     """Notes what is read, does something else just before it writes the next results of jobs, and lists
     what a batch left only once it may.
     """
@@ -82,7 +82,7 @@ class IoWorker:
 
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
         self.files = Folder(Path(settings.files))
-        self.keeper = FileKeeper(self.files, FileRecords(store.db))
+        self.keeper = FileManager(self.files, FileRecords(store.db))
         self.driver = BatchDriver(settings, store, publisher, self.keeper)
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -106,7 +106,7 @@ class System:
         return self.io_workers[-1]
 
     def create(self, lines: int, **fields: Any) -> Batch:
-        keeper = FileKeeper(FolderStore(Path(self.settings.files)), FileRecords(self.store.db))
+        keeper = FileManager(LocalStore(Path(self.settings.files)), FileRecords(self.store.db))
         with keeper.begin() as out:
             for n in range(lines):
                 body = {"prompt": f"line {n}"}
@@ -128,7 +128,7 @@ class System:
     def answer(self, batch: Batch, line: int, status: Status = Status.SUCCEEDED) -> None:
         job_id = line_job_id(batch.id, line)
         error = ERROR if status is Status.FAILED else None
-        assert self.store.finish(job_id, claimed(self.store, job_id).fence, status, RESULT, error)
+        assert self.store.finish(job_id, claimed(self.store, job_id).fencing_token, status, RESULT, error)
 
     def falls_silent(self) -> None:
         """Whoever leads."""
@@ -143,7 +143,7 @@ class System:
         return [json.loads(entry)["custom_id"] for entry in text.splitlines()]
 
     def objects(self, batch: Batch) -> list[str]:
-        return FolderStore(Path(self.settings.files)).list(f"batches/{batch.id}")
+        return LocalStore(Path(self.settings.files)).list(f"batches/{batch.id}")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_part_written_late_replaces_none_that_counts(system: System, io: IoWor
     def overtaken() -> None:
         system.answer(batch, 2)
         system.falls_silent()
-        other.until(lambda: bool(system.batches.get(batch.id).parts))
+        other.until(lambda: bool(system.batches.get(batch.id).segments))
 
     io.files.meanwhile = overtaken
     system.answer(batch, 1)
@@ -191,7 +191,7 @@ def test_being_slow_costs_the_lead_only_to_another(system: System, io: IoWorker)
     batch = system.sent(1, io)
     io.files.meanwhile = system.falls_silent
     system.answer(batch, 1)
-    io.until(lambda: len(system.batches.get(batch.id).parts) == 1)
+    io.until(lambda: len(system.batches.get(batch.id).segments) == 1)
     io.until(lambda: system.is_ended(batch))
 
 
@@ -238,12 +238,12 @@ def test_one_whose_rounds_fail_does_not_keep_the_lead(system: System, io: IoWork
     """Over the record of a worker that cannot be understood, until it is mended."""
     redis, prefix = system.store.db.redis, system.store.db.prefix
     io.driver.start()
-    wait_until(system.batches.led)
+    wait_until(system.batches.has_leader)
     redis.set(f"{prefix}worker:broken", "{")
     redis.sadd(f"{prefix}workers", "broken")
     wait_until(lambda: not redis.exists(f"{prefix}led_by", f"{prefix}leader", f"{prefix}bulk_room"))
     redis.delete(f"{prefix}worker:broken")
-    wait_until(system.batches.led)
+    wait_until(system.batches.has_leader)
 
 
 def test_what_only_newer_workers_tell_is_ignored(system: System) -> None:
@@ -269,9 +269,9 @@ def test_an_error_while_finalising_loses_no_result(
     """A part that cannot be understood, until it is mended."""
     batch = system.sent(2, io)
     system.answer(batch, 1)
-    io.until(lambda: len(system.batches.get(batch.id).parts) == 1)
-    [name] = system.batches.get(batch.id).parts
-    part = Path(system.settings.files, part_name(batch.id, name))
+    io.until(lambda: len(system.batches.get(batch.id).segments) == 1)
+    [name] = system.batches.get(batch.id).segments
+    part = Path(system.settings.files, segment_name(batch.id, name))
     good = part.read_bytes()
     part.write_bytes(b"{")
     system.answer(batch, 2)
@@ -372,7 +372,7 @@ def ended_batches(system: System) -> list[Batch]:
 
 
 def collected(system: System, batches: list[Batch]) -> int:
-    return sum(bool(system.batches.get(batch.id).parts) for batch in batches)
+    return sum(bool(system.batches.get(batch.id).segments) for batch in batches)
 
 
 def test_a_slow_file_store_ends_a_round_early(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +428,7 @@ def test_parts_are_read_once_for_both_files(system: System, io: IoWorker) -> Non
     batch = system.sent(3, io)
     system.answer(batch, 1)
     system.answer(batch, 2, Status.FAILED)
-    io.until(lambda: bool(system.batches.get(batch.id).parts))
+    io.until(lambda: bool(system.batches.get(batch.id).segments))
     system.answer(batch, 3)
     io.until(lambda: system.is_ended(batch))
     done = system.batches.get(batch.id)
@@ -446,7 +446,7 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
     other = system.io()
     system.falls_silent()
     other.until(lambda: system.objects(batch) == [])
-    with other.files.open_new(part_name(batch.id, "late")) as late:
+    with other.files.open_new(segment_name(batch.id, "late")) as late:
         late.write(b"by one who was slow")
     assert system.batches.delete(batch.id)
     other.until(lambda: system.objects(batch) == [])
@@ -456,7 +456,7 @@ def test_what_an_ended_batch_left_in_the_store_is_removed(system: System, io: Io
 
 def test_what_fails_on_any_thread_rests() -> None:
     """While others begin to rest at the same time."""
-    patience = Patience(60)
+    patience = Cooldown(60)
     start = threading.Barrier(4)
 
     def fail() -> None:
@@ -475,7 +475,7 @@ def test_what_fails_on_any_thread_rests() -> None:
             list(threads.map(many, range(4)))
     finally:
         sys.setswitchinterval(interval)
-    assert all(patience.rests(f"{thread} {n}") for thread in range(4) for n in range(500))
+    assert all(patience.is_active(f"{thread} {n}") for thread in range(4) for n in range(500))
 
 
 def test_cleaning_up_leaves_room_for_reading(system: System, io: IoWorker) -> None:

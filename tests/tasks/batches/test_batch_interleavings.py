@@ -106,8 +106,15 @@ def validated(token: str, chunks: int, lines: int, codes: Mapping[str, int] | No
     }
 
 
-def finish(job: str, fence: int, status: str) -> Argument:
-    return {"id": job, "fence": fence, "status": status, "model": "", "ttl_ms": TTL, "tokens": 0}
+def finish(job: str, fencing_token: int, status: str) -> Argument:
+    return {
+        "id": job,
+        "fencing_token": fencing_token,
+        "status": status,
+        "model": "",
+        "ttl_ms": TTL,
+        "tokens": 0,
+    }
 
 
 class BatchLife(Model[State]):
@@ -258,7 +265,7 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
         after = replace(state, keys=keys)
         if answer[0] != "claimed":
             return after
-        return after.with_fences(number, int(pairs(answer[1:])["fence"]), stale=held or stale)
+        return after.with_fences(number, int(pairs(answer[1:])["fencing_token"]), stale=held or stale)
 
     def wrote(_: Any, keys: Keys) -> State:
         return replace(state, keys=keys).with_fences(number, 0, stale)
@@ -274,7 +281,7 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
         claim = {
             "id": job,
             "worker": "w",
-            "claim_token": token,
+            "claim_id": token,
             "lease_ms": MS,
             "max_attempts": CAP,
             "ttl_ms": TTL,
@@ -380,7 +387,7 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
             "offset": number,
             "next_chunk": after[0],
             "next_offset": after[1],
-            "lane": "",
+            "model_queue": "",
             "lines": [line],
         }
         return [Step(f"{token} sends a line", done, "batches/enqueue_lines", (send, "{}"))]
@@ -416,7 +423,7 @@ MUTATIONS = [
         "",
     ),
     ("batches/finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
-    ("jobs/finish", " or job.fence ~= fence then", " then"),
+    ("jobs/finish", " or job.fence ~= fencing_token then", " then"),
 ]
 
 

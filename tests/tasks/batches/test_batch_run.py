@@ -15,7 +15,7 @@ from tasks.batches.segments import remove_all
 from tasks.broker.publisher import Publisher
 from tasks.files.records import object_name
 from tasks.records.batch import BatchStatus, Ending, NewBatch
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import COMPLETIONS
 from tasks.store.jobs import JobStore
@@ -90,9 +90,9 @@ def test_partial_results_can_be_read(client: Client, settings: Settings, workers
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.3") for n in range(24)])
-    wait_until(lambda: bool(client.get(batch).parts))
+    wait_until(lambda: bool(client.get(batch).segments))
     seen = client.get(batch)
-    results = [r.entry["custom_id"] for r in merged(client.files, batch.id, seen.parts)]
+    results = [r.entry["custom_id"] for r in merged(client.files, batch.id, seen.segments)]
     assert 0 < len(results) < 24
     assert results == sorted(results, key=lambda name: int(name[3:]))
     assert client.end(batch).completed == 24
@@ -240,7 +240,7 @@ def test_held_jobs_are_sent_in_their_turn(
     for _ in range(100):
         job, send = store.create(NewJob({"prompt": "x delay=0.05"}, priority=Priority.BULK, owner="single"))
         if send:
-            publisher.publish_all([Unsent.of(job)])
+            publisher.publish_all([QueueMessage.of(job)])
         jobs.append(job.id)
     for job_id in jobs:
         assert ended(store, job_id, 30).status is Status.SUCCEEDED
@@ -312,7 +312,7 @@ def test_lines_with_the_same_beginning_are_sent_near_each_other(
     log = tmp_path / "starts"
     workers.io(settings)
     batch = client.create(lines)
-    wait_until(lambda: client.get(batch).chunk == 2)  # all sent
+    wait_until(lambda: client.get(batch).validated)  # so that all can be sent in order
     workers.model(
         settings.model_copy(update={"slots": 1}),
         env={"SCRIPTED_LOG": str(log)},
@@ -336,7 +336,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_alone(
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.05") for n in range(120)])
-    wait_until(lambda: bool(client.get(batch).parts))
+    wait_until(lambda: bool(client.get(batch).segments))
     folder, aside = Path(settings.files), tmp_path / "aside"
     folder.rename(aside)
     folder.write_text("in the way")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.batches.capacity import SLOTS_UNSEEN, Capacity
-from tasks.records.batch_work import Lanes
+from tasks.records.batch_work import QueueCounts
 from tasks.store.workers import WorkerInfo
 
 
@@ -13,7 +13,7 @@ def worker(model: str, slots: int) -> WorkerInfo:
     return WorkerInfo(f"{model}:{slots}", model, 512, slots, 1, "h", 0.0)
 
 
-def found(**in_flight: int) -> Lanes:
+def found(**in_flight: int) -> QueueCounts:
     return {queue: {"o": count} for queue, count in in_flight.items()}
 
 

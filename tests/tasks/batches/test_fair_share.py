@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.batches.fair_share import HELD, Source, shares
+from tasks.batches.fair_share import DEFERRED, Source, shares
 
 
 def batch(owner: str, name: str, waiting: int, rank: float = 0.0) -> Source:
@@ -34,8 +34,8 @@ def test_weights_are_shares() -> None:
 
 def test_among_one_owners_batches_the_first_in_rank_goes_first() -> None:
     late, early = batch("a", "late", 10, rank=2.0), batch("a", "early", 4, rank=1.0)
-    held = Source("a", HELD, (float("-inf"),), 2)
-    assert shares([late, early, held], {}, 9, {}) == {held: 2, early: 4, late: 3}
+    deferred = Source("a", DEFERRED, (float("-inf"),), 2)
+    assert shares([late, early, deferred], {}, 9, {}) == {deferred: 2, early: 4, late: 3}
 
 
 def test_what_is_outstanding_counts() -> None:
@@ -54,11 +54,11 @@ owners = st.sampled_from("abcd")
     st.dictionaries(owners, st.sampled_from([0.5, 1.0, 2.0, 4.0])),
 )
 def test_shares_are_bounded_complete_and_fair(
-    made: list[tuple[str, int, int]], outstanding: dict[str, int], room: int, weights: dict[str, float]
+    made: list[tuple[str, int, int]], in_flight: dict[str, int], capacity: int, weights: dict[str, float]
 ) -> None:
     sources = [batch(owner, str(i), waiting, rank) for i, (owner, waiting, rank) in enumerate(made)]
-    sent = shares(sources, outstanding, room, weights)
-    free = max(0, room - sum(outstanding.values()))
+    sent = shares(sources, in_flight, capacity, weights)
+    free = max(0, capacity - sum(in_flight.values()))
     assert sum(sent.values()) == min(free, sum(s.waiting for s in sources)), "no place stays empty"
     assert all(0 < count <= source.waiting for source, count in sent.items())
     owners_sent = by_owner(sent)
@@ -71,7 +71,5 @@ def test_shares_are_bounded_complete_and_fair(
         for other in {s.owner for s in sources} - {owner}:
             left = sum(s.waiting for s in sources if s.owner == other) - owners_sent[other]
             if left:  # who still waits had at least as much for its weight, but for one place
-                mine_after = (outstanding.get(owner, 0) + owners_sent[owner] - 1) / weights.get(owner, 1.0)
-                assert mine_after <= (outstanding.get(other, 0) + owners_sent[other]) / weights.get(
-                    other, 1.0
-                )
+                mine_after = (in_flight.get(owner, 0) + owners_sent[owner] - 1) / weights.get(owner, 1.0)
+                assert mine_after <= (in_flight.get(other, 0) + owners_sent[other]) / weights.get(other, 1.0)

@@ -13,9 +13,9 @@ import pytest
 
 from tasks.base.settings import Settings
 from tasks.batches import ingest as ingest_module
-from tasks.batches.finalizer import Finaliser
-from tasks.batches.ingest import CHUNK_BYTES, SAID_CHARS, Ingest
-from tasks.batches.segments import INVALID, part_name
+from tasks.batches.finalizer import Finalizer
+from tasks.batches.ingest import CHUNK_BYTES, MESSAGE_CHARS, Ingest
+from tasks.batches.segments import INVALID, segment_name
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch
 from tasks.schema.openai_requests import COMPLETIONS, MAX_CUSTOM_ID
 from tests.tasks.helpers.client import Client, ids, line
@@ -44,7 +44,7 @@ class Reader:
 
     def finish(self, batch: Batch) -> Batch:
         deque(self.ingest.run(batch.id), maxlen=0)
-        finaliser = Finaliser(self.client.keeper, self.client.batches, TOKEN)
+        finaliser = Finalizer(self.client.keeper, self.client.batches, TOKEN)
         deque(finaliser.run(batch.id), maxlen=0)
         return self.client.get(batch)
 
@@ -135,7 +135,7 @@ def test_what_is_left_in_the_middle_leaves_no_file_open(reader: Reader) -> None:
     for _ in range(190):
         next(run)
     run.close()
-    assert part_name(batch.id, INVALID) not in reader.client.files.list(f"batches/{batch.id}")
+    assert segment_name(batch.id, INVALID) not in reader.client.files.list(f"batches/{batch.id}")
     deque(reader.ingest.run(batch.id), maxlen=0)
     done = reader.client.get(batch)
     assert (done.total, done.failed) == (100, 50)
@@ -185,7 +185,7 @@ def test_what_is_said_of_a_line_is_short(reader: Reader) -> None:
     [entry] = reader.client.read(done.error_file_id)
     for error in (entry["error"], done.errors[0]):
         assert error["message"].startswith("body.zzz")
-        assert max(len(error["message"]), len(error["param"])) <= SAID_CHARS + 3
+        assert max(len(error["message"]), len(error["param"])) <= MESSAGE_CHARS + 3
 
 
 def test_a_retry_reads_only_what_failed(reader: Reader) -> None:

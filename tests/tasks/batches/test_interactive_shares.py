@@ -10,10 +10,10 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Job, NewJob, Priority, Status
 from tasks.store.jobs import JobStore
-from tasks.store.queue_stats import standing
+from tasks.store.queue_stats import queue_stats
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.records import batch_store, claimed
 
@@ -35,8 +35,8 @@ def lead(batches: BatchStore, rooms: Mapping[str, int]) -> tuple[object, object]
     """What is sent and what is held."""
     work = batches.lead(LEADER, {"": 64}, rooms)
     assert work is not None
-    assert (work.outstanding, work.held) == ({}, {}), "bulk jobs have shares of their own"
-    return work.sent, work.waiting
+    assert (work.in_flight, work.deferred) == ({}, {}), "bulk jobs have shares of their own"
+    return work.interactive_in_flight, work.interactive_deferred
 
 
 def test_jobs_beyond_the_room_are_held_and_released(batches: BatchStore, store: JobStore) -> None:
@@ -46,10 +46,10 @@ def test_jobs_beyond_the_room_are_held_and_released(batches: BatchStore, store: 
     held = [create(store, owner) for owner in ("a", "b", "a")]
     assert [to_send for _, to_send in held] == [False, False, False]
     assert lead(batches, {"": 2}) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
-    now = standing(store.db)
-    assert (now.held, now.waiting["interactive"], now.waiting["bulk"]) == (3, 5, 0)
+    now = queue_stats(store.db)
+    assert (now.deferred, now.waiting["interactive"], now.waiting["bulk"]) == (3, 5, 0)
     assert batches.release(LEADER, {"b": 5}, priority=Priority.INTERACTIVE) == [
-        Unsent(held[1][0].id, Priority.INTERACTIVE, "p")
+        QueueMessage(held[1][0].id, Priority.INTERACTIVE, "p")
     ]
     store.cancel(held[2][0].id)
     assert lead(batches, {"": 9}) == ({"": {"a": 2, "b": 1}}, {"": {"a": 1}})
@@ -67,9 +67,9 @@ def test_models_have_rooms_of_their_own(batches: BatchStore, store: JobStore) ->
     lead(batches, {"": 2, "one": 1})
     asked = ("one", "one", "two", "two", "two", None)
     assert [create(store, "o", model)[1] for model in asked] == [True, False, True, True, False, True]
-    assert standing(store.db).models["one"]["interactive"].jobs == 2
+    assert queue_stats(store.db).models["one"]["interactive"].jobs == 2
     [released] = batches.release(LEADER, {"o": 9}, "one", Priority.INTERACTIVE)
-    assert released.lane == "one"
+    assert released.model_queue == "one"
 
 
 def test_the_leader_is_woken_only_where_a_job_is_held(batches: BatchStore, store: JobStore) -> None:
@@ -90,7 +90,7 @@ def test_the_leader_is_woken_only_where_a_job_is_held(batches: BatchStore, store
 def send(store: JobStore, publisher: Publisher, owner: str, prompt: str) -> Job:
     job, to_send = store.create(NewJob({"prompt": prompt}, owner=owner))
     if to_send:
-        publisher.try_all([Unsent.of(job)])
+        publisher.try_all([QueueMessage.of(job)])
     return job
 
 
@@ -113,7 +113,7 @@ def test_a_key_with_many_jobs_holds_nobody_up(
     time.sleep(0.6)  # a round of the leader, which sees the worker
     many = [send(store, publisher, "hostile", f"delay={JOB_S} x") for _ in range(MANY)]
     waits = [finished(store, send(store, publisher, "honest", f"delay={JOB_S} y")) for _ in range(3)]
-    still = standing(store.db).waiting["interactive"]
+    still = queue_stats(store.db).waiting["interactive"]
     assert max(waits) < 4 * JOB_S, waits
     assert still > MANY / 3, "there was nothing to wait for"
     for job in many:
@@ -130,7 +130,7 @@ def test_held_jobs_outlive_the_io_worker_and_the_model_worker(
     model, io = workers.model(settings), workers.io(settings)
     wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")), 30)
     jobs = [send(store, publisher, f"o{n % 3}", "delay=0.3 x") for n in range(40)]
-    assert standing(store.db).held > 0
+    assert queue_stats(store.db).deferred > 0
     io.kill()
     model.kill()
     wait_until(lambda: not store.db.redis.exists(f"{store.db.prefix}interactive_room"), 30)
@@ -139,4 +139,4 @@ def test_held_jobs_outlive_the_io_worker_and_the_model_worker(
     workers.model(settings)
     for job in jobs:
         finished(store, job, 60)
-    assert standing(store.db).held == 0
+    assert queue_stats(store.db).deferred == 0

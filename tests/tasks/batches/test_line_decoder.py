@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tasks.batches.line_decoder import LineDecoder, Refused, kind_of, prefix
+from tasks.batches.line_decoder import InvalidLine, LineDecoder, kind_of, prefix
 from tasks.batches.segments import dump
 from tasks.records.batch_work import Line
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
@@ -102,7 +102,7 @@ def test_what_the_line_leaves_open_is_fixed_once() -> None:
 )
 def test_a_bad_line_is_refused_with_its_code(raw: bytes | None, code: str, field: str | None) -> None:
     got = decoder().decode(3, raw)
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert (got.number, got.problem.code, got.problem.field) == (3, code, field)
 
 
@@ -133,7 +133,7 @@ def test_what_is_nested_too_deeply_is_called_so() -> None:
     for _ in range(300):
         deep = [deep]
     got = decoder().decode(1, line(body={"messages": MESSAGES, "metadata": deep}))
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert str(got.problem) == "body: nested too deeply"
 
 
@@ -141,7 +141,7 @@ def test_an_id_names_one_line() -> None:
     d = decoder()
     assert isinstance(d.decode(1, line("same")), Line)
     got = d.decode(2, line("same"))
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert got.problem.code == "duplicate_custom_id"
     assert "line 1" in got.problem.message
     assert isinstance(d.decode(3, line("other")), Line)
@@ -151,7 +151,7 @@ def test_a_batch_is_for_one_model() -> None:
     d = decoder()
     d.decode(1, line("a", body={"model": "one", "messages": MESSAGES}))
     got = d.decode(2, line("b", body={"model": "two", "messages": MESSAGES}))
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert got.problem.code == "model_mismatch"
     assert d.model == "one"
     assert isinstance(d.decode(3, line("c", body={"messages": MESSAGES})), Line), "it names none"
@@ -209,13 +209,13 @@ def test_a_call_without_content_is_no_trouble() -> None:
 )
 def test_a_line_of_ours_takes_no_other_field(body: dict[str, Any], code: str, message: str) -> None:
     got = decoder(JOBS).decode(1, line(url=JOBS, body=body))
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert (got.problem.code, str(got.problem)) == (code, message)
 
 
 def test_a_deadline_of_its_own_is_refused_in_a_chat_too() -> None:
     got = decoder().decode(1, line(body={"messages": MESSAGES, "deadline": 4e9}))
-    assert isinstance(got, Refused)
+    assert isinstance(got, InvalidLine)
     assert got.problem.field == "body.deadline"
 
 
@@ -233,7 +233,7 @@ def test_any_bytes_are_one_verdict(raw: bytes) -> None:
 def _one_verdict(endpoint: str, raw: bytes) -> None:
     """And one that can be written into a file."""
     got = decoder(endpoint).decode(1, raw)
-    assert isinstance(got, Line | Refused)
+    assert isinstance(got, Line | InvalidLine)
     dump([got.custom_id, got.request if isinstance(got, Line) else str(got.problem)])
 
 

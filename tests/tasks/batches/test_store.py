@@ -24,10 +24,10 @@ from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
 from tasks.records.batch_work import Active, Line, Work
-from tasks.records.claim import Claim, Unsent
+from tasks.records.claim import Claim, QueueMessage
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import CHAT
-from tasks.store.jobs import Beat, JobStore, new_token
+from tasks.store.jobs import Beat, JobStore, new_claim_id
 from tasks.store.workers import Registry
 from tests.support.workers import wait_until
 from tests.tasks.helpers.records import batch_store
@@ -64,12 +64,12 @@ def send(batches: BatchStore, batch: Batch, count: int, first: int = 1) -> list[
     batches.chunks_ready("me", batch.id, 1, count)
     now = one(batches, batch.id).batch
     jobs = [(line_job_id(batch.id, line.number), line) for line in lines(first, count)]
-    assert batches.fill("me", now, (0, now.place + count), jobs)
+    assert batches.fill("me", now, (0, now.offset + count), jobs)
     return [job_id for job_id, _ in jobs]
 
 
 def claimed(store: JobStore, job_id: str) -> Claim:
-    claim = store.claim(job_id, "w", new_token())
+    claim = store.claim(job_id, "w", new_claim_id())
     assert isinstance(claim, Claim)
     return claim
 
@@ -141,11 +141,11 @@ def test_lines_are_sent_once(batches: BatchStore, store: JobStore) -> None:
     assert store.get(first).metadata == {"batch_id": batch.id}
     assert [job.id for job in store.page(10, metadata={"batch_id": batch.id}).jobs] == [second, first]
     before = one(batches, batch.id)
-    assert (before.live, before.batch.place) == (2, 2)
+    assert (before.live, before.batch.offset) == (2, 2)
     stale = batch  # as it was before: chunk 0, place 0
     assert not batches.fill("me", stale, (0, 2), [(first, lines(1, 1)[0])])
     assert one(batches, batch.id).live == 2
-    assert lead(batches).outstanding == {"": {"o": 2}}
+    assert lead(batches).in_flight == {"": {"o": 2}}
 
 
 def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobStore) -> None:
@@ -155,10 +155,10 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     for job_id, status in ((second, Status.SUCCEEDED), (first, Status.FAILED)):
         error = {"code": "c", "message": "m", "param": None} if status is Status.FAILED else None
-        assert store.finish(job_id, claimed(store, job_id).fence, status, {"usage": usage}, error)
+        assert store.finish(job_id, claimed(store, job_id).fencing_token, status, {"usage": usage}, error)
     now, counts = one(batches, batch.id), batches.get(batch.id)
     assert (now.live, now.ended, counts.completed, counts.failed) == (0, 2, 1, 1)
-    assert lead(batches).outstanding == {}
+    assert lead(batches).in_flight == {}
     with pytest.raises(JobNotFinished):
         store.delete(first)
     ended = batches.ended_jobs("me", batch.id, 1)
@@ -173,7 +173,7 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     ended = batches.ended_jobs("me", batch.id, 5)
     assert (ended.number, [j.job_id for j in ended.jobs]) == (1, [first])
     kept = batches.get(batch.id)
-    assert kept.parts == ("p",)
+    assert kept.segments == ("p",)
     assert (kept.input_tokens, kept.cached_tokens, kept.output_tokens) == (3, 1, 2)
     assert kept.codes == {"c": 1}
 
@@ -212,13 +212,15 @@ def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStor
     assert [to_send for _, to_send in held] == [False, False, False]
     work = batches.lead("me", {"": 2})
     assert work is not None
-    assert (work.outstanding, work.held) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
+    assert (work.in_flight, work.deferred) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
     assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
-    assert batches.release("me", {"a": 1, "b": 5}) == [Unsent(held[n][0], Priority.BULK, "p") for n in (0, 1)]
+    assert batches.release("me", {"a": 1, "b": 5}) == [
+        QueueMessage(held[n][0], Priority.BULK, "p") for n in (0, 1)
+    ]
     store.cancel(held[2][0])
     work = batches.lead("me", {"": 2})
     assert work is not None
-    assert (work.outstanding, work.held) == ({"": {"a": 3, "b": 1}}, {})
+    assert (work.in_flight, work.deferred) == ({"": {"a": 3, "b": 1}}, {})
     assert store.get(held[0][0]).status is Status.QUEUED
     claimed(store, held[0][0])
 
@@ -275,19 +277,19 @@ class Counters(RuleBasedStateMachine):
         error = None if good else {"code": "c", "message": "m", "param": None}
         status = Status.SUCCEEDED if good else Status.FAILED
         for _ in range(1 + twice):
-            assert self.store.finish(job_id, claim.fence, status, {"usage": {}}, error)
+            assert self.store.finish(job_id, claim.fencing_token, status, {"usage": {}}, error)
         self.good, self.bad = self.good + good, self.bad + (not good)
         self.ends.append(job_id)
 
     @precondition(lambda self: any(self.live.values()))
     @rule(data=st.data())
-    def hand_back(self, data: st.DataObject) -> None:
+    def requeue(self, data: st.DataObject) -> None:
         """A worker that stops: the job is queued again, and a late end of it is refused."""
         job_id = data.draw(st.sampled_from(sorted(j for j, claim in self.live.items() if claim)))
         claim = self.live[job_id]
         assert claim is not None
-        self.store.hand_back(job_id, claim.fence)
-        assert not self.store.finish(job_id, claim.fence, Status.SUCCEEDED, {"usage": {}})
+        self.store.requeue(job_id, claim.fencing_token)
+        assert not self.store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, {"usage": {}})
         self.live[job_id] = None
 
     @precondition(lambda self: self.live)
@@ -344,8 +346,8 @@ class Counters(RuleBasedStateMachine):
         assert counts.input_tokens == self.collected_jobs
         assert active.live == len(self.live)
         assert active.ended == len(self.ends) - self.collected_jobs
-        assert active.batch.place == self.sent
-        assert work.outstanding.get("", {}).get(self.owner, 0) == len(self.live)
+        assert active.batch.offset == self.sent
+        assert work.in_flight.get("", {}).get(self.owner, 0) == len(self.live)
 
 
 def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> None:
@@ -398,20 +400,20 @@ def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: 
     batch = made(batches, owner="o")
     lead(batches)
     ended, running, queued = send(batches, batch, 3)
-    assert store.finish(ended, claimed(store, ended).fence, Status.SUCCEEDED, {})
+    assert store.finish(ended, claimed(store, ended).fencing_token, Status.SUCCEEDED, {})
     claim = claimed(store, running)
     before = one(batches, batch.id).batch
     batches.fail("me", batch.id, "c", "m")
     [line] = lines(4, 1)
     assert not batches.fill("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
     assert store.get(queued).status is Status.CANCELLED
-    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
-    assert store.finish(running, claim.fence, Status.CANCELLED)
+    assert store.heartbeat([(running, claim.fencing_token)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fencing_token, Status.CANCELLED)
     for job_id in (ended, running, queued):
         store.delete(job_id)
     assert not store.db.redis.keys(f"{store.db.prefix}batch:{batch.id}:*")
     work = lead(batches)
-    assert (work.outstanding, work.active, work.cleanup) == ({}, [], [batch.id])
+    assert (work.in_flight, work.active, work.cleanup) == ({}, [], [batch.id])
 
 
 def test_every_answer_says_why_lines_failed(batches: BatchStore) -> None:
@@ -444,9 +446,9 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
             new = NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="o", model=name)
             ids[name] = store.create(new)[0].id
     work = lead(batches)
-    assert work.held == {name: {"o": 1} for name in names}
-    assert work.outstanding == {"": {"first": 1}} | {name: {"o": 1} for name in names}
+    assert work.deferred == {name: {"o": 1} for name in names}
+    assert work.in_flight == {"": {"first": 1}} | {name: {"o": 1} for name in names}
     for name in names:
         [unsent] = batches.release("me", {"o": 1}, name)
-        assert (unsent.job_id, unsent.lane) == (ids[name], name)
-    assert lead(batches).held == {}
+        assert (unsent.job_id, unsent.model_queue) == (ids[name], name)
+    assert lead(batches).deferred == {}

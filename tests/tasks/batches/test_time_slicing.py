@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tasks.batches.time_slicing import UNDER_WAY, Steps, Turns
+from tasks.batches.time_slicing import UNDER_WAY, Steps, TimeSlicer
 from tests.support.workers import wait_until
 
 WAIT_S = 20.0
@@ -22,10 +22,10 @@ def attempt(_what: str, work: Callable[[], bool]) -> bool | None:
 
 
 @pytest.fixture
-def turns() -> Iterator[Turns]:
-    turns = Turns(attempt)
-    yield turns
-    turns.stop()
+def slicer() -> Iterator[TimeSlicer]:
+    slicer = TimeSlicer(attempt)
+    yield slicer
+    slicer.stop()
 
 
 def endless(begun: list[str], closed: list[str], name: str) -> Steps:
@@ -43,19 +43,19 @@ def once(done: threading.Event) -> Steps:
     yield
 
 
-def test_work_of_another_owner_does_not_wait_for_what_one_has_queued(turns: Turns) -> None:
+def test_work_of_another_owner_does_not_wait_for_what_one_has_queued(slicer: TimeSlicer) -> None:
     begun: list[str] = []
     for n in range(50):
-        turns.begin(f"a{n}", "a", endless(begun, [], f"a{n}"))
+        slicer.begin(f"a{n}", "a", endless(begun, [], f"a{n}"))
     wait_until(lambda: len(begun) == UNDER_WAY)
     for n in range(20):
         done = threading.Event()
-        turns.begin(f"b{n}", "b", once(done))
+        slicer.begin(f"b{n}", "b", once(done))
         assert done.wait(WAIT_S)
     assert len(begun) == UNDER_WAY, "no more of one owner's work takes memory"
 
 
-def test_a_step_that_hangs_leaves_a_thread_to_others(turns: Turns) -> None:
+def test_a_step_that_hangs_leaves_a_thread_to_others(slicer: TimeSlicer) -> None:
     go_on = threading.Event()
 
     def hangs() -> Steps:
@@ -63,16 +63,16 @@ def test_a_step_that_hangs_leaves_a_thread_to_others(turns: Turns) -> None:
         yield
 
     for n in range(10):
-        turns.begin(f"a{n}", "a", hangs())
+        slicer.begin(f"a{n}", "a", hangs())
     done = threading.Event()
-    turns.begin("b", "b", once(done))
+    slicer.begin("b", "b", once(done))
     try:
         assert done.wait(WAIT_S / 2)
     finally:
         go_on.set()
 
 
-def test_owners_have_equal_shares_of_time(turns: Turns) -> None:
+def test_owners_have_equal_shares_of_time(slicer: TimeSlicer) -> None:
     """However long the steps of one of them take."""
     used = {"a": 0, "b": 0, "c": 0}
 
@@ -83,20 +83,20 @@ def test_owners_have_equal_shares_of_time(turns: Turns) -> None:
             yield
 
     for owner, ms in (("a", 1), ("b", 120), ("c", 10)):
-        turns.begin(owner, owner, busy(owner, ms))
+        slicer.begin(owner, owner, busy(owner, ms))
     wait_until(lambda: sum(used.values()) > 4000)
     assert max(used.values()) < 3 * min(used.values()), used
 
 
-def test_one_owners_work_takes_turns_too(turns: Turns) -> None:
+def test_one_owners_work_takes_turns_too(slicer: TimeSlicer) -> None:
     """As much of it as may be under way."""
     done = threading.Event()
-    turns.begin("long", "a", endless([], [], "long"))
-    turns.begin("short", "a", once(done))
+    slicer.begin("long", "a", endless([], [], "long"))
+    slicer.begin("short", "a", once(done))
     assert done.wait(WAIT_S)
 
 
-def test_work_is_queued_once_until_it_has_ended(turns: Turns) -> None:
+def test_work_is_queued_once_until_it_has_ended(slicer: TimeSlicer) -> None:
     begun: list[str] = []
     go_on = threading.Event()
 
@@ -106,33 +106,33 @@ def test_work_is_queued_once_until_it_has_ended(turns: Turns) -> None:
         go_on.wait(WAIT_S)
 
     for _ in range(3):
-        turns.begin("a", "a", work())
+        slicer.begin("a", "a", work())
     go_on.set()
     wait_until(lambda: len(begun) == 1)
     again = threading.Event()
-    wait_until(lambda: turns.begin("a", "a", once(again)) or again.is_set())
+    wait_until(lambda: slicer.begin("a", "a", once(again)) or again.is_set())
     assert begun == [""]
 
 
-def test_an_error_ends_one_piece_of_work(turns: Turns) -> None:
+def test_an_error_ends_one_piece_of_work(slicer: TimeSlicer) -> None:
     def fails() -> Steps:
         yield
         raise ZeroDivisionError
 
-    turns.begin("a", "a", fails())
+    slicer.begin("a", "a", fails())
     done = threading.Event()
-    wait_until(lambda: turns.begin("a", "a", once(done)) or done.is_set())
+    wait_until(lambda: slicer.begin("a", "a", once(done)) or done.is_set())
 
 
 def test_stopping_closes_what_is_under_way_and_takes_no_more() -> None:
-    turns = Turns(attempt)
+    slicer = TimeSlicer(attempt)
     begun: list[str] = []
     closed: list[str] = []
     for name in ("a", "b", "c", "d", "e"):
-        turns.begin(name, name[0], endless(begun, closed, name))
+        slicer.begin(name, name[0], endless(begun, closed, name))
     wait_until(lambda: len(begun) == 5)
-    turns.stop()
+    slicer.stop()
     wait_until(lambda: sorted(closed) == sorted(begun))
-    turns.begin("late", "late", endless(begun, closed, "late"))
-    wait_until(lambda: not any(t.is_alive() for t in turns._threads))
+    slicer.begin("late", "late", endless(begun, closed, "late"))
+    wait_until(lambda: not any(t.is_alive() for t in slicer._threads))
     assert "late" not in begun

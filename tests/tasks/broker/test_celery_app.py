@@ -15,7 +15,7 @@ from tasks.base.queue_names import IO_QUEUE, QUEUES, list_key, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import InteractiveFirst, make_app
 from tasks.broker.publisher import MOST_AT_ONCE, Outbox, Publisher
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import PREVIEW_CHARS, NewJob, Priority, preview
 from tasks.store.jobs import JobStore
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -82,7 +82,7 @@ def test_messages_of_one_trip_are_those_sent_one_by_one(
         publisher.publish(f"job_{n}", Priority.BULK, f"prompt {n}")
     alone = _queued(store, settings)
     store.db.redis.delete(list_key(settings, Priority.BULK))
-    publisher.publish_all([Unsent(f"job_{n}", Priority.BULK, f"prompt {n}") for n in (1, 2)])
+    publisher.publish_all([QueueMessage(f"job_{n}", Priority.BULK, f"prompt {n}") for n in (1, 2)])
     together = _queued(store, settings)
     for message in (*alone, *together):
         del message["properties"]["delivery_tag"], message["headers"]["origin"]
@@ -163,7 +163,7 @@ class _Counting(Publisher):
     tries = 0
     begin: threading.Event
 
-    def publish_all(self, messages: Sequence[Unsent]) -> None:
+    def publish_all(self, messages: Sequence[QueueMessage]) -> None:
         assert self.begin.wait(30)
         self.tries += 1
         super().publish_all(messages)

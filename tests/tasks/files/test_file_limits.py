@@ -12,7 +12,7 @@ from tasks.base.errors import FilesLimit, FileStoreUnavailable, IdempotencyConfl
 from tasks.batches.store import BatchStore
 from tasks.files import records as file_records
 from tasks.files.base import FileStore
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecord, FileRecords, Purpose
 from tasks.records.api_key import Limits
 from tasks.records.batch import NewBatch
@@ -81,7 +81,7 @@ def test_owners_without_limits_of_their_own(
 ) -> None:
     monkeypatch.setattr(file_records, "DEFAULT_MAX_FILES", 2)
     store = JobStore(fast_settings(redis_server, max_files_bytes=50))
-    kept = Kept(FileKeeper(files, FileRecords(store.db)), store)
+    kept = Kept(FileManager(files, FileRecords(store.db)), store)
     key = KeyStore(store.db).create("a", Limits())[0].id
     for owner in ("anonymous", key):
         with kept.keeper.begin(owner=owner, most_bytes=40) as upload:

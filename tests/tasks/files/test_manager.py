@@ -17,8 +17,8 @@ from tasks.base.settings import Settings
 from tasks.files import manager as file_keeper
 from tasks.files import records as file_records
 from tasks.files.factory import make_store
-from tasks.files.local import FolderStore
-from tasks.files.manager import FileKeeper
+from tasks.files.local import LocalStore
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecord, FileRecords, NewFile, Purpose, new_file_id
 from tasks.store.jobs import JobStore
 from tests.support.files import Kept, get
@@ -63,14 +63,14 @@ def test_an_io_worker_without_the_package_of_its_store_ends_with_one_line(settin
 
 CHILD = """
 import os, sys
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords, Purpose
 from tasks.files.factory import make_store
-from tasks.files.local import FolderStore
+from tasks.files.local import LocalStore
 from tasks.base.settings import get_settings
 from tasks.store.jobs import JobStore
 settings = get_settings()
-keeper = FileKeeper(make_store(settings.files), FileRecords(JobStore(settings).db))
+keeper = FileManager(make_store(settings.files), FileRecords(JobStore(settings).db))
 def die(*_, **__): os.kill(os.getpid(), 9)
 point, file_id = sys.argv[1:]
 if point == "deleting":
@@ -193,7 +193,7 @@ def test_a_name_waits_until_its_earlier_object_is_removed(kept: Kept) -> None:
         upload.finish("a", Purpose.BATCH)
 
 
-class Stuck(FolderStore):
+class Stuck(LocalStore):
     """Refuses to remove one object."""
 
     def delete(self, name: str, missing_ok: bool = False) -> None:
@@ -249,7 +249,7 @@ def test_a_store_that_is_away_when_a_file_is_begun(kept: Kept, settings: Setting
 def test_redis_is_away(own_redis: RedisServer, tmp_path: Path) -> None:
     settings = fast_settings(own_redis, files=str(tmp_path / "files"), redis_url=own_redis.within(1))
     store = JobStore(settings)
-    kept = Kept(FileKeeper(make_store(settings.files), FileRecords(store.db)), store)
+    kept = Kept(FileManager(make_store(settings.files), FileRecords(store.db)), store)
     file = kept.add()
     upload = kept.keeper.begin()
     upload.write(b"data")

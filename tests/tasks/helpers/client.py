@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
-from tasks.files.manager import FileKeeper
+from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords, Purpose, object_name
 from tasks.records.batch import Batch, NewBatch
 from tasks.schema.openai_requests import COMPLETIONS
@@ -26,7 +26,7 @@ class Client:
             files,
             FileRecords(store.db),
         )
-        self.keeper = FileKeeper(files, self.records)
+        self.keeper = FileManager(files, self.records)
 
     def upload(self, lines: list[Any]) -> str:
         """lines: objects, or bytes as they stand."""

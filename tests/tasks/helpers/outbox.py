@@ -28,7 +28,7 @@ MINE = 10
 def end(store: JobStore, webhook: Webhook | None = ALL, owner: str = "me", **fields: Any) -> str:
     """A job that succeeded, and what it says put into the outbox."""
     job_id = queued(store, webhook=webhook, owner=owner, **fields)
-    assert store.finish(job_id, claimed(store, job_id).fence, Status.SUCCEEDED, {"text": "done"})
+    assert store.finish(job_id, claimed(store, job_id).fencing_token, Status.SUCCEEDED, {"text": "done"})
     return job_id
 
 
@@ -59,10 +59,10 @@ def keys(store: JobStore) -> set[str]:
     return {key for key in store.db.redis.scan_iter(f"{store.db.prefix}*") if ":hook" in key}
 
 
-def told(store: JobStore, url: str, owner: str = "me", text: str = "done") -> str:
+def queue_delivery(store: JobStore, url: str, owner: str = "me", text: str = "done") -> str:
     """The id of the delivery of a job that succeeded."""
     job_id = queued(store, webhook=Webhook(url, get_args(JobEvent)), owner=owner)
-    assert store.finish(job_id, claimed(store, job_id).fence, Status.SUCCEEDED, {"text": text})
+    assert store.finish(job_id, claimed(store, job_id).fencing_token, Status.SUCCEEDED, {"text": text})
     return f"evt_{job_id.removeprefix('job_')}"
 
 

@@ -9,9 +9,9 @@ from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
 from tasks.files.records import FileRecords, NewFile, Purpose
-from tasks.records.claim import Claim, Unsent
+from tasks.records.claim import Claim, QueueMessage
 from tasks.records.job import Job, NewJob, Priority, Status
-from tasks.store.jobs import JobStore, Refusal
+from tasks.store.jobs import ClaimRejection, JobStore
 from tests.support.workers import wait_until
 
 WORKER = "here:1"
@@ -28,14 +28,14 @@ def queued(store: JobStore, prompt: str = "hi", **fields: Any) -> str:
 
 def claimed(store: JobStore, job_id: str, token: str = "token") -> Claim:
     claim = store.claim(job_id, WORKER, token)
-    assert not isinstance(claim, Refusal), claim
+    assert not isinstance(claim, ClaimRejection), claim
     return claim
 
 
 def submitted(store: JobStore, publisher: Publisher, prompt: str, **fields: Any) -> str:
     """A stored job whose message is sent."""
     job, _ = store.create(new(prompt, **fields))
-    publisher.publish_all([Unsent.of(job)])
+    publisher.publish_all([QueueMessage.of(job)])
     return job.id
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.base.errors import InvalidRequest
-from tasks.batches.line_decoder import LineDecoder, Refused
+from tasks.batches.line_decoder import InvalidLine, LineDecoder
 from tasks.records.endpoints import CHAT, JOBS
 from tasks.schema.job_request import (
     MAX_MESSAGES,
@@ -140,7 +140,7 @@ def test_too_many_values_are_one_clear_error() -> None:
         parse(body, JobRequest)
     assert caught.value.code == "too_many_values"
     refused = LineDecoder(JOBS, 10**7, 1).decode(1, body)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, InvalidLine)
     assert refused.problem.code == "too_many_values"
 
 
@@ -148,7 +148,7 @@ def test_a_refusal_repeats_little_of_what_it_refuses() -> None:
     """Of the lines of a batch a hundred are shown in its record."""
     line = {"custom_id": "a", "method": "POST", "url": JOBS, "body": {"prompt": "x", "y" * 10**6: 1}}
     refused = LineDecoder(JOBS, 10**7, 1).decode(1, json.dumps(line).encode())
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, InvalidLine)
     assert len(str(refused.problem)) <= 2 * MOST_SHOWN + 2
     with pytest.raises(InvalidRequest) as caught:
         parse(json.dumps({"prompt": "x", "y" * 10**6: 1}).encode(), JobRequest)

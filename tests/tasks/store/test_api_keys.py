@@ -9,7 +9,7 @@ import pytest
 
 from tasks.base.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.batches.store import BatchStore
-from tasks.records.api_key import ApiKey, KeyStanding, Limits
+from tasks.records.api_key import ApiKey, KeyStatus, Limits
 from tasks.records.batch import Batch, NewBatch
 from tasks.records.batch_work import Line, Work
 from tasks.records.job import NewJob, Priority, Status
@@ -43,7 +43,7 @@ def jobs(keys: KeyStore, key: ApiKey) -> int:
 def end(store: JobStore, job_id: str, tokens: int) -> None:
     claim = claimed(store, job_id, token=job_id)
     result = {"text": "", "usage": {"total_tokens": tokens}}
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result)
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result)
 
 
 def job(tokens: int, owner: str, **fields: object) -> NewJob:
@@ -64,27 +64,27 @@ def test_a_secret_is_kept_nowhere(keys: KeyStore, store: JobStore) -> None:
 
 
 def test_the_life_of_a_key(keys: KeyStore) -> None:
-    assert keys.standing() is KeyStanding.NEVER
-    assert keys.admit("mq_x").standing is KeyStanding.NEVER
+    assert keys.status() is KeyStatus.NEVER
+    assert keys.admit("mq_x").status is KeyStatus.NEVER
     key, secret = keys.create("alice", Limits(tokens_per_day=5, weight=2.5))
     other, other_secret = keys.create("bob", Limits())
     assert secret != other_secret
     assert keys.list() == [key, other]
     assert key.limits == Limits(tokens_per_day=5, weight=2.5)
     found = keys.admit(secret)
-    assert (found.standing, found.key_id) == (KeyStanding.OK, key.id)
-    assert keys.admit(secret + "x").standing is KeyStanding.UNKNOWN
-    assert keys.admit("").standing is KeyStanding.UNKNOWN
+    assert (found.status, found.key_id) == (KeyStatus.OK, key.id)
+    assert keys.admit(secret + "x").status is KeyStatus.UNKNOWN
+    assert keys.admit("").status is KeyStatus.UNKNOWN
 
     keys.revoke(key.id)
-    assert keys.admit(secret).standing is KeyStanding.UNKNOWN
+    assert keys.admit(secret).status is KeyStatus.UNKNOWN
     first_at = keys.list()[0].revoked_at
     assert first_at is not None
     keys.revoke(key.id)
     assert keys.list()[0].revoked_at == first_at, "a second time changes nothing"
-    assert keys.admit(other_secret).standing is KeyStanding.OK
+    assert keys.admit(other_secret).status is KeyStatus.OK
     keys.revoke(other.id)
-    assert keys.standing() is KeyStanding.NONE
+    assert keys.status() is KeyStatus.NONE
     for unknown in ("key_x", f"{key.id}:x", f"{key.id}\n", "*", "", "x" * 10_000):
         with pytest.raises(KeyNotFound, match=r"no API key with id .{0,110}$"):
             keys.revoke(unknown)
@@ -98,7 +98,7 @@ def test_a_key_whose_reply_was_lost_is_made_once(keys: KeyStore, store: JobStore
     store.db.scripts.run("keys/create", made.id, digest(secret), *fields)
     [listed] = keys.list()
     assert listed.revoked_at is not None, "it is not brought back"
-    assert keys.admit(secret).standing is KeyStanding.NONE
+    assert keys.admit(secret).status is KeyStatus.NONE
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
@@ -107,28 +107,28 @@ def test_requests_a_minute(keys: KeyStore, limit: int) -> None:
     _, free = keys.create("b", Limits())
     for left in range(limit - 1, -1, -1):
         found = keys.admit(secret)
-        assert (found.standing, found.key_id) == (KeyStanding.OK, key.id)
+        assert (found.status, found.key_id) == (KeyStatus.OK, key.id)
         assert found.requests is not None
         assert (found.requests.limit, found.requests.left) == (limit, left)
         assert 0 < found.requests.reset_s <= 60
     refused = keys.admit(secret)
-    assert refused.standing is KeyStanding.LIMITED
+    assert refused.status is KeyStatus.LIMITED
     assert 60 / limit - 5 < refused.retry_s <= 60 / limit
     assert keys.admit(free).requests is None
-    assert keys.admit(free).standing is KeyStanding.OK
+    assert keys.admit(free).status is KeyStatus.OK
 
 
 def test_a_place_comes_back_evenly(keys: KeyStore, store: JobStore) -> None:
     """As if time had passed: the mark of when the bucket is full is moved back."""
     key, secret = keys.create("a", Limits(requests_per_minute=2))
     mark = f"{store.db.prefix}owner:{key.id}:rate"
-    assert [keys.admit(secret).standing for _ in range(3)] == [
-        KeyStanding.OK,
-        KeyStanding.OK,
-        KeyStanding.LIMITED,
+    assert [keys.admit(secret).status for _ in range(3)] == [
+        KeyStatus.OK,
+        KeyStatus.OK,
+        KeyStatus.LIMITED,
     ]
     store.db.redis.set(mark, f"{float(store.db.redis.get(mark)) - 30_000:.3f}")
-    assert [keys.admit(secret).standing for _ in range(2)] == [KeyStanding.OK, KeyStanding.LIMITED]
+    assert [keys.admit(secret).status for _ in range(2)] == [KeyStatus.OK, KeyStatus.LIMITED]
 
 
 def test_a_clock_set_back_locks_nobody_out(keys: KeyStore, store: JobStore) -> None:
@@ -138,7 +138,7 @@ def test_a_clock_set_back_locks_nobody_out(keys: KeyStore, store: JobStore) -> N
     mark = f"{store.db.prefix}owner:{key.id}:rate"
     store.db.redis.set(mark, f"{float(store.db.redis.get(mark)) + DAY_S * 1000:.3f}")
     refused = keys.admit(secret)
-    assert refused.standing is KeyStanding.LIMITED
+    assert refused.status is KeyStatus.LIMITED
     assert refused.retry_s <= 30
     assert refused.requests is not None
     assert refused.requests.left == 0
@@ -185,7 +185,7 @@ def test_jobs_at_the_same_time(keys: KeyStore, store: JobStore) -> None:
     claim = claimed(store, first.id)
     with pytest.raises(LimitReached):
         store.create(again)
-    store.finish(first.id, claim.fence, Status.FAILED, error={"code": "x", "message": "y"})
+    store.finish(first.id, claim.fencing_token, Status.FAILED, error={"code": "x", "message": "y"})
     assert store.create(again)[1]
 
 

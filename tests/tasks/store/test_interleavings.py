@@ -56,7 +56,7 @@ class Worker:
 
     stage: str = "idle"  # | taken | waiting | running | wrote
     token: str = ""
-    fence: int = 0
+    fencing_token: int = 0
     told_to_stop: bool = False
 
 
@@ -101,7 +101,7 @@ class State:
         return replace(self, workers=tuple(workers))
 
     def idle(self, index: int) -> State:
-        return self.with_worker(index, stage="idle", token="", fence=0, told_to_stop=False)
+        return self.with_worker(index, stage="idle", token="", fencing_token=0, told_to_stop=False)
 
     def with_messages(self, count: int) -> State:
         """More than MESSAGES are like MESSAGES."""
@@ -111,8 +111,15 @@ class State:
         return replace(self, keys=keys)
 
 
-def finish(fence: int, status: str) -> Argument:
-    return {"id": JOB, "fence": fence, "status": status, "model": "", "ttl_ms": TTL, "tokens": TOOK}
+def finish(fencing_token: int, status: str) -> Argument:
+    return {
+        "id": JOB,
+        "fencing_token": fencing_token,
+        "status": status,
+        "model": "",
+        "ttl_ms": TTL,
+        "tokens": TOOK,
+    }
 
 
 class JobLife(Model[State]):
@@ -140,7 +147,7 @@ class JobLife(Model[State]):
             "metadata": "{}",
             "deadline_ms": deadline,
             "owner": OWNER,
-            "watched": False,
+            "streaming": False,
             "traceparent": "",
             "webhook": HOOK,
             "max_tokens": SET_ASIDE,
@@ -255,7 +262,7 @@ class JobLife(Model[State]):
         elif worker.stage in HOLDING:
             steps += self._of_running(state, index)
         else:
-            again = (finish(worker.fence, "failed"), "", "{}")
+            again = (finish(worker.fencing_token, "failed"), "", "{}")
             steps.append(
                 Step(
                     f"{name} writes again",
@@ -272,7 +279,7 @@ class JobLife(Model[State]):
         worker, name = state.workers[index], WORKERS[index]
         claim = self._claim(index, worker)
         status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
-        end = (finish(worker.fence, status), "{}", "")
+        end = (finish(worker.fencing_token, status), "{}", "")
 
         def beaten(answer: Any, keys: Keys) -> State:
             after = replace(state, keys=keys)
@@ -284,7 +291,7 @@ class JobLife(Model[State]):
             after = replace(state, keys=keys)
             if answer != 1:
                 return after.idle(index)
-            return replace(after, winner=worker.fence).with_worker(index, stage="wrote")
+            return replace(after, winner=worker.fencing_token).with_worker(index, stage="wrote")
 
         def handed_back(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
@@ -303,13 +310,13 @@ class JobLife(Model[State]):
                 return after.idle(index)
             return replace(after, entered=state.entered + 1).with_worker(index, stage="running")
 
-        back = (JOB, worker.fence, TTL)
+        back = (JOB, worker.fencing_token, TTL)
         onwards = Step(f"{name} writes", wrote, "jobs/finish", end)
         if worker.stage == "waiting" and not state.overdue:
-            onwards = Step(f"{name} begins", begun, "jobs/start_isolated", (JOB, worker.fence))
+            onwards = Step(f"{name} begins", begun, "jobs/start_isolated", (JOB, worker.fencing_token))
         return [
             onwards,
-            Step(f"{name} beats", beaten, "jobs/heartbeat", (LEASE * MS, JOB, worker.fence)),
+            Step(f"{name} beats", beaten, "jobs/heartbeat", (LEASE * MS, JOB, worker.fencing_token)),
             Step(f"{name} hands back", handed_back(sent=True), "jobs/requeue", back, own=False),
             Step(
                 f"{name} hands back, message lost", handed_back(sent=False), "jobs/requeue", back, own=False
@@ -322,7 +329,7 @@ class JobLife(Model[State]):
             {
                 "id": JOB,
                 "worker": WORKERS[index],
-                "claim_token": worker.token,
+                "claim_id": worker.token,
                 "lease_ms": LEASE * MS,
                 "max_attempts": CAP,
                 "ttl_ms": TTL,
@@ -343,10 +350,13 @@ class JobLife(Model[State]):
         if answer[0] != "claimed":
             return after.idle(index)
         claimed = pairs(answer[1:])
-        stage, fence = "waiting" if claimed["alone"] == "1" else "running", int(claimed["fence"])
-        enters = stage == "running" and fence != state.workers[index].fence
+        stage, fencing_token = (
+            "waiting" if claimed["isolated"] == "1" else "running",
+            int(claimed["fencing_token"]),
+        )
+        enters = stage == "running" and fencing_token != state.workers[index].fencing_token
         after = replace(after, entered=state.entered + enters)
-        return after.with_worker(index, stage=stage, fence=fence)
+        return after.with_worker(index, stage=stage, fencing_token=fencing_token)
 
     # What may be told apart, and what must hold
 
@@ -356,9 +366,14 @@ class JobLife(Model[State]):
         def ago(ms: str | int | None) -> int | None:
             return None if not ms else max(-OLD, int(ms) // MS - now)
 
-        fence = int(job["fence"])
+        fencing_token = int(job["fence"])
         workers = tuple(
-            (w.stage, w.token == job.get("claim_token"), min(2, fence - w.fence), w.told_to_stop)
+            (
+                w.stage,
+                w.token == job.get("claim_token"),
+                min(2, fencing_token - w.fencing_token),
+                w.told_to_stop,
+            )
             for w in state.workers
         )
         ended = (job["status"], job.get("written_fence") == job["fence"]) if state.terminal else None
@@ -406,7 +421,7 @@ class JobLife(Model[State]):
             assert str(after.winner) == job["fence"], "the winner's claim was not the last"
         assert int(job["attempts"]) <= CAP, "more attempts than the cap"
         assert after.entered <= CAP, "in an engine more often than the cap allows"
-        holders = [w.fence for w in after.workers if w.stage in HOLDING]
+        holders = [w.fencing_token for w in after.workers if w.stage in HOLDING]
         assert len(set(holders)) == len(holders), "two hold the same claim"
         live = not after.terminal
         if not live:
@@ -431,10 +446,10 @@ class JobLife(Model[State]):
             "hash live": live,
             f"hash hook:evt_{JOB.removeprefix('job_')}": not live,
         }
-        lane = f":{job['lane']}" if job.get("lane") else ""
+        model_queue = f":{job['lane']}" if job.get("lane") else ""
         sent = job["status"] == "queued" and not held
         assert not held or job["status"] == "queued", f"{job['status']}, and held"
-        waiting = [f"zset pending:{self._priority}{lane}"] if sent else []
+        waiting = [f"zset pending:{self._priority}{model_queue}"] if sent else []
         assert [name for name in keys if name.startswith("zset pending")] == waiting, "waits in another queue"
         for name, there in lists.items():
             assert (name in keys) == there, f"{job['status']}, and {name} is {keys.get(name)}"
@@ -453,7 +468,7 @@ class JobLife(Model[State]):
 
     def _check_token(self, before: State, step: Step[State], answer: Any) -> None:
         worker, job = before.workers[WORKERS.index(step.name[0])], before.job
-        current = str(worker.fence) == job["fence"] and (
+        current = str(worker.fencing_token) == job["fence"] and (
             worker.stage == "wrote" or job["status"] == "running"
         )
         if step.script == "jobs/requeue":  # 0 too when it ends as cancelled
@@ -501,9 +516,9 @@ def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, deadline: int | 
 
 MUTATIONS_OF_HELD = [
     ("queues/release_deferred", "    leave_lists(job)\n", ""),
-    ("queues/release_deferred", "    wait_in_queue(id, job.priority, job.lane)\n", ""),
-    ("queues/release_deferred", "    count_in(id, job.priority, job.owner, job.lane)\n", ""),
-    ("lib/queues", "  if redis.call('ZREM', held .. ':' .. of, job.id) == 1 then", "  if false then"),
+    ("queues/release_deferred", "    add_pending(id, job.priority, job.lane)\n", ""),
+    ("queues/release_deferred", "    add_in_flight(id, job.priority, job.owner, job.lane)\n", ""),
+    ("lib/queues", "  if redis.call('ZREM', deferred .. ':' .. of, job.id) == 1 then", "  if false then"),
     ("lib/queues", "  if redis.call('HINCRBY', counts, of, -1) <= 0 then", "  if false then"),
 ]
 
@@ -519,7 +534,7 @@ def test_a_fault_with_held_jobs_is_found_out(scratch: redis.Redis, script: str, 
 MUTATIONS_OF_MODELS = [
     ("jobs/claim", "    requeue(job, job.attempts)\n", ""),
     ("jobs/claim", "model ~= own", "model == ''"),
-    ("lib/queues", "  count_out(job)\n  job.lane = lane", "  job.lane = lane"),
+    ("lib/queues", "  remove_in_flight(job)\n  job.lane = model_queue", "  job.lane = model_queue"),
     (
         "lib/queues",
         "  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end",
@@ -543,9 +558,9 @@ MUTATIONS = [
         "  count_bytes(job.owner, #result",
     ),
     ("lib/outbox", "  count_bytes(owner, bytes)\n", ""),
-    ("jobs/finish", " or job.fence ~= fence then", " then"),
+    ("jobs/finish", " or job.fence ~= fencing_token then", " then"),
     ("jobs/finish", "if job.status ~= 'running' then return 0 end", ""),
-    ("jobs/finish", "if job.written_fence == fence then return 1 end", ""),
+    ("jobs/finish", "if job.written_fence == fencing_token then return 1 end", ""),
     ("jobs/heartbeat", " or job.fence ~= tonumber(ARGV[i + 1]) then", " then"),
     ("jobs/claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
     ("jobs/claim", " and job.lease_until > NOW then", " and false then"),

@@ -12,7 +12,7 @@ from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.records.job import TERMINAL, Priority, Status
 from tasks.store import jobs as store_module
-from tasks.store.jobs import Beat, JobStore, Refusal
+from tasks.store.jobs import Beat, ClaimRejection, JobStore
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.tasks.helpers.records import WORKER, claimed, new, queued
 
@@ -27,11 +27,11 @@ def terminal(store: JobStore, status: Status) -> str:
     elif status is Status.EXPIRED:
         job_id = queued(store, deadline=time.time() + 0.01)
         time.sleep(0.02)
-        assert store.claim(job_id, WORKER, "t") is Refusal.DONE
+        assert store.claim(job_id, WORKER, "t") is ClaimRejection.DONE
     else:
         job_id = queued(store)
         claim = claimed(store, job_id)
-        assert store.finish(job_id, claim.fence, status, result=RESULT)
+        assert store.finish(job_id, claim.fencing_token, status, result=RESULT)
     assert store.get(job_id).status is status
     return job_id
 
@@ -83,7 +83,7 @@ def test_the_end_names_the_model_that_ran_it(store: JobStore) -> None:
     for asked, kept in ((None, "served"), ("asked", "asked")):
         job_id = queued(store, model=asked)
         assert store.finish(
-            job_id, claimed(store, job_id).fence, Status.SUCCEEDED, result=RESULT, model="served"
+            job_id, claimed(store, job_id).fencing_token, Status.SUCCEEDED, result=RESULT, model="served"
         )
         assert store.get(job_id).model == kept
 
@@ -101,7 +101,7 @@ def test_claim_makes_it_running(store: JobStore) -> None:
     job_id = queued(store, "a prompt", metadata={"a": "b"})
     claim = claimed(store, job_id)
     job = store.get(job_id)
-    assert (claim.fence, claim.attempts, claim.request["prompt"]) == (1, 1, "a prompt")
+    assert (claim.fencing_token, claim.attempts, claim.request["prompt"]) == (1, 1, "a prompt")
     assert (job.status, job.worker, job.attempts) == (Status.RUNNING, WORKER, 1)
     assert job.started_at == claim.claimed_at
     assert claim.preview == "a prompt"
@@ -111,17 +111,17 @@ def test_claim_repeated_with_its_token_is_the_same_claim(store: JobStore) -> Non
     job_id = queued(store)
     first = claimed(store, job_id, "mine")
     again = claimed(store, job_id, "mine")
-    assert (again.fence, again.attempts) == (first.fence, first.attempts) == (1, 1)
+    assert (again.fencing_token, again.attempts) == (first.fencing_token, first.attempts) == (1, 1)
 
 
 def test_claim_of_a_running_job_is_busy(store: JobStore) -> None:
     job_id = queued(store)
     claimed(store, job_id, "one")
-    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+    assert store.claim(job_id, WORKER, "two") is ClaimRejection.BUSY
 
 
 def test_claim_of_an_unknown_job(store: JobStore) -> None:
-    assert store.claim("job_none", WORKER, "t") is Refusal.UNKNOWN
+    assert store.claim("job_none", WORKER, "t") is ClaimRejection.UNKNOWN
 
 
 def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> None:
@@ -130,10 +130,13 @@ def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> 
     stale = claimed(store, job_id, "one")
     time.sleep(0.65)
     fresh = claimed(store, job_id, "two")
-    assert (fresh.fence, fresh.attempts) == (2, 2)
-    assert not store.finish(job_id, stale.fence, Status.SUCCEEDED, result={"text": "stale"})
-    assert store.heartbeat([(job_id, stale.fence), (job_id, fresh.fence)]) == [Beat.LOST, Beat.OK]
-    assert store.finish(job_id, fresh.fence, Status.SUCCEEDED, result={"text": "fresh"})
+    assert (fresh.fencing_token, fresh.attempts) == (2, 2)
+    assert not store.finish(job_id, stale.fencing_token, Status.SUCCEEDED, result={"text": "stale"})
+    assert store.heartbeat([(job_id, stale.fencing_token), (job_id, fresh.fencing_token)]) == [
+        Beat.LOST,
+        Beat.OK,
+    ]
+    assert store.finish(job_id, fresh.fencing_token, Status.SUCCEEDED, result={"text": "fresh"})
     job = store.get(job_id)
     assert job.result == {"text": "fresh"}
     assert job.attempts == 2
@@ -146,7 +149,7 @@ def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
     for token in ("one", "two"):
         claimed(store, job_id, token)
         time.sleep(0.65)
-    assert store.claim(job_id, WORKER, "three") is Refusal.DONE
+    assert store.claim(job_id, WORKER, "three") is ClaimRejection.DONE
     job = store.get(job_id)
     assert (job.status, job.attempts) == (Status.FAILED, 2)
     assert job.error is not None
@@ -159,27 +162,27 @@ def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: 
     job_id = queued(store)
 
     def claim(token: str) -> Claim:
-        claim = store.claim(job_id, WORKER, token, last_alone=True)
+        claim = store.claim(job_id, WORKER, token, isolates=True)
         assert isinstance(claim, Claim)
         return claim
 
     first = claim("one")
-    assert (first.attempts, first.alone) == (1, False), "the first of two"
+    assert (first.attempts, first.isolated) == (1, False), "the first of two"
     time.sleep(0.65)
     waiting = claim("two")
-    assert claim("two").fence == waiting.fence
-    assert (waiting.attempts, waiting.alone, store.get(job_id).attempts) == (2, True, 1)
-    assert store.hand_back(job_id, waiting.fence)
+    assert claim("two").fencing_token == waiting.fencing_token
+    assert (waiting.attempts, waiting.isolated, store.get(job_id).attempts) == (2, True, 1)
+    assert store.requeue(job_id, waiting.fencing_token)
     assert store.get(job_id).attempts == 1, "nothing was counted, so nothing is taken back"
     lost = claim("three")
     time.sleep(0.65)
     last = claim("four")
-    assert not store.begin(job_id, lost.fence)
+    assert not store.start_isolated(job_id, lost.fencing_token)
     for _ in range(2):
-        assert store.begin(job_id, last.fence)
+        assert store.start_isolated(job_id, last.fencing_token)
         assert store.get(job_id).attempts == 2
     time.sleep(0.65)
-    assert store.claim(job_id, WORKER, "five", last_alone=True) is Refusal.DONE
+    assert store.claim(job_id, WORKER, "five", isolates=True) is ClaimRejection.DONE
     store.close()
 
 
@@ -189,14 +192,14 @@ def test_heartbeat_renews_the_lease(redis_server: RedisServer) -> None:
     claim = claimed(store, job_id, "one")
     for _ in range(4):
         time.sleep(0.45)
-        assert store.heartbeat([(job_id, claim.fence)]) == [Beat.OK]
-    assert store.claim(job_id, WORKER, "two") is Refusal.BUSY
+        assert store.heartbeat([(job_id, claim.fencing_token)]) == [Beat.OK]
+    assert store.claim(job_id, WORKER, "two") is ClaimRejection.BUSY
     store.close()
 
 
 def test_heartbeat_answers_in_order(store: JobStore) -> None:
     ids = [queued(store) for _ in range(3)]
-    fences = [claimed(store, job_id).fence for job_id in ids]
+    fences = [claimed(store, job_id).fencing_token for job_id in ids]
     store.cancel(ids[1])
     store.finish(ids[2], fences[2], Status.SUCCEEDED, result=RESULT)
     pairs = [*zip(ids, fences, strict=True), ("job_none", 1)]
@@ -211,7 +214,7 @@ def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status)
     with store.db.redis.pubsub() as events:
         events.subscribe(f"{store.db.prefix}events")
         assert events.get_message(timeout=2)["type"] == "subscribe"
-        assert store.finish(job_id, claim.fence, status, result=RESULT, error={"code": "c"})
+        assert store.finish(job_id, claim.fencing_token, status, result=RESULT, error={"code": "c"})
         assert events.get_message(timeout=2)["data"] == f"{job_id} {status}"
     job = store.get(job_id)
     assert (job.status, job.result, job.error) == (status, RESULT, {"code": "c"})
@@ -221,9 +224,9 @@ def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status)
 def test_finish_repeated_by_its_writer_is_true_and_changes_nothing(store: JobStore) -> None:
     job_id = queued(store)
     claim = claimed(store, job_id)
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result=RESULT)
     before = store.get(job_id)
-    assert store.finish(job_id, claim.fence, Status.FAILED, error={"code": "late"})
+    assert store.finish(job_id, claim.fencing_token, Status.FAILED, error={"code": "late"})
     assert store.get(job_id) == before
 
 
@@ -238,34 +241,34 @@ def test_finish_of_a_job_that_is_not_running_is_refused(store: JobStore) -> None
 def test_a_terminal_record_never_changes(store: JobStore, status: Status) -> None:
     job_id = terminal(store, status)
     before = store.get(job_id)
-    for fence in (0, 1, 2):
-        store.finish(job_id, fence, Status.FAILED, error={"code": "x"})
-        assert not store.hand_back(job_id, fence)
-        assert store.heartbeat([(job_id, fence)]) == [Beat.LOST]
-    assert store.claim(job_id, WORKER, "other") is Refusal.DONE
-    assert store.claim(job_id, WORKER, "token") is Refusal.DONE
+    for fencing_token in (0, 1, 2):
+        store.finish(job_id, fencing_token, Status.FAILED, error={"code": "x"})
+        assert not store.requeue(job_id, fencing_token)
+        assert store.heartbeat([(job_id, fencing_token)]) == [Beat.LOST]
+    assert store.claim(job_id, WORKER, "other") is ClaimRejection.DONE
+    assert store.claim(job_id, WORKER, "token") is ClaimRejection.DONE
     assert store.cancel(job_id) == before
     store.reconcile()
     assert store.get(job_id) == before
 
 
-def test_hand_back_queues_it_uncounted(store: JobStore) -> None:
+def test_requeue_does_not_count_the_attempt(store: JobStore) -> None:
     job_id = queued(store)
     claim = claimed(store, job_id)
-    assert not store.hand_back(job_id, claim.fence + 1)
-    assert store.hand_back(job_id, claim.fence)
+    assert not store.requeue(job_id, claim.fencing_token + 1)
+    assert store.requeue(job_id, claim.fencing_token)
     job = store.get(job_id)
     assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 0, None)
-    assert not store.hand_back(job_id, claim.fence)
-    assert not store.finish(job_id, claim.fence, Status.SUCCEEDED)
-    assert claimed(store, job_id, "two").fence == 2
+    assert not store.requeue(job_id, claim.fencing_token)
+    assert not store.finish(job_id, claim.fencing_token, Status.SUCCEEDED)
+    assert claimed(store, job_id, "two").fencing_token == 2
 
 
-def test_hand_back_of_a_cancelled_job_ends_it(store: JobStore) -> None:
+def test_requeue_of_a_cancelled_job_ends_it(store: JobStore) -> None:
     job_id = queued(store)
     claim = claimed(store, job_id)
     store.cancel(job_id)
-    assert not store.hand_back(job_id, claim.fence)
+    assert not store.requeue(job_id, claim.fencing_token)
     assert store.get(job_id).status is Status.CANCELLED
 
 
@@ -274,8 +277,8 @@ def test_cancel_queued_and_running(store: JobStore) -> None:
     claim = claimed(store, running)
     assert store.cancel(waiting).status is Status.CANCELLED
     assert store.cancel(running).status is Status.RUNNING
-    assert store.heartbeat([(running, claim.fence)]) == [Beat.CANCEL]
-    assert store.finish(running, claim.fence, Status.CANCELLED, result=RESULT)
+    assert store.heartbeat([(running, claim.fencing_token)]) == [Beat.CANCEL]
+    assert store.finish(running, claim.fencing_token, Status.CANCELLED, result=RESULT)
     assert store.get(running).result == RESULT
     with pytest.raises(JobNotFound):
         store.cancel("job_none")
@@ -287,7 +290,7 @@ def test_claim_of_a_lost_job_that_was_cancelled_ends_it(redis_server: RedisServe
     claimed(store, job_id, "one")
     store.cancel(job_id)
     time.sleep(0.65)
-    assert store.claim(job_id, WORKER, "two") is Refusal.DONE
+    assert store.claim(job_id, WORKER, "two") is ClaimRejection.DONE
     assert store.get(job_id).status is Status.CANCELLED
     store.close()
 
@@ -299,7 +302,7 @@ def test_delete(store: JobStore) -> None:
     claim = claimed(store, job_id)
     with pytest.raises(JobNotFinished):
         store.delete(job_id)
-    store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result=RESULT)
     store.delete(job_id)
     with pytest.raises(JobNotFound):
         store.get(job_id)
@@ -457,7 +460,7 @@ def test_no_index_keeps_a_job_that_is_gone(store: JobStore, owner: str) -> None:
     claim = claimed(store, job_id)
     assert [job.id for job in store.page(1, Status.RUNNING, owner=owner or None).jobs] == [job_id]
     assert store.page(1, Status.QUEUED, owner=owner or None).jobs == ()
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result=RESULT)
     assert [job.id for job in store.page(1, Status.SUCCEEDED, owner=owner or None).jobs] == [job_id]
     store.delete(job_id)
     assert not list(store.db.redis.scan_iter(f"{store.db.prefix}*", _type="zset"))
@@ -508,7 +511,7 @@ def test_restarted_server_forgets_neither_records_nor_the_store_its_scripts(own_
     claim = claimed(store, job_id)
     own_redis.kill()
     own_redis.start()
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result=RESULT)
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result=RESULT)
     assert store.get(job_id).status is Status.SUCCEEDED
     store.close()
 

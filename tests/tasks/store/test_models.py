@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.host.file_digest import kept_file
+from engine.host.file_digest import digest_file
 from engine.llama.model import default_model_path
 from engine.tools.failing_engine import FACTORY as REFUSING
 from engine.tools.failing_engine import REASON
@@ -17,11 +17,11 @@ from tasks.base.settings import Settings
 from tasks.broker.publisher import Publisher
 from tasks.io import reconcile_once
 from tasks.records.batch import BatchStatus, NewBatch
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority, Status
 from tasks.schema.openai_requests import JOBS
-from tasks.store.jobs import JobStore, Refusal
-from tasks.store.queue_stats import standing
+from tasks.store.jobs import ClaimRejection, JobStore
+from tasks.store.queue_stats import queue_stats
 from tasks.store.workers import MOST_SEEN, Registry, WorkerInfo
 from tests.support.workers import Worker, Workers, wait_until
 from tests.tasks.helpers.client import Client, line
@@ -56,7 +56,7 @@ def test_a_job_waits_in_the_queue_of_its_model(
 ) -> None:
     seen(store, TWO)
     known, unknown, unnamed = (submitted(store, publisher, "x", model=m) for m in (TWO, "never", None))
-    assert [store.get(job_id).lane for job_id in (known, unknown, unnamed)] == [TWO, "", ""]
+    assert [store.get(job_id).model_queue for job_id in (known, unknown, unnamed)] == [TWO, "", ""]
     assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
     assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE)) == 2
     assert store.get(known).to_json()["model"] == TWO
@@ -68,7 +68,7 @@ def test_an_announced_model_has_a_queue_until_it_is_forgotten(store: JobStore) -
     registry.announce_models([ONE, TWO], 60)
     registry.announce_models([TWO], 0.001)
     wait_until(lambda: registry.announced() == {ONE})
-    assert [store.get(queued(store, model=model)).lane for model in (ONE, TWO)] == [ONE, ""]
+    assert [store.get(queued(store, model=model)).model_queue for model in (ONE, TWO)] == [ONE, ""]
 
 
 def test_only_the_models_served_last_are_remembered(store: JobStore) -> None:
@@ -83,23 +83,23 @@ def test_only_the_models_served_last_are_remembered(store: JobStore) -> None:
 def test_a_worker_sends_on_what_is_for_another_model(store: JobStore) -> None:
     """As an older gateway puts it into the queue of all."""
     job_id = queued(store, model=TWO, priority=Priority.BULK, owner="o")
-    assert store.get(job_id).lane == ""
+    assert store.get(job_id).model_queue == ""
     seen(store, TWO)
     sent_on = store.claim(job_id, WORKER, "token", model=ONE)
-    assert sent_on == Unsent(job_id, Priority.BULK, "hi", TWO)
+    assert sent_on == QueueMessage(job_id, Priority.BULK, "hi", TWO)
     job = store.get(job_id)
-    assert (job.status, job.lane, job.attempts) == (Status.QUEUED, TWO, 0)
+    assert (job.status, job.model_queue, job.attempts) == (Status.QUEUED, TWO, 0)
     assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {f"o@{TWO}": "1"}
     claim = store.claim(job_id, WORKER, "other", model=TWO)
-    assert not isinstance(claim, Refusal | Unsent)
-    assert claim.lane == TWO
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED)
+    assert not isinstance(claim, ClaimRejection | QueueMessage)
+    assert claim.model_queue == TWO
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED)
     assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {}
 
 
 def test_what_nobody_knows_is_claimed_and_refused_by_any(store: JobStore) -> None:
     job_id = queued(store, model="never")
-    assert not isinstance(store.claim(job_id, WORKER, "token", model=ONE), Refusal | Unsent)
+    assert not isinstance(store.claim(job_id, WORKER, "token", model=ONE), ClaimRejection | QueueMessage)
 
 
 def test_the_reconciler_sends_lost_messages_to_the_queue_of_the_model(
@@ -129,12 +129,12 @@ def test_a_queue_that_is_empty_is_not_looked_at_for_ever(store: JobStore) -> Non
     seen(store, ONE, TWO)
     held, over = queued(store, model=ONE), queued(store, model=TWO)
     store.cancel(over)
-    assert store.lanes() == ["", TWO, ONE]
+    assert store.model_queues() == ["", TWO, ONE]
     store.reconcile()
-    assert store.lanes() == ["", ONE]
+    assert store.model_queues() == ["", ONE]
     store.cancel(held)
     store.reconcile()
-    assert store.lanes() == [""]
+    assert store.model_queues() == [""]
 
 
 def test_a_lease_that_ran_out_puts_a_job_back_into_the_queue_of_its_model(
@@ -144,9 +144,9 @@ def test_a_lease_that_ran_out_puts_a_job_back_into_the_queue_of_its_model(
     quick = JobStore(settings.model_copy(update={"lease_ms": 200}))
     job_id = queued(store, model=TWO)
     claimed(quick, job_id)
-    found: list[Unsent] = []
+    found: list[QueueMessage] = []
     wait_until(lambda: (found.extend(store.reconcile().unsent), bool(found))[1])
-    assert found == [Unsent(job_id, Priority.INTERACTIVE, "hi", TWO)]
+    assert found == [QueueMessage(job_id, Priority.INTERACTIVE, "hi", TWO)]
     quick.close()
 
 
@@ -155,7 +155,7 @@ def test_how_the_queues_of_models_stand(store: JobStore) -> None:
     for model in (ONE, ONE, TWO, None):
         queued(store, model=model)
     queued(store, model=TWO, priority=Priority.BULK)
-    now = standing(store.db)
+    now = queue_stats(store.db)
     assert now.waiting == {"interactive": 4, "bulk": 1}
     counts = {m: {p: q.jobs for p, q in queues.items()} for m, queues in now.models.items()}
     assert counts == {ONE: {"interactive": 2}, TWO: {"interactive": 1, "bulk": 1}}
@@ -207,7 +207,7 @@ def test_a_worker_that_leaves_hands_back_to_its_own_kind(
     waiting_for(store, job_id, Status.RUNNING)
     assert two.terminate() == 0
     job = store.get(job_id)
-    assert (job.status, job.lane, job.attempts) == (Status.QUEUED, TWO, 0)
+    assert (job.status, job.model_queue, job.attempts) == (Status.QUEUED, TWO, 0)
     assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
 
 
@@ -218,7 +218,7 @@ def test_jobs_of_older_gateways_reach_their_model(
     jobs = [queued(store, model=model) for model in (ONE, TWO, "never") for _ in range(4)]
     serve(workers, settings, ONE)
     serve(workers, settings, TWO)
-    publisher.publish_all([Unsent(job_id, Priority.INTERACTIVE, "x") for job_id in jobs])
+    publisher.publish_all([QueueMessage(job_id, Priority.INTERACTIVE, "x") for job_id in jobs])
     for n, job_id in enumerate(jobs):
         job = ended(store, job_id)
         if n < 8:
@@ -273,11 +273,11 @@ def test_single_bulk_jobs_are_held_for_their_model_alone(store: JobStore, client
     assert [bulk(m) for m in (ONE, ONE, TWO, None, TWO)] == [True, False, True, True, False]
     work = client.batches.lead("me", {"": 1})
     assert work is not None
-    assert work.held == {ONE: {"o": 1}, TWO: {"o": 1}}
-    assert work.outstanding == {ONE: {"o": 1}, TWO: {"o": 1}, "": {"o": 1}}
-    assert standing(store.db).models[TWO]["bulk"].jobs == 2, "held ones wait too"
+    assert work.deferred == {ONE: {"o": 1}, TWO: {"o": 1}}
+    assert work.in_flight == {ONE: {"o": 1}, TWO: {"o": 1}, "": {"o": 1}}
+    assert queue_stats(store.db).models[TWO]["bulk"].jobs == 2, "held ones wait too"
     [released] = client.batches.release("me", {"o": 9}, TWO)
-    assert released.lane == TWO
+    assert released.model_queue == TWO
 
 
 # Named models
@@ -287,7 +287,7 @@ def test_a_worker_serves_a_model_by_its_name(
     store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, tmp_path: Path
 ) -> None:
     path = Path(default_model_path())
-    Register(tmp_path / "medusaq").add(NamedModel("small", kept_file(path, "x")))
+    Register(tmp_path / "medusaq").add(NamedModel("small", digest_file(path, "x")))
     named = settings.model_copy(update={"model": "small"})
     worker = workers.model(named, env={"XDG_DATA_HOME": str(tmp_path)})
     [info] = Registry(store.db, 5).live()
@@ -300,7 +300,7 @@ def test_a_worker_of_an_unknown_name_says_which_there_are(
     settings: Settings, workers: Workers, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     for name in names:
-        Register(tmp_path / "medusaq").add(NamedModel(name, kept_file(Path(__file__), "x")))
+        Register(tmp_path / "medusaq").add(NamedModel(name, digest_file(Path(__file__), "x")))
     worker = workers.model(
         settings.model_copy(update={"model": "smal"}), ready=False, env={"XDG_DATA_HOME": str(tmp_path)}
     )

@@ -11,7 +11,7 @@ from tasks.records.batch import Ending, line_job_id
 from tasks.records.job import Priority
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
-from tasks.store.queue_stats import standing
+from tasks.store.queue_stats import queue_stats
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.client import Client, line
@@ -38,18 +38,18 @@ def test_lines_of_a_batch_that_are_no_jobs_yet_wait_too(
 ) -> None:
     batch = client.create([line(n) for n in range(3 * SENT)])
     workers.io(settings)
-    wait_until(lambda: client.get(batch).validated and standing(store.db).outstanding == SENT)
-    assert standing(store.db).lines == 2 * SENT
-    assert standing(store.db).waiting["bulk"] == 3 * SENT
+    wait_until(lambda: client.get(batch).validated and queue_stats(store.db).in_flight == SENT)
+    assert queue_stats(store.db).lines == 2 * SENT
+    assert queue_stats(store.db).waiting["bulk"] == 3 * SENT
     for n in range(SENT):
         claimed(store, line_job_id(batch.id, n + 1))
     before = redis_now(store)
-    now = standing(store.db)
+    now = queue_stats(store.db)
     after = redis_now(store)
     assert now.waiting["bulk"] == now.lines == 2 * SENT
     assert before - ROUNDING_S <= batch.created_at + now.oldest_s["bulk"] <= after + ROUNDING_S
     client.batches.end(batch.id, Ending.CANCELLED)
-    assert (standing(store.db).lines, standing(store.db).oldest_s["bulk"]) == (0, 0)
+    assert (queue_stats(store.db).lines, queue_stats(store.db).oldest_s["bulk"]) == (0, 0)
 
 
 @pytest.mark.stack
@@ -59,15 +59,15 @@ def test_lines_of_a_key_that_has_spent_its_tokens_wait_for_no_worker(
     key, _ = KeyStore(store.db).create("k", Limits(tokens_per_day=10))
     batch = client.create([line(n, max_tokens=10) for n in range(3 * SENT)], owner=key.id)
     workers.io(settings)
-    wait_until(lambda: client.get(batch).validated and standing(store.db).outstanding > 0)
-    assert standing(store.db).lines == 0
+    wait_until(lambda: client.get(batch).validated and queue_stats(store.db).in_flight > 0)
+    assert queue_stats(store.db).lines == 0
     store.db.redis.hset(f"{store.db.prefix}key:{key.id}", "tokens_per_day", 1_000_000)
-    assert standing(store.db).lines > 0
+    assert queue_stats(store.db).lines > 0
 
 
 def test_an_older_interactive_job_hides_no_held_bulk_one(store: JobStore) -> None:
     store.db.redis.set(f"{store.db.prefix}bulk_room", '{"": 0}')
     queued(store)
     queued(store, priority=Priority.BULK)
-    assert standing(store.db).held == 1
-    wait_until(lambda: standing(store.db).oldest_s["bulk"] > 0)
+    assert queue_stats(store.db).deferred == 1
+    wait_until(lambda: queue_stats(store.db).oldest_s["bulk"] > 0)

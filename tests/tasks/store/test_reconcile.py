@@ -12,7 +12,7 @@ from tasks.base.queue_names import list_key
 from tasks.base.settings import Settings
 from tasks.broker.publisher import Publisher
 from tasks.io import reconcile_once
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore, Reconciled
 from tests.support.servers import RedisServer, fast_settings
@@ -51,7 +51,7 @@ def test_expired_lease_is_requeued_and_sent(redis_server: RedisServer) -> None:
     job = store.get(job_id)
     assert (job.status, job.attempts, job.worker) == (Status.QUEUED, 1, None)
     assert sent(store, settings, Priority.BULK) == [job_id]
-    assert not store.finish(job_id, claim.fence, Status.SUCCEEDED)
+    assert not store.finish(job_id, claim.fencing_token, Status.SUCCEEDED)
     assert claimed(store, job_id, "two").attempts == 2
     publisher.close()
     store.close()
@@ -93,7 +93,7 @@ def test_after_a_gap_lease_holders_get_time_to_renew(redis_server: RedisServer) 
     returned = time.monotonic()
     assert store.reconcile() == NOTHING
     while not (unsent := store.reconcile().unsent) and time.monotonic() - returned < 30:
-        store.heartbeat([(kept, claim.fence)])
+        store.heartbeat([(kept, claim.fencing_token)])
         time.sleep(0.1)
     assert [job.job_id for job in unsent] == [lost]
     assert time.monotonic() - returned > 2.5
@@ -148,7 +148,7 @@ def test_lost_message_is_found_in_a_busy_queue_by_what_was_claimed_after_it(
     assert store.reconcile() == NOTHING
     later, waiting = queued(store), queued(store)
     claimed(store, later)
-    assert store.reconcile().unsent == (Unsent(lost, Priority.INTERACTIVE, "lost"),)
+    assert store.reconcile().unsent == (QueueMessage(lost, Priority.INTERACTIVE, "lost"),)
     assert store.get(waiting).status is Status.QUEUED
 
 
@@ -178,7 +178,7 @@ def test_deadline_that_passed_while_running_counts_after_a_requeue(redis_server:
     claim = claimed(store, job_id)
     time.sleep(1.05)
     store.reconcile()
-    assert store.hand_back(job_id, claim.fence)
+    assert store.requeue(job_id, claim.fencing_token)
     assert store.reconcile().expired == 1
     assert store.get(job_id).status is Status.EXPIRED
     store.close()

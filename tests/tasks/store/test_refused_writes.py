@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tasks.broker.publisher import Publisher
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import NewJob, Status
 from tasks.store.jobs import JobStore
 from tests.support.servers import RedisServer, fast_settings
@@ -25,7 +25,7 @@ def test_workers_go_on_once_it_takes_writes_again(own_redis: RedisServer, worker
 
     def run() -> None:
         job, _ = store.create(NewJob(request={"prompt": "x"}))
-        publisher.try_all([Unsent.of(job)])
+        publisher.try_all([QueueMessage.of(job)])
         wait_until(lambda: store.get(job.id).status is Status.SUCCEEDED, LIMIT_S, report=started[0].text)
 
     try:

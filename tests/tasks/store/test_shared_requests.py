@@ -50,11 +50,11 @@ def test_every_reader_gets_the_whole_request(store: JobStore) -> None:
     assert [job.request for job in jobs] == wanted
     assert [store.get(job.id) for job in jobs] == jobs
     assert [store.refresh(job) for job in jobs] == jobs
-    assert [store.watch(job.id).request for job in jobs] == wanted
+    assert [store.subscribe(job.id).request for job in jobs] == wanted
     assert [job.request for job in store.page(10).jobs][::-1] == wanted
     claim = claimed(store, jobs[1].id)
     assert (claim.request, claim.preview) == (wanted[1], PROMPT[:59] + "…")
-    assert store.hand_back(jobs[1].id, claim.fence)
+    assert store.requeue(jobs[1].id, claim.fencing_token)
     assert claimed(store, jobs[1].id, token="again").request == wanted[1], "a second attempt too"
     assert [store.cancel(job.id).request for job in jobs] == wanted
     assert store.refresh(jobs[0]).status is Status.CANCELLED

@@ -48,7 +48,7 @@ def new(owner: str, prompt: str = "hi", tokens: int = 0, **fields: Any) -> NewJo
 
 def end(store: JobStore, job_id: str, text: str = "") -> None:
     claim = claimed(store, job_id)
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, {"text": text})
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, {"text": text})
 
 
 def records(store: JobStore, owner: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from tasks.webhooks.store import DeliveryStore
 from tests.support.receivers import LOOPBACK, Speaking, Visited, receiving, status
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
-from tests.tasks.helpers.outbox import Start, over, told, tried
+from tests.tasks.helpers.outbox import Start, over, queue_delivery, tried
 
 DAY_S = 86_400.0
 
@@ -36,7 +36,7 @@ def test_a_receiver_gets_what_its_library_verifies(
 ) -> None:
     start()
     with receiving() as receiver:
-        delivery_id = told(store, receiver.url + "?a=b&c", text="é😀")
+        delivery_id = queue_delivery(store, receiver.url + "?a=b&c", text="é😀")
         [got] = receiver.wait_for(1)
         secret = outbox.secrets("me").current
         event = Verifier(secret).verify(got.body, got.headers)
@@ -54,7 +54,7 @@ def test_both_secrets_sign_while_they_change(store: JobStore, outbox: DeliverySt
     before = outbox.secrets("me").current
     after = outbox.secrets("me", rotate=True).current
     with receiving() as receiver:
-        told(store, receiver.url)
+        queue_delivery(store, receiver.url)
         [got] = receiver.wait_for(1)
         for secret in (before, after):
             Verifier(secret).verify(got.body, got.headers)
@@ -67,7 +67,7 @@ def test_what_failed_is_tried_again_under_the_same_id(
     with receiving() as receiver:
         codes = iter([500, 404, 200])
         receiver.answer = lambda _: (next(codes), {})
-        delivery = over(outbox, told(store, receiver.url))
+        delivery = over(outbox, queue_delivery(store, receiver.url))
         assert delivery.status is DeliveryStatus.DELIVERED
         assert [a["status_code"] for a in delivery.attempts] == [500, 404, 200]
         assert {got.headers["webhook-id"] for got in receiver.got} == {delivery.id}
@@ -82,7 +82,7 @@ def test_a_signature_is_of_its_own_attempt(store: JobStore, outbox: DeliveryStor
     with receiving() as receiver:
         codes = iter([500, 200])
         receiver.answer = lambda _: (next(codes), {})
-        delivery = over(outbox, told(store, receiver.url))
+        delivery = over(outbox, queue_delivery(store, receiver.url))
         signed_at = [int(got.headers["webhook-timestamp"]) for got in receiver.got]
         assert signed_at == [int(attempt["at"]) for attempt in delivery.attempts]
         assert signed_at[0] < signed_at[1]
@@ -107,9 +107,9 @@ def test_proxies_of_the_environment_are_not_used(
         monkeypatch.delenv(exception, raising=False)
     with Visited("127.0.0.1", port) as reached, receiving() as receiver, receiving() as silent:
         start(retries_s=[])
-        assert over(outbox, told(store, receiver.url)).status is DeliveryStatus.DELIVERED
+        assert over(outbox, queue_delivery(store, receiver.url)).status is DeliveryStatus.DELIVERED
         no_tls = silent.url.replace("http://", "https://")
-        assert over(outbox, told(store, no_tls)).status is DeliveryStatus.FAILED
+        assert over(outbox, queue_delivery(store, no_tls)).status is DeliveryStatus.FAILED
         assert len(receiver.got) == 1
         assert reached == []
 
@@ -120,7 +120,7 @@ def test_in_the_end_it_is_given_up_and_can_be_replayed(
     start()
     with receiving() as receiver:
         receiver.answer = status(500)
-        delivery = over(outbox, told(store, receiver.url))
+        delivery = over(outbox, queue_delivery(store, receiver.url))
         assert (delivery.status, len(delivery.attempts)) == (DeliveryStatus.FAILED, 3)
         receiver.answer = status(204)
         outbox.replay(delivery.id, "me")
@@ -136,7 +136,7 @@ def test_a_redirect_is_a_failure_that_nobody_follows(
     start(retries_s=[])
     with receiving() as inside, receiving() as receiver:
         receiver.answer = status(code, Location=inside.url)
-        delivery = over(outbox, told(store, receiver.url))
+        delivery = over(outbox, queue_delivery(store, receiver.url))
         assert delivery.status is DeliveryStatus.FAILED
         assert [a["status_code"] for a in delivery.attempts] == [code]
         assert inside.got == []
@@ -146,8 +146,8 @@ def test_410_disables_the_address(store: JobStore, outbox: DeliveryStore, start:
     start()
     with receiving() as receiver:
         receiver.answer = status(410)
-        first = over(outbox, told(store, receiver.url))
-        more = [told(store, receiver.url) for _ in range(webhook_sender.MOST_TO_ONE)]
+        first = over(outbox, queue_delivery(store, receiver.url))
+        more = [queue_delivery(store, receiver.url) for _ in range(webhook_sender.MOST_TO_ONE)]
         second, *_ = [over(outbox, delivery_id) for delivery_id in more]
         assert {first.status, second.status} == {DeliveryStatus.DISABLED}
         assert len(receiver.got) == 1
@@ -184,7 +184,7 @@ def test_retry_after(
     start(retries_s=[5.0])
     with receiving() as receiver:
         receiver.answer = status(503, Retry_After=asked or in_an_hour())
-        delivery = tried(outbox, told(store, receiver.url))
+        delivery = tried(outbox, queue_delivery(store, receiver.url))
         assert delivery.next_attempt_at is not None
         assert least_s <= delivery.next_attempt_at - delivery.attempts[0]["at"] <= most_s
 
@@ -195,9 +195,9 @@ def test_a_receiver_that_hangs_holds_up_no_other(
     start(timeout_s=30.0)
     most = share(webhook_sender.MOST_TO_ONE, 0, HALF)
     with receiving(held=True) as slow, receiving(host="127.0.0.2") as other:
-        waiting = [told(store, slow.url) for _ in range(3 * most)]
+        waiting = [queue_delivery(store, slow.url) for _ in range(3 * most)]
         slow.wait_for(most)
-        quick = [told(store, other.url) for _ in range(20)]
+        quick = [queue_delivery(store, other.url) for _ in range(20)]
         for delivery_id in quick:
             assert over(outbox, delivery_id).status is DeliveryStatus.DELIVERED
         assert len(slow.got) == most
@@ -213,7 +213,7 @@ def test_many_at_once_and_no_more(
     monkeypatch.setattr(webhook_sender, "MOST_AT_ONCE", 10)  # of which one owner gets two
     start(timeout_s=30.0)
     with receiving(held=True) as slow:
-        waiting = [told(store, slow.url) for _ in range(6)]
+        waiting = [queue_delivery(store, slow.url) for _ in range(6)]
         slow.wait_for(2)
         assert len(slow.got) == 2
         slow.released.set()
@@ -235,7 +235,7 @@ def test_an_attempt_ends_in_time_however_the_answer_drips(
 
     with receiving(held=True) as silent, Speaking(drip) as dripping:
         for url in (silent.url, dripping):
-            delivery = over(outbox, told(store, url))
+            delivery = over(outbox, queue_delivery(store, url))
             assert delivery.status is DeliveryStatus.FAILED
             [attempt] = delivery.attempts
             assert attempt["error"] == "no answer within 0.3 s"
@@ -269,7 +269,7 @@ def test_answers_that_are_no_good(
             connection.sendall(answer)
 
     with Speaking(say) as url:
-        delivery = over(outbox, told(store, url))
+        delivery = over(outbox, queue_delivery(store, url))
         [attempt] = delivery.attempts
         assert attempt["status_code"] == code
         assert (attempt["error"] is None) == (code is not None)
@@ -288,14 +288,14 @@ def test_what_a_server_says_is_neither_kept_nor_shown(
             connection.sendall(b"220 mail.internal " + b"\xff" * 10_000 + b"\r\n\r\n")
 
     with Speaking(say) as url:
-        [attempt] = over(outbox, told(store, url)).attempts
+        [attempt] = over(outbox, queue_delivery(store, url)).attempts
     assert attempt["error"] == "what came is no answer in HTTP, or breaks off"
 
 
 def test_a_long_error_is_cut(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
     start(retries_s=[])
     name = ".".join(["a" * 60] * 30)  # longer than names may be: no name server is asked
-    [attempt] = over(outbox, told(store, f"http://{name}/")).attempts
+    [attempt] = over(outbox, queue_delivery(store, f"http://{name}/")).attempts
     assert attempt["error"] == name[: webhook_sender.ERROR_CHARS]
 
 
@@ -314,7 +314,7 @@ def test_name_servers_that_hang_hold_up_no_other_owner(
         return socket.getaddrinfo(host, port, **options)
 
     start(Guard(LOOPBACK, resolve=resolve), timeout_s=2.0, retries_s=[])
-    slow = [told(store, f"http://{i}.test/", owner="slow") for i in range(8)]
+    slow = [queue_delivery(store, f"http://{i}.test/", owner="slow") for i in range(8)]
 
     def given_up() -> int:
         return sum(outbox.get(d, "slow").status is DeliveryStatus.FAILED for d in slow)
@@ -322,7 +322,7 @@ def test_name_servers_that_hang_hold_up_no_other_owner(
     wait_until(lambda: given_up() == 2)
     with receiving() as receiver:
         for _ in range(5):
-            assert over(outbox, told(store, receiver.url)).status is DeliveryStatus.DELIVERED
+            assert over(outbox, queue_delivery(store, receiver.url)).status is DeliveryStatus.DELIVERED
     assert (len(hanging), given_up()) == (2, 2), "their look-ups take room for as long as they last"
     answers.set()
     wait_until(lambda: given_up() == 8, report=lambda: str(hanging))
@@ -343,7 +343,7 @@ def test_a_slow_redis_is_no_failure_of_the_receiver(
     monkeypatch.setattr(DeliveryStore, "signing_keys", late)
     start(timeout_s=2.0, retries_s=[])
     with receiving() as receiver:
-        delivery = over(outbox, told(store, receiver.url))
+        delivery = over(outbox, queue_delivery(store, receiver.url))
         answers.set()
         assert delivery.status is DeliveryStatus.DELIVERED
         assert len(receiver.got) == 1
@@ -357,7 +357,7 @@ def test_what_the_sender_itself_does_wrong_is_noted(
         return [("not what name servers answer",)]
 
     start(Guard(resolve=resolve), retries_s=[])
-    delivery = over(outbox, told(store, "http://example.com/"))
+    delivery = over(outbox, queue_delivery(store, "http://example.com/"))
     assert delivery.status is DeliveryStatus.FAILED
     assert [a["error"] for a in delivery.attempts] == [
         "an internal error, which the log of the io worker describes"
@@ -368,6 +368,6 @@ def test_nobody_listens(store: JobStore, outbox: DeliveryStore, start: Start) ->
     start(retries_s=[])
     with receiving() as receiver:
         url = receiver.url
-    delivery = over(outbox, told(store, url))
+    delivery = over(outbox, queue_delivery(store, url))
     assert delivery.status is DeliveryStatus.FAILED
     assert delivery.attempts[0]["error"]

@@ -38,7 +38,7 @@ def ended_as(store: JobStore, status: Status, webhook: Webhook) -> str:
     else:
         failure = {"code": "boom", "message": "m", "param": None}
         error = failure if status is Status.FAILED else None
-        assert store.finish(job_id, claimed(store, job_id).fence, status, None, error)
+        assert store.finish(job_id, claimed(store, job_id).fencing_token, status, None, error)
     assert store.get(job_id).status is status
     return job_id
 
@@ -77,7 +77,7 @@ def test_what_fits_is_told(store: JobStore, outbox: DeliveryStore, text: str) ->
     metadata = {"k": "ü😀"}
     job_id = queued(store, webhook=ALL, metadata=metadata)
     result = {"text": text, "finish_reason": "stop"}
-    assert store.finish(job_id, claimed(store, job_id).fence, Status.SUCCEEDED, result)
+    assert store.finish(job_id, claimed(store, job_id).fencing_token, Status.SUCCEEDED, result)
     [due] = take(outbox)
     assert len(due.body) < 20_000
     data = json.loads(due.body)["data"]

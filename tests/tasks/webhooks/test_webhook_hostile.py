@@ -30,7 +30,7 @@ from tests.support.receivers import LOOPBACK, Receiver, Speaking, receiving
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.outbox import SOON, Start, told
+from tests.tasks.helpers.outbox import SOON, Start, queue_delivery
 
 LONG_S = 60.0  # of an attempt, where one that lasts so long would fail the test
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -61,7 +61,7 @@ def honest(store: JobStore, outbox: DeliveryStore) -> Iterator[Callable[[], None
     with receiving(host="127.9.9.9") as receiver:
 
         def deliver() -> None:
-            delivered = over(outbox, told(store, receiver.url, owner="honest"), "honest")
+            delivered = over(outbox, queue_delivery(store, receiver.url, owner="honest"), "honest")
             assert delivered.status is DeliveryStatus.DELIVERED
 
         yield deliver
@@ -78,7 +78,7 @@ def test_endless_interim_answers_hold_up_nobody(store: JobStore, outbox: Deliver
     start(timeout_s=LONG_S)
     with ExitStack() as stack, honest(store, outbox) as deliver:
         urls = [stack.enter_context(Speaking(flood)) for _ in range(32)]
-        floods = [told(store, url, owner="hostile") for url in urls]
+        floods = [queue_delivery(store, url, owner="hostile") for url in urls]
         deliver()
         for delivery_id in floods:
             [attempt] = over(outbox, delivery_id, "hostile").attempts
@@ -98,7 +98,7 @@ def test_an_answer_after_interim_ones_counts(
             connection.sendall(INTERIM * interim + GOOD)
 
     with Speaking(say) as url:
-        assert over(outbox, told(store, url), "me").status is DeliveryStatus.DELIVERED
+        assert over(outbox, queue_delivery(store, url), "me").status is DeliveryStatus.DELIVERED
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_long_head_is_refused(store: JobStore, outbox: DeliveryStore, start: S
             connection.recv(1)  # until the sender leaves
 
     with Speaking(say) as url:
-        [attempt] = over(outbox, told(store, url), "me").attempts
+        [attempt] = over(outbox, queue_delivery(store, url), "me").attempts
         assert attempt["status_code"] is None
         assert attempt["error"] == f"the head of the answer has more than {webhook_post.HEAD_BYTES} bytes"
 
@@ -163,7 +163,7 @@ def test_an_attempt_ends_wherever_it_hangs(
             hang(connection)
 
     with Speaking(serve) as url:
-        delivery = over(outbox, told(store, url.replace("http", scheme)), "me")
+        delivery = over(outbox, queue_delivery(store, url.replace("http", scheme)), "me")
     assert delivery.status is DeliveryStatus.FAILED
     assert delivery.attempts[0]["duration_s"] < 10
 
@@ -177,7 +177,7 @@ def test_an_attempt_ends_where_nobody_accepts(store: JobStore, outbox: DeliveryS
             waiting.setblocking(False)
             with suppress(BlockingIOError):
                 waiting.connect(full.getsockname())
-        delivery = over(outbox, told(store, f"http://127.0.0.1:{full.getsockname()[1]}/"), "me")
+        delivery = over(outbox, queue_delivery(store, f"http://127.0.0.1:{full.getsockname()[1]}/"), "me")
     assert delivery.status is DeliveryStatus.FAILED
     assert delivery.attempts[0]["error"] == "no answer within 1 s"
     assert delivery.attempts[0]["duration_s"] < 10
@@ -218,7 +218,7 @@ def test_an_answer_ends_the_attempt_whether_the_receiver_closes_or_not(
 
     with Speaking(plain) as url, Speaking(say_in_tls) as tls_url:
         for one in (url, tls_url.replace("http", "https")):
-            assert over(outbox, told(store, one), "me").status is DeliveryStatus.DELIVERED
+            assert over(outbox, queue_delivery(store, one), "me").status is DeliveryStatus.DELIVERED
         wait_until(lambda: not sender._flying_now())
         done.set()
 
@@ -237,7 +237,7 @@ def test_owners_of_many_slow_receivers_leave_room_for_others(
         slow = [stack.enter_context(receiving(held=True, host=f"127.0.1.{n}")) for n in range(1, each + 1)]
         for receiver in slow:
             for owner in range(owners):
-                told(store, receiver.url, owner=f"hostile{owner}")
+                queue_delivery(store, receiver.url, owner=f"hostile{owner}")
         most = webhook_sender.MOST_AT_ONCE
         wait_until(lambda: held_by(slow) >= owners * most // 13, report=lambda: str(held_by(slow)))
         for _ in range(5):
@@ -251,9 +251,9 @@ def test_one_host_on_many_ports_is_one_host(store: JobStore, outbox: DeliverySto
     start(timeout_s=LONG_S)
     with ExitStack() as stack, receiving(host="127.0.1.2") as other:
         slow = [stack.enter_context(receiving(held=True)) for _ in range(8)]
-        waiting = [told(store, receiver.url) for receiver in slow]
+        waiting = [queue_delivery(store, receiver.url) for receiver in slow]
         wait_until(lambda: held_by(slow) == share(webhook_sender.MOST_TO_ONE, 0, HALF))
-        assert over(outbox, told(store, other.url), "me").status is DeliveryStatus.DELIVERED
+        assert over(outbox, queue_delivery(store, other.url), "me").status is DeliveryStatus.DELIVERED
         assert held_by(slow) == 4
         for receiver in slow:
             receiver.released.set()
@@ -273,9 +273,9 @@ def test_many_names_of_one_address_are_one_address(
     most = share(connection_slots.MOST_TO_ADDRESS, 0, HALF)
     with receiving(held=True) as slow, receiving() as quick:
         names = [slow.url.replace("127.0.0.1", f"n{n}.test") for n in range(2 * most)]
-        waiting = [told(store, url) for url in names]
+        waiting = [queue_delivery(store, url) for url in names]
         slow.wait_for(most)
-        delivery_id = told(store, quick.url.replace("127.0.0.1", "other.test"), owner="other")
+        delivery_id = queue_delivery(store, quick.url.replace("127.0.0.1", "other.test"), owner="other")
         assert over(outbox, delivery_id, "other").status is DeliveryStatus.DELIVERED
         assert len(slow.got) == most
         slow.released.set()
@@ -289,9 +289,9 @@ def test_who_finds_no_connection_free_is_told_so(
     monkeypatch.setattr(connection_slots, "MOST_TO_ADDRESS", 1)
     start(timeout_s=2.0)
     with receiving(held=True) as slow:
-        told(store, slow.url)
+        queue_delivery(store, slow.url)
         slow.wait_for(1)
-        [attempt] = over(outbox, told(store, slow.url), "me").attempts
+        [attempt] = over(outbox, queue_delivery(store, slow.url), "me").attempts
         assert attempt["error"] == (
             "nothing was sent: other deliveries to its address took all connections for 1 s"
         )
@@ -307,7 +307,7 @@ def test_few_addresses_of_a_name_are_tried(store: JobStore, outbox: DeliveryStor
 
     start(Guard(LOOPBACK, resolve=resolve))
     with receiving() as receiver:
-        delivery = over(outbox, told(store, receiver.url.replace("127.0.0.1", "many.test")), "me")
+        delivery = over(outbox, queue_delivery(store, receiver.url.replace("127.0.0.1", "many.test")), "me")
         assert delivery.status is DeliveryStatus.FAILED
         assert receiver.got == []
 
@@ -351,11 +351,11 @@ def test_a_name_server_that_never_answers_holds_up_its_owner_alone(
         with server, honest(store, outbox) as deliver, receiving() as local:
             once = constants({"tasks.webhooks.store.SCHEDULE": {"timeout_s": 1.0, "retries_s": []}})
             io = workers.io(settings, once, before=server.command)
-            hung = [told(store, f"http://n{n}.silent.test/", owner="hostile") for n in range(60)]
+            hung = [queue_delivery(store, f"http://n{n}.silent.test/", owner="hostile") for n in range(60)]
             over(outbox, hung[0], "hostile", timeout_s=40)
             deliver()
             url = local.url.replace("127.0.0.1", "localhost")
-            assert over(outbox, told(store, url), "me").status is DeliveryStatus.DELIVERED
+            assert over(outbox, queue_delivery(store, url), "me").status is DeliveryStatus.DELIVERED
             most = share(webhook_sender.MOST_AT_ONCE, 0, EIGHTH)
             wait_until(lambda: len(server.asked) >= most)
             assert len(server.asked) <= most + 2, "and the honest owner's came between"

@@ -17,7 +17,7 @@ from tests.support.receivers import LOOPBACK, Received, receiving, status
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.outbox import SOON, Start, over, told
+from tests.tasks.helpers.outbox import SOON, Start, over, queue_delivery
 
 DAY_S = 86_400.0
 
@@ -29,7 +29,7 @@ def settings(redis_server: RedisServer) -> Settings:
 
 def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
     with receiving() as one, receiving() as two:
-        sent = [told(store, (one, two)[n % 2].url) for n in range(60)]
+        sent = [queue_delivery(store, (one, two)[n % 2].url) for n in range(60)]
         for _ in range(3):
             start()
         for delivery_id in sent:
@@ -43,7 +43,7 @@ def test_a_sender_that_stops_lets_what_is_under_way_end(
     sender = WebhookSender(settings, store.db, schedule=Schedule(timeout_s=30.0))
     sender.start()
     with receiving(held=True) as receiver:
-        delivery_id = told(store, receiver.url)
+        delivery_id = queue_delivery(store, receiver.url)
         receiver.wait_for(1)
         stopping = threading.Thread(target=sender.stop)
         stopping.start()
@@ -60,7 +60,7 @@ def test_a_restart_of_redis_loses_nothing(own_redis: RedisServer) -> None:
     sender = WebhookSender(settings, store.db, schedule=replace(SOON, retries_s=(0.05,)))
     try:
         with receiving() as receiver:
-            sent = [told(store, receiver.url) for _ in range(5)]
+            sent = [queue_delivery(store, receiver.url) for _ in range(5)]
             own_redis.stop()
             sender.start()
             own_redis.start()
@@ -88,7 +88,7 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
     try:
         with receiving() as receiver:
             receiver.answer = answer
-            delivery_id = told(store, receiver.url)
+            delivery_id = queue_delivery(store, receiver.url)
             sender = workers.io(settings, chosen)
             receiver.wait_for(1, 30)
             wait_until(lambda: f"{delivery_id}: Redis: " in sender.text(), 20, report=sender.text)

@@ -18,7 +18,7 @@ from tasks.webhooks.ssrf_guard import Guard
 from tasks.webhooks.store import DeliveryStore
 from tests.support.receivers import LOOPBACK, Visited, receiving, status
 from tests.support.servers import RedisServer, fast_settings
-from tests.tasks.helpers.outbox import Start, over, told
+from tests.tasks.helpers.outbox import Start, over, queue_delivery
 
 DAY_S = 86_400.0
 
@@ -44,7 +44,7 @@ def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, 
     start(Guard(), retries_s=[])
     with receiving() as inside:
         for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1"):
-            delivery = over(outbox, told(store, inside.url.replace("127.0.0.1", host)))
+            delivery = over(outbox, queue_delivery(store, inside.url.replace("127.0.0.1", host)))
             assert delivery.status is DeliveryStatus.FAILED
             assert "not lead to public addresses" in delivery.attempts[0]["error"]
         assert inside.got == []
@@ -60,7 +60,7 @@ def test_a_name_that_changes_its_answer_gains_nothing(
         port = int(outside.url.split(":")[2].split("/")[0])
         outside.answer = status(500)
         with Visited("127.0.0.2", port) as reached:
-            delivery = over(outbox, told(store, f"http://rebinding.test:{port}/"))
+            delivery = over(outbox, queue_delivery(store, f"http://rebinding.test:{port}/"))
         assert delivery.status is DeliveryStatus.FAILED
         assert asked == ["rebinding.test"] * 3, "once for each attempt"
         assert [a["status_code"] for a in delivery.attempts] == [500, None, None]
@@ -75,7 +75,7 @@ def test_the_next_address_is_tried_where_one_does_not_answer(
     start(Guard(LOOPBACK, resolve=resolve))
     with receiving() as receiver:
         url = receiver.url.replace("127.0.0.1", "two.test")
-        assert over(outbox, told(store, url)).status is DeliveryStatus.DELIVERED
+        assert over(outbox, queue_delivery(store, url)).status is DeliveryStatus.DELIVERED
 
 
 def test_tls_is_with_the_name_not_with_the_address(
@@ -91,10 +91,10 @@ def test_tls_is_with_the_name_not_with_the_address(
     resolve, _ = names(["127.0.0.1"])
     start(Guard(LOOPBACK, resolve=resolve), retries_s=[])
     with receiving(context) as receiver:
-        good = over(outbox, told(store, receiver.url.replace("127.0.0.1", "good.test")))
+        good = over(outbox, queue_delivery(store, receiver.url.replace("127.0.0.1", "good.test")))
         assert good.status is DeliveryStatus.DELIVERED
         assert receiver.got[0].headers["host"].startswith("good.test:")
-        bad = over(outbox, told(store, receiver.url.replace("127.0.0.1", "bad.test")))
+        bad = over(outbox, queue_delivery(store, receiver.url.replace("127.0.0.1", "bad.test")))
         assert bad.status is DeliveryStatus.FAILED
         assert "certificate" in bad.attempts[0]["error"]
         assert asked == ["good.test", "bad.test"]

@@ -57,7 +57,7 @@ def claim(body: dict[str, Any]) -> Claim:
     job = JobRequest.model_validate_json(json.dumps(body))
     return Claim(
         job_id="job_1",
-        fence=1,
+        fencing_token=1,
         attempts=1,
         request=job.sent(),
         model=job.model,

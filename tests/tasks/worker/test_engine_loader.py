@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import EngineConfig
-from engine.host.file_digest import kept_file
+from engine.host.file_digest import digest_file
 from engine.tools.model_registry import NamedModel, Register
 from tasks.base.settings import load_settings
 from tasks.worker.engine_loader import load_engine
@@ -22,7 +22,7 @@ def test_a_name_brings_its_heads_and_its_chat_template(
     for path in (model, own):
         path.write_text("x")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    named = NamedModel("small", kept_file(model, "x"), kept_file(own, "x"), "vicuna")
+    named = NamedModel("small", digest_file(model, "x"), digest_file(own, "x"), "vicuna")
     Register(tmp_path / "medusaq").add(named)
     configs: list[EngineConfig] = []
 

@@ -10,7 +10,7 @@ from engine import Completion, Drafted, EngineMetrics, FinishReason, ModelInfo, 
 from engine.core.engine import StepReport
 from engine.core.metrics import Metrics
 from engine.core.sequence import Ended
-from tasks.base.telemetry.metrics import Figures
+from tasks.base.telemetry.metrics import ProcessMetrics
 from tasks.worker.metrics import EngineCollector
 
 INFO = ModelInfo("tiny", "tiny.gguf", 512, slots=4, kv_cells=1024, batch_invariant=False, quantization="F32")
@@ -40,7 +40,7 @@ def test_an_engines_counters_gauges_and_histograms() -> None:
     ]
     metrics.observe(StepReport(ended=ended, running=2, ready=2, rows=26, emitted=16, verified=24), 0.05)
     collector = EngineCollector("tiny", INFO, metrics.snapshot)
-    left = Figures.loaded(Figures("worker", "w1", tuple(collector.collect())).dumped())
+    left = ProcessMetrics.from_json(ProcessMetrics("worker", "w1", tuple(collector.collect())).to_json())
     assert (left.service, left.worker) == ("worker", "w1")
     samples = {
         (s.name, s.labels.get("source"), s.labels.get("le")): s.value

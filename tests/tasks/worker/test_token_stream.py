@@ -15,7 +15,7 @@ import tasks.worker.token_stream
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.records.job import Status
-from tasks.store.jobs import Beat, JobStore, TokenPart
+from tasks.store.jobs import Beat, JobStore, TextChunk
 from tasks.worker.token_stream import TokenStream
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import wait_until
@@ -51,7 +51,7 @@ def listening(store: JobStore) -> Iterator[list[dict[str, Any]]]:
 
 
 def running(store: JobStore) -> Claim:
-    return claimed(store, queued(store, watched=True))
+    return claimed(store, queued(store, streaming=True))
 
 
 def kept(store: JobStore, claim: Claim, text: str) -> None:
@@ -95,18 +95,18 @@ def test_streams_of_many_jobs_do_not_mix(store: JobStore) -> None:
 
 def test_a_part_sent_twice_counts_once(store: JobStore) -> None:
     claim = running(store)
-    part = TokenPart(claim.job_id, claim.fence, 0, "äb", "{}")
-    further = TokenPart(claim.job_id, claim.fence, 3, "c", "{}")
+    part = TextChunk(claim.job_id, claim.fencing_token, 0, "äb", "{}")
+    further = TextChunk(claim.job_id, claim.fencing_token, 3, "c", "{}")
     with listening(store) as heard:
-        assert store.publish_tokens([part, further]) == [True, True]
-        assert store.publish_tokens([part, further]) == [True, True]
+        assert store.append_text([part, further]) == [True, True]
+        assert store.append_text([part, further]) == [True, True]
     assert len(heard) == 2
     assert store.text_so_far(claim.job_id) == "äbc"
 
 
 def test_a_part_after_a_hole_is_refused(store: JobStore) -> None:
     claim = running(store)
-    assert store.publish_tokens([TokenPart(claim.job_id, claim.fence, 5, "x", "{}")]) == [False]
+    assert store.append_text([TextChunk(claim.job_id, claim.fencing_token, 5, "x", "{}")]) == [False]
     assert store.text_so_far(claim.job_id) == ""
 
 
@@ -116,7 +116,7 @@ def test_a_worker_that_lost_its_job_is_not_heard(store: JobStore) -> None:
         put = stream.open(first)
         put(Delta("old "))
         kept(store, first, "old ")
-        assert store.hand_back(first.job_id, first.fence)
+        assert store.requeue(first.job_id, first.fencing_token)
         second = claimed(store, first.job_id, token="another")
         assert store.text_so_far(first.job_id) == "", "a new attempt begins anew"
         with listening(store) as heard:
@@ -132,26 +132,26 @@ def test_an_ended_job_keeps_no_text_beside_its_record(store: JobStore) -> None:
         put = stream.open(claim)
         put(Delta("abc"))
         kept(store, claim, "abc")
-        assert store.finish(claim.job_id, claim.fence, Status.SUCCEEDED, result={"text": "abcdef"})
+        assert store.finish(claim.job_id, claim.fencing_token, Status.SUCCEEDED, result={"text": "abcdef"})
         put(Delta("def"))
     assert not store.db.redis.exists(f"{store.db.prefix}text:{claim.job_id}")
 
 
 def test_the_heartbeat_says_that_somebody_listens(store: JobStore) -> None:
     claim = claimed(store, queued(store))
-    pair = (claim.job_id, claim.fence)
-    assert not claim.watched
+    pair = (claim.job_id, claim.fencing_token)
+    assert not claim.streaming
     assert store.heartbeat([pair]) == [Beat.OK]
-    assert store.watch(claim.job_id).status is Status.RUNNING
-    assert store.heartbeat([pair]) == [Beat.WATCHED]
+    assert store.subscribe(claim.job_id).status is Status.RUNNING
+    assert store.heartbeat([pair]) == [Beat.STREAMING]
     store.cancel(claim.job_id)
     assert store.heartbeat([pair]) == [Beat.CANCEL]
 
 
 def test_a_job_watched_in_the_queue_is_claimed_as_such(store: JobStore) -> None:
     job_id = queued(store)
-    store.watch(job_id)
-    assert claimed(store, job_id).watched
+    store.subscribe(job_id)
+    assert claimed(store, job_id).streaming
 
 
 def test_a_frozen_server_blocks_nobody_and_loses_nothing(own_redis: RedisServer) -> None:
@@ -215,7 +215,7 @@ def test_closing_does_not_wait_for_a_frozen_server(own_redis: RedisServer) -> No
 def test_records_of_online_jobs_are_kept_for_their_own_time(store: JobStore, settings: Settings) -> None:
     usual, short = claimed(store, queued(store)), claimed(store, queued(store, keep_s=60.0))
     for claim in (usual, short):
-        assert store.finish(claim.job_id, claim.fence, Status.SUCCEEDED, result={"text": ""})
+        assert store.finish(claim.job_id, claim.fencing_token, Status.SUCCEEDED, result={"text": ""})
     seconds = [
         store.db.redis.zscore(f"{store.db.prefix}expiry", claim.job_id) / 1000 - time.time()
         for claim in (usual, short)

@@ -15,7 +15,7 @@ from tasks.base.queue_names import IO_QUEUE, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
 from tasks.broker.publisher import Publisher
-from tasks.records.claim import Unsent
+from tasks.records.claim import QueueMessage
 from tasks.records.job import Acceptance, Decoding, NewJob, Priority, Status
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
@@ -103,7 +103,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
         ("decoding", "medusa", "no_heads"),
     ):
         refused, _ = store.create(NewJob(request={"prompt": "hi", param: value}))
-        publisher.publish_all([Unsent.of(refused)])
+        publisher.publish_all([QueueMessage.of(refused)])
         error = ended(store, refused.id).error
         assert error is not None
         assert (error["param"], error["code"]) == (param, code)
@@ -125,13 +125,13 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
 
     early = queued(store, deadline=time.time() + 0.05)
     time.sleep(0.1)
-    publisher.publish_all([Unsent.of(store.get(early))])
+    publisher.publish_all([QueueMessage.of(store.get(early))])
     assert ended(store, early).result is None
 
     stored = {name: value for name, value in good.result.items() if name != "speculation"}
     old = queued(store)
-    assert store.finish(old, claimed(store, old).fence, Status.SUCCEEDED, result=stored)
-    publisher.publish_all([Unsent.of(store.get(old))])
+    assert store.finish(old, claimed(store, old).fencing_token, Status.SUCCEEDED, result=stored)
+    publisher.publish_all([QueueMessage.of(store.get(old))])
     shown_again = f"'10 tokens, {timing['tokens_per_s']:.1f} tok/s, stop'"
     wait_until(lambda: shown_again in worker.text(), report=worker.text)
 
@@ -151,7 +151,7 @@ def test_a_job_that_waits_to_be_alone_obeys_cancels_and_deadlines(
         deadline = time.time() + 2 if status is Status.EXPIRED else None
         last, _ = store.create(new("hello", deadline=deadline))
         store.db.redis.hset(f"{store.db.prefix}job:{last.id}", "attempts", settings.max_attempts - 1)
-        publisher.publish_all([Unsent.of(last)])
+        publisher.publish_all([QueueMessage.of(last)])
         waiting_for(store, last.id, Status.RUNNING)
         if status is Status.CANCELLED:
             store.cancel(last.id)
@@ -168,7 +168,7 @@ def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
 ) -> None:
     """Of a record that no gateway of this version lets in."""
     job, _ = store.create(NewJob(request={"prompt": "hi", "logit_bias": {"word": 1}}))
-    publisher.publish_all([Unsent.of(job)])
+    publisher.publish_all([QueueMessage.of(job)])
     failed = ended(store, job.id, 5)
     assert (failed.status, failed.attempts) == (Status.FAILED, 1)
     assert failed.error is not None
@@ -190,9 +190,9 @@ def test_the_lease_of_a_long_job_is_renewed(
 def test_repeated_messages_do_nothing(store: JobStore, publisher: Publisher, worker: Worker) -> None:
     job_id = submitted(store, publisher, "delay=3")
     waiting_for(store, job_id, Status.RUNNING)
-    publisher.publish_all([Unsent.of(store.get(job_id))])
+    publisher.publish_all([QueueMessage.of(store.get(job_id))])
     before = ended(store, job_id)
-    publisher.publish_all([Unsent.of(before)])
+    publisher.publish_all([QueueMessage.of(before)])
     publisher.publish("job_none", Priority.BULK, "x")
     assert ended(store, submitted(store, publisher, "last")).status is Status.SUCCEEDED
     assert store.get(job_id) == before
@@ -206,11 +206,11 @@ def test_a_job_taken_by_another_worker_is_dropped(
     """The lease is lost while this worker still computes: its result must not be written."""
     job_id = submitted(store, publisher, "mine delay=5")
     waiting_for(store, job_id, Status.RUNNING)
-    fence = int(store.db.redis.hget(f"{store.db.prefix}job:{job_id}", "fence"))
-    assert store.hand_back(job_id, fence)
+    fencing_token = int(store.db.redis.hget(f"{store.db.prefix}job:{job_id}", "fence"))
+    assert store.requeue(job_id, fencing_token)
     claim = claimed(store, job_id, "theirs")
     wait_until(lambda: "not ours any more" in worker.text())
-    assert store.finish(job_id, claim.fence, Status.SUCCEEDED, result={"text": "theirs"})
+    assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result={"text": "theirs"})
     assert store.get(job_id).result == {"text": "theirs"}
 
 
@@ -312,7 +312,7 @@ def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
     first = workers.model(settings, ready=False)
     for job_id in beside:
         waiting_for(store, job_id, Status.RUNNING, 20)
-    publisher.publish_all([Unsent.of(store.get(poison))])
+    publisher.publish_all([QueueMessage.of(store.get(poison))])
     assert first.process.wait(20) == -signal.SIGKILL
 
     def over() -> bool:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from engine import ModelLoadError
 from engine.core.engine import Engine
-from engine.core.sequence import Sequence
+from engine.core.sequence import SequenceState
 from engine.medusa.lm_head import lm_head_rows
 from tests.training.conftest import options, said
 from training.base.errors import CollectionError, PromptsError
@@ -170,16 +170,16 @@ def test_what_keeps_it_from_starting_is_named(
 def test_a_failing_request_ends_the_run_and_keeps_what_is_done(
     tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emit, count = Sequence.emit, 0
+    emit, count = SequenceState.emit, 0
 
-    def failing(sequence: Sequence, *rest: Any) -> bool:
+    def failing(sequence: SequenceState, *rest: Any) -> bool:
         nonlocal count
         count += 1
         if count == 400:
             raise CollectionError("no more")
         return emit(sequence, *rest)
 
-    monkeypatch.setattr(Sequence, "emit", failing)
+    monkeypatch.setattr(SequenceState, "emit", failing)
     with pytest.raises(CollectionError, match="no more"):
         collect(options(tiny_gguf, prompts, tmp_path / "s"), quiet)
     assert 0 < Collection(tmp_path / "s").done()[1] < 400

@@ -1,12 +1,12 @@
 -- needs: base, job_records, leader, queues, quotas
 -- ARGV: an object, then the request of each line.
 --       token (of the leader), id, chunk and offset of the first line to send, next_chunk and next_offset of the one
---       after the last, lane; lines: of each its job id, number, custom_id, model, preview and max_tokens (most of the
+--       after the last, model_queue; lines: of each its job id, number, custom_id, model, preview and max_tokens (most of the
 --       answer)
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
 local args = cjson.decode(ARGV[1])
 if not leads(args.token) then return 'lost' end
-local id, lane = args.id, args.lane
+local id, model_queue = args.id, args.model_queue
 local key = P .. 'batch:' .. id
 local batch = redis.call('HMGET', key, 'chunk', 'place', 'ending', 'owner', 'expires_at')
 if batch[3] ~= '' or not redis.call('ZSCORE', P .. 'batches:active', id) then return 'ending' end
@@ -15,10 +15,10 @@ redis.call('HSET', key, 'chunk', int(args.next_chunk), 'place', int(args.next_of
 local metadata = cjson.encode({ batch_id = id })
 for i, line in ipairs(args.lines) do
   add_job(line.job_id, 'bulk', batch[4], ARGV[i + 1], metadata, batch[5], line.preview, 'model', line.model,
-    'lane', lane, 'batch', id, 'line', int(line.number), 'custom_id', line.custom_id,
+    'lane', model_queue, 'batch', id, 'line', int(line.number), 'custom_id', line.custom_id,
     unpack(reserve_quota(batch[4], line.max_tokens)))
-  wait_in_queue(line.job_id, 'bulk', lane)
+  add_pending(line.job_id, 'bulk', model_queue)
   redis.call('SADD', key .. ':live', line.job_id)
-  count_in(line.job_id, 'bulk', batch[4], lane)
+  add_in_flight(line.job_id, 'bulk', batch[4], model_queue)
 end
 return 'ok'

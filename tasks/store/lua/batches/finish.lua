@@ -8,7 +8,7 @@ if redis.call('ZREM', P .. 'batches:active', id) == 0 then return 'ok' end
 redis.call('HSET', key, 'status', status, status .. '_at', int(NOW), unpack(ARGV, 5))
 redis.call('SREM', P .. 'file_uses:' .. redis.call('HGET', key, 'input_file_id'), id)
 count_files(redis.call('HGET', key, 'owner'), 0, -tonumber(redis.call('HGET', key, 'copied') or '0'))
-leave_seat('live_batches', redis.call('HGET', key, 'seat') or '', redis.call('HGET', key, 'owner'))
+release_concurrency_slot('live_batches', redis.call('HGET', key, 'seat') or '', redis.call('HGET', key, 'owner'))
 
 -- One that failed may have jobs: from now on they are like any others, cancelled if they have not ended.
 local jobs = redis.call('LRANGE', key .. ':ended', 0, -1)

@@ -1,5 +1,5 @@
 -- needs: base, job_states, jobs, queues
--- ARGV: an object of id, worker, claim_token, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
+-- ARGV: an object of id, worker, claim_id, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
 --       serves, '' for any), isolates (it runs last attempts alone and says when one begins)
 -- Returns 'claimed' with names and values of what the worker needs, or why not: 'unknown' | 'busy' | 'done', or
 -- 'elsewhere' with the model in whose queue the job waits now, its priority and preview: the worker sends the message
@@ -10,7 +10,7 @@ if not job then return { 'unknown' } end
 if TERMINAL[job.status] then return { 'done' } end
 
 local key = P .. 'job:' .. job.id
-local ours = job.status == 'running' and job.claim_token == args.claim_token -- the reply of this very claim was lost
+local ours = job.status == 'running' and job.claim_token == args.claim_id -- the reply of this very claim was lost
 if not ours then
   if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
   if closed_before_run(job, args.max_attempts, args.ttl_ms) then return { 'done' } end
@@ -21,7 +21,7 @@ if not ours then
   -- Sent to the queue of all, by an older release or before its model was known.
   local model, own = redis.call('HGET', key, 'model') or '', args.model
   if own ~= '' and model ~= '' and model ~= own and (job.lane == model or known(model)) then
-    change_lane(job, model)
+    move_to_model_queue(job, model)
     requeue(job, job.attempts)
     return { 'elsewhere', model, job.priority, job.preview }
   end
@@ -34,9 +34,9 @@ if not ours then
   job.fence = job.fence + 1
   if job.uncounted == '' then job.attempts = job.attempts + 1 end
   redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
-    'claim_token', args.claim_token, 'started_at', int(NOW), 'uncounted', job.uncounted)
+    'claim_token', args.claim_id, 'started_at', int(NOW), 'uncounted', job.uncounted)
   if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
-  tell_watchers(job)
+  notify_subscribers(job)
 end
 
 local lease_until = int(NOW + args.lease_ms)
@@ -45,9 +45,9 @@ redis.call('ZADD', P .. 'leases', lease_until, job.id)
 local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent', 'prompt_part')
 local shared = {}
 if job.shared ~= '' then shared = redis.call('HMGET', P .. 'shared:' .. job.shared, 'rest', rest[6] or '') end
-local alone = job.uncounted ~= ''
-return { 'claimed', 'fence', int(job.fence), 'attempts', int(job.attempts + (alone and 1 or 0)), 'request', rest[1],
+local isolated = job.uncounted ~= ''
+return { 'claimed', 'fencing_token', int(job.fence), 'attempts', int(job.attempts + (isolated and 1 or 0)), 'request', rest[1],
   'model', rest[2], 'priority', job.priority, 'deadline', rest[3], 'created_at', rest[4], 'now', int(NOW),
-  'preview', job.preview, 'watched', job.watched, 'queued_at', int(job.enqueued_at), 'batch', job.batch,
-  'traceparent', rest[5] or '', 'alone', alone and '1' or '', 'lane', job.lane,
+  'preview', job.preview, 'streaming', job.watched, 'queued_at', int(job.enqueued_at), 'batch', job.batch,
+  'traceparent', rest[5] or '', 'isolated', isolated and '1' or '', 'model_queue', job.lane,
   'shared', shared[1] or '', 'prompt', shared[2] or '' }

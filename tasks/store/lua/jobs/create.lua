@@ -1,14 +1,14 @@
 -- needs: base, idempotency, job_records, queues, quotas
 -- ARGV: an object, then each job's request, and of jobs that are made together what their requests have in common and
 --       each of their prompts. All of these texts are JSON objects, which joined are the whole requests.
---       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, watched (somebody listens), traceparent,
+--       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, streaming (a client reads its text), traceparent,
 --       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
 --       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
 --       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
 --       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
--- Makes all of the jobs or none. Returns 'created' with ms of now, the lane, and of each job '1' if its message must be
+-- Makes all of the jobs or none. Returns 'created' with ms of now, the model queue, and of each job '1' if its message must be
 -- sent by the caller, or '' if its owner's share does not allow it yet; 'existing' with the record; 'conflict' with
--- the id of the other job; or what is full with its limit and ms until it has room, 0 for unknown:
+-- the id of the other job; or what is full with its limit and ms until it has capacity, 0 for unknown:
 -- 'queue' | 'jobs' | 'tokens' | 'storage'.
 local args = cjson.decode(ARGV[1])
 local jobs = args.jobs
@@ -63,14 +63,14 @@ if shared then
   count_bytes(owner, shared_bytes)
 end
 
-local lane = lane_of(args.model)
-local rooms = cjson.decode(redis.call('GET', P .. priority .. '_room') or '{}')
-local room = rooms[lane] or rooms['']
+local model_queue = model_queue_of(args.model)
+local capacities = cjson.decode(redis.call('GET', P .. priority .. '_room') or '{}')
+local capacity = capacities[model_queue] or capacities['']
 
 local function create(job, request)
   local key = P .. 'job:' .. job.id
   local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
-    job.preview, 'model', args.model, 'lane', lane, unpack(reserve_quota(owner, tokens)))
+    job.preview, 'model', args.model, 'lane', model_queue, unpack(reserve_quota(owner, tokens)))
   redis.call('HSET', key, 'reserved', int(args.reserved_bytes))
   resize(key, owner, further)
   if shared then
@@ -82,23 +82,23 @@ local function create(job, request)
     redis.call('HSET', key, 'seat', 1)
     redis.call('HINCRBY', P .. 'live', owner, 1)
   end
-  if args.watched then redis.call('HSET', key, 'watched', 1) end
+  if args.streaming then redis.call('HSET', key, 'watched', 1) end
   if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
   if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
   if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
-  if room and (holds(priority, lane) or outstanding(priority, lane) >= room) then
-    local held = counts_key('held', priority)
-    redis.call('ZADD', held .. ':' .. account(owner, lane), seq, job.id)
-    redis.call('HINCRBY', held, account(owner, lane), 1)
+  if capacity and (has_deferred(priority, model_queue) or in_flight(priority, model_queue) >= capacity) then
+    local deferred = counts_key('held', priority)
+    redis.call('ZADD', deferred .. ':' .. account(owner, model_queue), seq, job.id)
+    redis.call('HINCRBY', deferred, account(owner, model_queue), 1)
     wake()
     return ''
   end
-  wait_in_queue(job.id, priority, lane)
-  count_in(job.id, priority, owner, lane)
+  add_pending(job.id, priority, model_queue)
+  add_in_flight(job.id, priority, owner, model_queue)
   return '1'
 end
 
-local answer = { 'created', int(NOW), lane }
+local answer = { 'created', int(NOW), model_queue }
 for i, job in ipairs(jobs) do table.insert(answer, create(job, ARGV[i + 1])) end
 note_key('job', args.idempotency_key, args.body_hash, id, int(args.idempotency_ttl_ms))
 return answer

@@ -1,15 +1,15 @@
 -- needs: base, job_states, jobs
--- ARGV: an object of id, fence, status, model (that ran it, '' for unknown), ttl_ms (of results), tokens (of prompt and
+-- ARGV: an object of id, fencing_token, status, model (that ran it, '' for unknown), ttl_ms (of results), tokens (of prompt and
 --       answer); then the result and the error, each as JSON or ''
 -- Returns 1 if the job now holds this end, 0 if it is not this claim's to end.
 local args = cjson.decode(ARGV[1])
 local job = load_job(args.id)
-local fence = args.fence
-if not job or job.fence ~= fence then return 0 end
-if job.written_fence == fence then return 1 end -- the reply of the first try was lost
+local fencing_token = args.fencing_token
+if not job or job.fence ~= fencing_token then return 0 end
+if job.written_fence == fencing_token then return 1 end -- the reply of the first try was lost
 if job.status ~= 'running' then return 0 end
 local key = P .. 'job:' .. job.id
-redis.call('HSET', key, 'written_fence', int(fence))
+redis.call('HSET', key, 'written_fence', int(fencing_token))
 if (redis.call('HGET', key, 'model') or '') == '' then redis.call('HSET', key, 'model', args.model) end
 close(job, args.status, ARGV[2], ARGV[3], args.ttl_ms, args.tokens)
 return 1

@@ -1,7 +1,7 @@
 -- needs: base, leader, queues, quotas
--- ARGV: leader token, rooms for bulk jobs and for interactive ones as JSON, most batches to clean up, fields of a
+-- ARGV: leader token, capacities for bulk jobs and for interactive ones as JSON, most batches to clean up, fields of a
 -- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
--- outstanding and held jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
+-- in-flight and deferred jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
 -- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
 -- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
 if not leads(ARGV[1]) then
@@ -28,8 +28,8 @@ for owner in pairs(owners) do
     table.insert(keys, { owner, weight, is_spent(owner) and 1 or 0 })
   end
 end
-return { 1, 'now', int(NOW), 'outstanding', redis.call('HGETALL', P .. 'outstanding'),
-  'held', redis.call('HGETALL', P .. 'held'), 'active', batches,
+return { 1, 'now', int(NOW), 'in_flight', redis.call('HGETALL', P .. 'outstanding'),
+  'deferred', redis.call('HGETALL', P .. 'held'), 'active', batches,
   'cleanup', redis.call('SRANDMEMBER', P .. 'batches:cleanup', ARGV[4]), 'keys', keys, 'known', all_known(),
-  'interactive_outstanding', redis.call('HGETALL', P .. 'interactive_outstanding'),
-  'interactive_held', redis.call('HGETALL', P .. 'interactive_held') }
+  'interactive_in_flight', redis.call('HGETALL', P .. 'interactive_outstanding'),
+  'interactive_deferred', redis.call('HGETALL', P .. 'interactive_held') }

@@ -20,10 +20,10 @@ end
 -- Of an ended batch. What it may still have in the file store, written by one who was slow, goes too.
 local function drop_batch(id)
   local key = P .. 'batch:' .. id
-  local held = redis.call('HMGET', key, 'owner', 'note', 'stored')
-  redis.call('ZREM', P .. 'owner:' .. (held[1] or '') .. ':batches', id)
-  forget_note('batch', held[2], id)
-  count_bytes(held[1] or '', -(tonumber(held[3] or '0')))
+  local fields = redis.call('HMGET', key, 'owner', 'note', 'stored')
+  redis.call('ZREM', P .. 'owner:' .. (fields[1] or '') .. ':batches', id)
+  forget_note('batch', fields[2], id)
+  count_bytes(fields[1] or '', -(tonumber(fields[3] or '0')))
   redis.call('DEL', key, key .. ':codes', key .. ':parts')
   redis.call('ZREM', P .. 'batches', id)
   redis.call('ZREM', P .. 'batches:expiry', id)

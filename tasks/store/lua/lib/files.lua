@@ -23,9 +23,9 @@ end
 local function files_full(owner, files, bytes, usual_files, usual_bytes)
   local most_files, most_bytes = limit_of(owner, 'max_files', usual_files), limit_of(owner, 'max_files_bytes', usual_bytes)
   local count = tonumber(redis.call('HGET', P .. 'file_counts', owner) or '0')
-  local held = tonumber(redis.call('HGET', P .. 'file_bytes', owner) or '0')
-  if count + files <= most_files and held + bytes <= most_bytes then return nil end
-  return { 'files', { int(count), int(held), int(bytes), int(most_files), int(most_bytes) } }
+  local used = tonumber(redis.call('HGET', P .. 'file_bytes', owner) or '0')
+  if count + files <= most_files and used + bytes <= most_bytes then return nil end
+  return { 'files', { int(count), int(used), int(bytes), int(most_files), int(most_bytes) } }
 end
 
 local function release_file(id)
@@ -36,10 +36,10 @@ local function release_file(id)
 end
 
 local function drop_file(id, remove_at_ms)
-  local held = redis.call('HMGET', P .. 'file:' .. id, 'purpose', 'owner', 'bytes', 'counted', 'note')
-  local purpose, own = held[1] or '', P .. 'owner:' .. (held[2] or '') .. ':files'
-  if held[4] then count_files(held[2], -1, -tonumber(held[3])) end
-  forget_note('file', held[5], id)
+  local fields = redis.call('HMGET', P .. 'file:' .. id, 'purpose', 'owner', 'bytes', 'counted', 'note')
+  local purpose, own = fields[1] or '', P .. 'owner:' .. (fields[2] or '') .. ':files'
+  if fields[4] then count_files(fields[2], -1, -tonumber(fields[3])) end
+  forget_note('file', fields[5], id)
   redis.call('DEL', P .. 'file:' .. id)
   redis.call('ZREM', P .. 'files', id)
   redis.call('ZREM', P .. 'files:' .. purpose, id)

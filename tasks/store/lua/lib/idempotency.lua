@@ -8,10 +8,10 @@
 local function idempotent(kind, key, hash)
   if key == '' then return nil end
   local note = P .. 'idem:' .. kind .. ':' .. key
-  local held = redis.call('HMGET', note, 'id', 'hash')
-  local record = held[1] and redis.call('HGETALL', P .. kind .. ':' .. held[1]) or {}
+  local fields = redis.call('HMGET', note, 'id', 'hash')
+  local record = fields[1] and redis.call('HGETALL', P .. kind .. ':' .. fields[1]) or {}
   if #record > 0 then
-    if held[2] ~= hash then return { 'conflict', held[1] } end
+    if fields[2] ~= hash then return { 'conflict', fields[1] } end
     return { 'existing', record }
   end
 end

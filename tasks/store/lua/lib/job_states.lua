@@ -1,5 +1,5 @@
 -- needs: base, jobs, outbox, queues, quotas
--- How a job changes between the two: running, queued again, ended.
+-- Changes of the state of a job: running, queued again, ended.
 --
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
@@ -16,7 +16,7 @@ local function move(job, status)
   job.status = status
 end
 
-local function tell_watchers(job)
+local function notify_subscribers(job)
   if job.watched ~= '' then redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. job.status) end
 end
 
@@ -29,7 +29,7 @@ local function close(job, status, result, failure, ttl_ms, tokens)
   redis.call('HINCRBY', P .. 'ended', status, 1)
   redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
   resize(P .. 'job:' .. job.id, job.owner, #result + #failure - (tonumber(job.reserved) or 0))
-  count_out(job)
+  remove_in_flight(job)
   settle_quota(job, tokens or 0)
   redis.call('DEL', P .. 'text:' .. job.id)
   if job.batch == '' then
@@ -59,9 +59,9 @@ local function requeue(job, attempts)
   move(job, 'queued')
   redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '',
     'uncounted', '')
-  wait_in_queue(job.id, job.priority, job.lane)
+  add_pending(job.id, job.priority, job.lane)
   if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
-  tell_watchers(job)
+  notify_subscribers(job)
 end
 
 -- Ends a live job that must not run (again): cancelled, past its deadline, out of attempts.

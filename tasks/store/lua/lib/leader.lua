@@ -3,8 +3,8 @@
 --
 -- leader                who works on batches; gone when it was silent for LEAD_MS
 -- led_by                who worked on them last: it leads on, unless another takes over
--- bulk_room             how many bulk jobs may be sent and not ended, as long as somebody leads who sends the held ones;
---                       JSON: lane -> how many, '' for lanes that are not named
+-- bulk_room             how many bulk jobs may be sent and not ended, as long as a leader sends the deferred ones;
+--                       JSON: model queue -> how many, '' for queues that are not listed
 -- interactive_room      the same of interactive jobs
 
 local LEAD_MS = 5000 -- a leader that is silent so long may be replaced

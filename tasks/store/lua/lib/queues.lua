@@ -1,17 +1,17 @@
 -- needs: base
 -- Where queued jobs wait, and how many jobs of each owner are sent.
 --
--- pending:PRIORITY[:LANE]    queued jobs: id -> when their message was last sent. A lane is the model whose
---                       queue that is, '' of the queue that every worker takes jobs from
--- lanes                 set of models that may have some
+-- pending:PRIORITY[:MODEL]   queued jobs: id -> when their message was last sent. The model queue is that of MODEL,
+--                       or '', from which every worker takes jobs
+-- lanes                 set of models that may have queued jobs
 -- models, announced     models that workers have served: name -> when last, ms; set of those that are to be
 --                       started when they are asked for, as long as announced:NAME is there
--- held:ACCOUNT          queued bulk jobs whose message waits until their owner's share allows it. An account is
---                       OWNER, or OWNER@LANE: of each model, an owner has a share of its own
--- held                  accounts that have some: account -> how many
--- outstanding           bulk jobs sent and not ended: account -> how many
+-- held:ACCOUNT          deferred jobs: queued bulk jobs whose message is not sent until their owner's share allows
+--                       it. An account is OWNER, or OWNER@MODEL: an owner has a share of each model queue
+-- held                  account -> how many deferred bulk jobs it has
+-- outstanding           bulk jobs in flight, sent and not ended: account -> how many
 -- interactive_held:ACCOUNT, interactive_held, interactive_outstanding    the same of interactive jobs
--- claimed:PRIORITY[:LANE]    when the newest message claimed so far was sent
+-- claimed:PRIORITY[:MODEL]   when the newest message claimed so far was sent
 
 -- Whether jobs may wait for a model that no worker serves at the moment.
 local function known(model)
@@ -27,19 +27,19 @@ local function all_known()
 end
 
 -- The queue for a job that asks for this model, '' for none: any worker may say that it does not know the model.
-local function lane_of(model)
+local function model_queue_of(model)
   return model ~= '' and known(model) and model or ''
 end
 
-local function queue_key(name, priority, lane)
-  return P .. name .. ':' .. priority .. (lane == '' and '' or ':' .. lane)
+local function queue_key(name, priority, model_queue)
+  return P .. name .. ':' .. priority .. (model_queue == '' and '' or ':' .. model_queue)
 end
 
-local function account(owner, lane)
-  return lane == '' and owner or owner .. '@' .. lane
+local function account(owner, model_queue)
+  return model_queue == '' and owner or owner .. '@' .. model_queue
 end
 
-local function lane_of_account(name)
+local function model_queue_of_account(name)
   local at = name:find('@', 1, true)
   return at and name:sub(at + 1) or ''
 end
@@ -48,7 +48,7 @@ local function owner_of_account(name)
   return name:sub(1, (name:find('@', 1, true) or 0) - 1)
 end
 
--- held and outstanding, of the jobs of a priority.
+-- The key of held or outstanding for a priority.
 local function counts_key(name, priority)
   return P .. (priority == 'interactive' and 'interactive_' or '') .. name
 end
@@ -58,51 +58,51 @@ local function leave_lists(job)
   if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
   redis.call('ZREM', P .. 'leases', job.id)
   local of = account(job.owner, job.lane)
-  local held = counts_key('held', job.priority)
-  if redis.call('ZREM', held .. ':' .. of, job.id) == 1 then
-    if redis.call('HINCRBY', held, of, -1) == 0 then redis.call('HDEL', held, of) end
+  local deferred = counts_key('held', job.priority)
+  if redis.call('ZREM', deferred .. ':' .. of, job.id) == 1 then
+    if redis.call('HINCRBY', deferred, of, -1) == 0 then redis.call('HDEL', deferred, of) end
   end
 end
 
--- A queued job whose message is sent now.
-local function wait_in_queue(id, priority, lane)
-  redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), id)
-  if lane ~= '' then redis.call('SADD', P .. 'lanes', lane) end
+-- Note a queued job whose message is sent now.
+local function add_pending(id, priority, model_queue)
+  redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), id)
+  if model_queue ~= '' then redis.call('SADD', P .. 'lanes', model_queue) end
 end
 
--- A job whose message is sent: from here to its end it takes one of its owner's places.
-local function count_in(id, priority, owner, lane)
+-- From now until it ends, the job counts as in flight for its owner.
+local function add_in_flight(id, priority, owner, model_queue)
   redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
-  redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, lane), 1)
+  redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, model_queue), 1)
 end
 
-local function count_out(job)
+local function remove_in_flight(job)
   if job.counted == '' then return end
   local of, counts = account(job.owner, job.lane), counts_key('outstanding', job.priority)
   if redis.call('HINCRBY', counts, of, -1) <= 0 then redis.call('HDEL', counts, of) end
   if job.priority == 'bulk' or redis.call('EXISTS', P .. 'interactive_held') == 1 then wake() end
 end
 
--- Of one lane, or of all.
-local function outstanding(priority, lane)
+-- Jobs in flight of one model queue, or of all.
+local function in_flight(priority, model_queue)
   local sum, counts = 0, redis.call('HGETALL', counts_key('outstanding', priority))
   for i = 1, #counts, 2 do
-    if not lane or lane_of_account(counts[i]) == lane then sum = sum + tonumber(counts[i + 1]) end
+    if not model_queue or model_queue_of_account(counts[i]) == model_queue then sum = sum + tonumber(counts[i + 1]) end
   end
   return sum
 end
 
-local function holds(priority, lane)
+local function has_deferred(priority, model_queue)
   for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do
-    if lane_of_account(name) == lane then return true end
+    if model_queue_of_account(name) == model_queue then return true end
   end
   return false
 end
 
--- A job that asks for another model than that of the queue where it was, and that is put there next.
-local function change_lane(job, lane)
-  count_out(job)
-  job.lane = lane
-  redis.call('HSET', P .. 'job:' .. job.id, 'lane', lane)
-  if job.counted ~= '' then count_in(job.id, job.priority, job.owner, lane) end
+-- Assign a job to the queue of the model that it asks for.
+local function move_to_model_queue(job, model_queue)
+  remove_in_flight(job)
+  job.lane = model_queue
+  redis.call('HSET', P .. 'job:' .. job.id, 'lane', model_queue)
+  if job.counted ~= '' then add_in_flight(job.id, job.priority, job.owner, model_queue) end
 end

@@ -41,8 +41,8 @@ local function is_spent(owner)
 end
 
 -- Something of a key has ended, which counted while it had not.
-local function leave_seat(counts, seat, owner)
-  if seat ~= '' and redis.call('HINCRBY', P .. counts, owner, -1) <= 0 then redis.call('HDEL', P .. counts, owner) end
+local function release_concurrency_slot(counts, slot, owner)
+  if slot ~= '' and redis.call('HINCRBY', P .. counts, owner, -1) <= 0 then redis.call('HDEL', P .. counts, owner) end
 end
 
 -- What an ended job took in place of what was set aside for it, and its seat.
@@ -50,7 +50,7 @@ local function settle_quota(job, tokens)
   if job.spent_in ~= '' and redis.call('EXISTS', job.spent_in) == 1 then
     redis.call('INCRBY', job.spent_in, int(tokens - tonumber(job.set_aside)))
   end
-  leave_seat('live', job.seat, job.owner)
+  release_concurrency_slot('live', job.seat, job.owner)
 end
 
 -- Work without an owner is counted nowhere.
@@ -68,6 +68,6 @@ end
 -- Whether an owner's records may not take so many bytes more: for the caller's answer, or nil.
 local function storage_full(owner, bytes, usual)
   local most = limit_of(owner, 'max_stored_bytes', usual)
-  local held = tonumber(redis.call('HGET', P .. 'stored_bytes', owner) or '0')
-  return held + bytes > most and { 'storage', { int(most), 0 } } or nil
+  local used = tonumber(redis.call('HGET', P .. 'stored_bytes', owner) or '0')
+  return used + bytes > most and { 'storage', { int(most), 0 } } or nil
 end

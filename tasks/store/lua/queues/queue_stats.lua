@@ -1,25 +1,25 @@
 -- needs: base, jobs, queues, quotas
 -- No ARGV. Returns as JSON how the queues stand: only counts, and for each priority, of all models and of each, how
 -- long (ms) its oldest job waits.
-local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, held = 0, lines = 0, outstanding = outstanding('bulk'),
+local answer = { jobs = {}, ended = {}, waiting = {}, oldest_ms = {}, deferred = 0, lines = 0, in_flight = in_flight('bulk'),
   models = {}, batches = redis.call('ZCARD', P .. 'batches:active'), led = redis.call('EXISTS', P .. 'leader') }
 for _, status in ipairs({ 'queued', 'running', 'succeeded', 'failed', 'cancelled', 'expired' }) do
   answer.jobs[status] = redis.call('ZCARD', P .. 'status:' .. status)
   if TERMINAL[status] then answer.ended[status] = tonumber(redis.call('HGET', P .. 'ended', status) or '0') end
 end
 
-local function of_model(lane, priority)
-  answer.models[lane] = answer.models[lane] or {}
-  local of = answer.models[lane][priority] or { waiting = 0, oldest_ms = 0 }
-  answer.models[lane][priority] = of
+local function of_model(model_queue, priority)
+  answer.models[model_queue] = answer.models[model_queue] or {}
+  local of = answer.models[model_queue][priority] or { waiting = 0, oldest_ms = 0 }
+  answer.models[model_queue][priority] = of
   return of
 end
 
-local function since(priority, created_at, lane)
+local function since(priority, created_at, model_queue)
   local ms = NOW - tonumber(created_at)
   if ms > (answer.oldest_ms[priority] or 0) then answer.oldest_ms[priority] = ms end
-  if lane ~= '' then
-    local of = of_model(lane, priority)
+  if model_queue ~= '' then
+    local of = of_model(model_queue, priority)
     of.oldest_ms = math.max(of.oldest_ms, ms)
   end
 end
@@ -29,31 +29,31 @@ local function waits(id)
   local job = redis.call('HMGET', P .. 'job:' .. id, 'priority', 'created_at', 'lane')
   if job[1] then since(job[1], job[2], job[3] or '') end
 end
-local lanes = redis.call('SMEMBERS', P .. 'lanes')
-table.insert(lanes, '')
+local model_queues = redis.call('SMEMBERS', P .. 'lanes')
+table.insert(model_queues, '')
 for _, priority in ipairs({ 'interactive', 'bulk' }) do
   answer.waiting[priority], answer.oldest_ms[priority] = 0, 0
-  for _, lane in ipairs(lanes) do
-    local key = queue_key('pending', priority, lane)
+  for _, model_queue in ipairs(model_queues) do
+    local key = queue_key('pending', priority, model_queue)
     local count = redis.call('ZCARD', key)
     answer.waiting[priority] = answer.waiting[priority] + count
-    if lane ~= '' and count > 0 then of_model(lane, priority).waiting = count end
+    if model_queue ~= '' and count > 0 then of_model(model_queue, priority).waiting = count end
     for _, id in ipairs(redis.call('ZRANGE', key, 0, 0)) do waits(id) end
   end
 end
 for _, id in ipairs(redis.call('ZRANGE', P .. 'status:queued', 0, 0)) do waits(id) end
 for _, priority in ipairs({ 'interactive', 'bulk' }) do
   local key = counts_key('held', priority)
-  local held = redis.call('HGETALL', key)
-  for i = 1, #held, 2 do
-    local count, lane = tonumber(held[i + 1]), lane_of_account(held[i])
-    answer.held = answer.held + count
+  local deferred = redis.call('HGETALL', key)
+  for i = 1, #deferred, 2 do
+    local count, model_queue = tonumber(deferred[i + 1]), model_queue_of_account(deferred[i])
+    answer.deferred = answer.deferred + count
     answer.waiting[priority] = answer.waiting[priority] + count
-    if lane ~= '' then
-      local of = of_model(lane, priority)
+    if model_queue ~= '' then
+      local of = of_model(model_queue, priority)
       of.waiting = of.waiting + count
     end
-    for _, id in ipairs(redis.call('ZRANGE', key .. ':' .. held[i], 0, 0)) do waits(id) end
+    for _, id in ipairs(redis.call('ZRANGE', key .. ':' .. deferred[i], 0, 0)) do waits(id) end
   end
 end
 

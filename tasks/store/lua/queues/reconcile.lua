@@ -1,8 +1,8 @@
 -- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
 -- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, and queues: of each
---       its priority, its lane, and its Celery list.
+--       its priority, its model queue, and its Celery list.
 -- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), then
--- id, priority, preview and lane of each job whose message must be sent.
+-- id, priority, preview and model queue of each job whose message must be sent.
 --
 -- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
 --                       spared for a while
@@ -43,11 +43,11 @@ not_longer('leader', LEAD_MS)
 not_longer('bulk_room', LEAD_MS)
 not_longer('interactive_room', LEAD_MS)
 for _, queue in ipairs(args.queues) do
-  local priority, lane = unpack(queue)
-  for _, job in ipairs(not_beyond(queue_key('pending', priority, lane), NOW)) do
+  local priority, model_queue = unpack(queue)
+  for _, job in ipairs(not_beyond(queue_key('pending', priority, model_queue), NOW)) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
   end
-  local claimed = queue_key('claimed', priority, lane)
+  local claimed = queue_key('claimed', priority, model_queue)
   if tonumber(redis.call('GET', claimed) or '0') > NOW then redis.call('SET', claimed, int(NOW)) end
 end
 
@@ -82,26 +82,26 @@ end
 
 -- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
 for _, queue in ipairs(args.queues) do
-  local priority, lane, list = unpack(queue)
+  local priority, model_queue, list = unpack(queue)
   local newest = NOW
   if redis.call('LLEN', list) > 0 then
-    newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, lane)) or '0'))
+    newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, model_queue)) or '0'))
   end
-  for _, job in ipairs(due(queue_key('pending', priority, lane), newest - args.resend_after_ms)) do
+  for _, job in ipairs(due(queue_key('pending', priority, model_queue), newest - args.resend_after_ms)) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
-    redis.call('ZADD', queue_key('pending', priority, lane), int(NOW), job.id)
-    job.lane = lane
+    redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), job.id)
+    job.lane = model_queue
     to_send(job)
     resent = resent + 1
   end
 end
 
-for _, lane in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+for _, model_queue in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
   local waiting = 0
   for _, priority in ipairs({ 'interactive', 'bulk' }) do
-    waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, lane))
+    waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, model_queue))
   end
-  if waiting == 0 then redis.call('SREM', P .. 'lanes', lane) end
+  if waiting == 0 then redis.call('SREM', P .. 'lanes', model_queue) end
 end
 
 for _, job in ipairs(due(P .. 'expiry', NOW)) do

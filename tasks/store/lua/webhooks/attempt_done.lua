@@ -1,10 +1,10 @@
 -- needs: base, deliveries, outbox
--- ARGV: an object of id, fence, status ('pending' to try again), delay_ms (until then), ttl_ms (of results), kept (most
+-- ARGV: an object of id, fencing_token, status ('pending' to try again), delay_ms (until then), ttl_ms (of results), kept (most
 --       of a status); then the attempt as JSON
 -- Returns 1, or 0 if the delivery is not this sender's any more.
 local args = cjson.decode(ARGV[1])
 local hook = load_hook(args.id)
-if not hook or hook.sending == '' or hook.fence ~= int(args.fence) then return 0 end
+if not hook or hook.sending == '' or hook.fence ~= int(args.fencing_token) then return 0 end
 note_attempt(hook, ARGV[2])
 if hook.again ~= '' and args.status ~= 'delivered' then -- as the replay wanted it, all tries before it
   redis.call('HSET', P .. 'hook:' .. hook.id, 'sending', '', 'again', '')

@@ -54,7 +54,7 @@ for _, one in ipairs(args.sending) do note_sending(one[1], one[2], one[3]) end
 
 -- How many more of so many free ones an owner that holds some may take: connection_slots.py.
 local EIGHTH, HALF = 8, 2
-local function share(slots, held, part) return math.ceil((slots - part * held) / (part + 1)) end
+local function share(slots, in_use, part) return math.ceil((slots - part * in_use) / (part + 1)) end
 
 local answer = { -1, int(NOW) }
 local taken, ended = 0, 0
@@ -64,9 +64,9 @@ local function note_later(index)
   if at and (answer[1] < 0 or at - NOW < answer[1]) then answer[1] = at - NOW end
 end
 
-local function take(owner, to, host, room)
+local function take(owner, to, host, limit)
   local queue = hook_queue(owner, to)
-  for _, id in ipairs(due(queue, room)) do
+  for _, id in ipairs(due(queue, limit)) do
     local hook = load_hook(id)
     if not hook then
       redis.call('ZREM', queue, id)
@@ -83,18 +83,18 @@ local function take(owner, to, host, room)
   note_next(owner, to)
 end
 
-local function room_for(owner)
+local function limit_of_owner(owner)
   return math.min(args.most - taken, share(args.free - taken, of_owner[owner] or 0, EIGHTH))
 end
 
 for _, owner in ipairs(due(P .. 'hook_owners', OWNERS)) do
-  if room_for(owner) > 0 then
+  if limit_of_owner(owner) > 0 then
     for _, to in ipairs(due(P .. 'hook_due:' .. owner, LOOKS)) do -- those that are full stay in front
-      if room_for(owner) <= 0 then break end
+      if limit_of_owner(owner) <= 0 then break end
       local host = to:match('^(.*):%d+$')
       local of_host = share(args.most_to_one - (to_host[host] or 0), of_both[owner .. ' ' .. host] or 0, HALF)
-      local room = math.min(room_for(owner), of_host)
-      if room > 0 then take(owner, to, host, room) end
+      local limit = math.min(limit_of_owner(owner), of_host)
+      if limit > 0 then take(owner, to, host, limit) end
     end
     note_later(P .. 'hook_due:' .. owner)
   end

@@ -51,7 +51,7 @@ def test_the_packaged_heads(shipped: Path, tmp_path: Path) -> None:
 
 def test_what_is_refused(shipped: Path, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads.onnx"
-    refused(2, "--bits: 5 bits are not supported; 8 and 4 are", shipped, "--onnx", out, "--bits", 5)
+    refused(2, "--bits: must be 8 or 4, not 5", shipped, "--onnx", out, "--bits", 5)
     refused(2, f"{tmp_path} is a folder", shipped, "--onnx", tmp_path)
     refused(2, "does not exist", shipped, "--onnx", tmp_path / "none" / "heads.onnx")
     refused(2, "must end in .onnx", shipped, "--onnx", tmp_path / "heads.bin")
