@@ -186,11 +186,13 @@ class EngineService:
             return
         began = time.perf_counter()
         report = self._engine.step()
-        self._metrics.observe(report, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._metrics.observe(report, seconds)
         if self._streaming:
             self._deliver_text()
         for ended in report.ended:
             self._resolve(ended.request_id, ended.outcome)
+        self._tuning.stepped(seconds)
 
     def _deliver_text(self) -> None:
         with self._lock:

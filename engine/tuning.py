@@ -2,12 +2,14 @@
 
 What is known from earlier starts is used at once. The rest is measured while no request runs, by a thread
 that makes one decode call at a time, in contexts of its own; then the engine changes, and later starts know.
+Under constant load measuring takes a small share of the time, or it would never end.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from engine.speculative.setup import Drafting
 from engine.weights.format_selection import faster
 
 QUIET_S = 1.0  # before the weights change: prompts that are sent one after another meet the same ones
+BUSY_S = 5.0  # of steps without a pause, after which measuring gets its share
+BUSY_SHARE = 0.05  # of the time
 log = logging.getLogger(__name__)
 
 
@@ -46,6 +50,7 @@ class Tuning:
         self._engine, self._config, self._settled, self._wake = engine, config, settled, wake
         self._idle_time = IdleTime()
         self._found: _Found | None = None
+        self._busy_s = self._lent_s = 0.0  # since the last pause
         self._drafting: Drafting | None = None
         self.under_way = not settled
         if config.speculation and engine.model.can_share_prefixes:
@@ -60,7 +65,16 @@ class Tuning:
 
     def idle(self) -> AbstractContextManager[None]:
         """Measuring goes on in this block, and ends with it after the call under way."""
+        self._busy_s = self._lent_s = 0.0
         return self._idle_time.given()
+
+    def stepped(self, seconds: float) -> None:
+        """Note that a step took so long."""
+        self._busy_s += seconds
+        if self.under_way and self._lent_s < BUSY_SHARE * (self._busy_s - BUSY_S):
+            began = time.perf_counter()
+            self._idle_time.lend()
+            self._lent_s += time.perf_counter() - began
 
     @property
     def quiet_s(self) -> float | None:
@@ -72,15 +86,15 @@ class Tuning:
     def adopt(self) -> None:
         """Go on as was found to be fastest, while nothing runs."""
         assert self._found, "quiet_s says so"
-        found, self._found, self.under_way = self._found, None, False
-        if found.model is not self._engine.model:
-            try:
+        found, self._found = self._found, None
+        try:
+            if found.model is not self._engine.model:
                 self._engine.exchange_weights(found.model)
-            except ModelLoadError as error:
-                log.warning("weights stay as they are: %s", error.message)
-                return  # T(n) is that of the others
-        if self._drafting and found.profile:
-            self._drafting.start(self._engine, found.profile)
+            if self._drafting and found.profile:
+                self._drafting.start(self._engine, found.profile)
+        except ModelLoadError as error:
+            log.warning("weights stay as they are: %s", error.message)
+        self.under_way = False
 
     def close(self) -> None:
         """Stop measuring after the call under way."""

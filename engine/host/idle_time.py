@@ -15,23 +15,26 @@ class Stopped(Exception):
 
 
 class IdleTime:
-    """Shared by the engine's thread, which gives idle time, and one that uses it.
+    """Shared by the engine's thread, which gives idle time, and a thread that uses it.
 
     A request that arrives waits for the end of the piece under way, and no further one begins.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._given = self._used = self._closed = False
+        self._given = self._lent = self._used = self._closed = False
+        self._wanted = 0
 
     @contextmanager
     def piece(self) -> Iterator[None]:
         """Begins when there is idle time. Raises Stopped once this is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._given or self._closed)
+            self._wanted += 1
+            self._changed.wait_for(lambda: self._given or self._lent or self._closed)
+            self._wanted -= 1
             if self._closed:
                 raise Stopped
-            self._used = True
+            self._used, self._lent = True, False
         try:
             yield
         finally:
@@ -53,6 +56,13 @@ class IdleTime:
             self._given = given
             self._changed.notify_all()
             self._changed.wait_for(lambda: given or not self._used)
+
+    def lend(self) -> None:
+        """Let one piece run now, if one waits."""
+        with self._changed:
+            self._lent = self._wanted > 0
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._lent or self._used) or self._closed)
 
     def close(self) -> None:
         with self._changed:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from llama_cpp import _ggml
 from numpy.typing import NDArray
+
+from engine.llama.ggml_tensors import ggml_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,6 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.POINTER(ctypes.c_void_p)))
 
 
-def _function(name: str, returns: Any, *takes: Any) -> Any:
-    function = getattr(_ggml.libggml, name)
-    function.restype, function.argtypes = returns, takes
-    return function
-
-
 def read_tensor(path: str, names: Iterable[str]) -> RawTensor | None:
     """The first of these that the file holds.
 
@@ -41,24 +35,24 @@ def read_tensor(path: str, names: Iterable[str]) -> RawTensor | None:
         pass
     pointer, name_type, at = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
     shapes = ctypes.c_void_p()
-    open_file = _function("gguf_init_from_file", pointer, name_type, _InitParams)
+    open_file = ggml_function("gguf_init_from_file", pointer, name_type, _InitParams)
     file = open_file(os.fsencode(path), _InitParams(True, ctypes.pointer(shapes)))
     if not file:
         raise ValueError("not a GGUF that can be read")
     try:
-        find = _function("gguf_find_tensor", at, pointer, name_type)
+        find = ggml_function("gguf_find_tensor", at, pointer, name_type)
         for name in names:
             if (number := find(file, name.encode())) < 0:
                 continue
-            tensor = _function("ggml_get_tensor", pointer, pointer, name_type)(shapes, name.encode())
-            rows = _function("ggml_nrows", ctypes.c_int64, pointer)(tensor)
-            size = _function("gguf_get_tensor_size", ctypes.c_size_t, pointer, at)(file, number)
-            offset = _function("gguf_get_data_offset", ctypes.c_size_t, pointer)(file)
-            offset += _function("gguf_get_tensor_offset", ctypes.c_size_t, pointer, at)(file, number)
-            kind = _function("gguf_get_tensor_type", ctypes.c_int, pointer, at)(file, number)
+            tensor = ggml_function("ggml_get_tensor", pointer, pointer, name_type)(shapes, name.encode())
+            rows = ggml_function("ggml_nrows", ctypes.c_int64, pointer)(tensor)
+            size = ggml_function("gguf_get_tensor_size", ctypes.c_size_t, pointer, at)(file, number)
+            offset = ggml_function("gguf_get_data_offset", ctypes.c_size_t, pointer)(file)
+            offset += ggml_function("gguf_get_tensor_offset", ctypes.c_size_t, pointer, at)(file, number)
+            kind = ggml_function("gguf_get_tensor_type", ctypes.c_int, pointer, at)(file, number)
             data = np.memmap(path, np.uint8, mode="r", offset=offset, shape=(rows, size // rows))
             return RawTensor(kind, data)
         return None
     finally:
-        _function("gguf_free", None, pointer)(file)
-        _function("ggml_free", None, pointer)(shapes)
+        ggml_function("gguf_free", None, pointer)(file)
+        ggml_function("ggml_free", None, pointer)(shapes)

@@ -150,9 +150,14 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     if config.weights == FOR_THIS_MACHINE:
         file = require_format(path).file
         return Path(file).stat().st_size if file else shape.weight_bytes
+    return shape.weight_bytes if selected_format(config, path, shape) == AS_SHIPPED else unpacked_bytes
+
+
+def selected_format(config: EngineConfig, path: str, shape: Shape) -> str | None:
+    """AS_SHIPPED or BF16 where the engine selects; None if that must be measured first."""
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):
-        return shape.weight_bytes
-    return shape.weight_bytes if _known_faster(_key(path, config)) == AS_SHIPPED else unpacked_bytes
+        return AS_SHIPPED
+    return _known_faster(_key(path, config))
 
 
 def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
