@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,8 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements.lock"
 EXTRAS = ("worker", "medusa", "local")
-CMAKE_ARGS = "-DLLAVA_BUILD=OFF"  # skips libmtmd (images), which nothing here uses
+NO_IMAGES = "-DLLAVA_BUILD=OFF"  # skips libmtmd, which nothing here uses
+REDUCED = shlex.join([NO_IMAGES, f"-DCMAKE_PROJECT_INCLUDE={ROOT / 'tools' / 'llama_cpp.cmake'}"])
 LLAMA_CPP = "llama-cpp-python"
 
 POLL_S = 0.25
@@ -35,7 +37,9 @@ FETCHED = re.compile(
     r"^ *(?:Downloading|Using cached|Processing) (?:\S*/)?([\w.-]+?)-(\d\S*)(?: \((\S+ \wB)\))?"
 )
 SATISFIED = re.compile(r"^Requirement already satisfied: ([\w.-]+)")
-BUILDS = re.compile(r"^ *Building (?:wheel|editable) for (\S+) \(.*\): (started|finished)")
+BUILDS = re.compile(
+    r"^ *Building (?:wheel|editable) for (\S+) \(.*\): (started|finished with status '(?:done|error)')"
+)
 STEP = re.compile(r"^ *\[(\d+)/(\d+)\] ")  # of ninja
 PERCENT = re.compile(r"^ *\[ *(\d+)%\] ")  # of make
 INSTALLING = re.compile(r"^Installing collected packages: (.*)")
@@ -52,9 +56,9 @@ def arguments(what: str) -> list[str]:
     return ["-r", LOCK, "-e", "."]
 
 
-def environment(env: Mapping[str, str]) -> dict[str, str]:
+def environment(env: Mapping[str, str], cmake_args: str) -> dict[str, str]:
     """Add our CMAKE_ARGS before the user's: cmake uses the last value of an option."""
-    return {**env, "CMAKE_ARGS": f"{CMAKE_ARGS} {env.get('CMAKE_ARGS', '')}".strip()}
+    return {**env, "CMAKE_ARGS": f"{cmake_args} {env.get('CMAKE_ARGS', '')}".strip()}
 
 
 def expected(what: str, root: Path = ROOT) -> set[str]:
@@ -91,6 +95,7 @@ class Progress:
     expected: set[str]
     clock: Callable[[], float] = time.monotonic
     build_s: float = 0.0  # spent on compiling llama.cpp
+    build_failed: bool = False  # of llama.cpp
     _fetched: set[str] = field(default_factory=set)
     _fetching: str = ""
     _building: str = ""
@@ -105,7 +110,7 @@ class Progress:
         elif found := SATISFIED.match(line):
             self._fetch(found[1], False, None)
         elif found := BUILDS.match(line):
-            self._build(_name(found[1]), found[2] == "started")
+            self._build(_name(found[1]), found[2])
         elif self._building and (found := STEP.match(line)):
             self._step = f": {found[1]} of {found[2]} files"
         elif self._building and (found := PERCENT.match(line)):
@@ -126,12 +131,13 @@ class Progress:
         if not metadata_alone and _name(name) in self.expected:  # build dependencies are not counted
             self._fetched.add(_name(name))
 
-    def _build(self, name: str, started: bool) -> None:
-        if started:
+    def _build(self, name: str, status: str) -> None:
+        if status == "started":
             self._building, self._since, self._step = name, self.clock(), ""
             return
         if self._building == LLAMA_CPP:
             self.build_s += self.clock() - self._since
+            self.build_failed = "error" in status
         self._building = ""
 
 
@@ -197,6 +203,16 @@ def install(
                 process.wait()
 
 
+def install_or_retry(pip: Sequence[str], what: str, log: Path, display: Display) -> tuple[int, Progress]:
+    """The exit code of the last pip, and its progress. If the reduced build fails, the full one is tried."""
+    for cmake_args in (REDUCED, NO_IMAGES):
+        progress = Progress(expected(what))
+        code = install([*pip, *arguments(what)], environment(os.environ, cmake_args), log, progress, display)
+        if not progress.build_failed:
+            break
+    return code, progress
+
+
 def error_lines(log: Path) -> list[str]:
     """The last distinct lines that name an error, or the last lines if none does."""
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -217,11 +233,11 @@ def main() -> int:
         print("error: run this with the Python of .venv, as the Makefile does", file=sys.stderr)
         return 2
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    progress, log = Progress(expected(what)), venv / "install.log"
+    log = venv / "install.log"
     started = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code = install([*pip, *arguments(what)], environment(os.environ), log, progress, Display(sys.stderr))
+        code, progress = install_or_retry(pip, what, log, Display(sys.stderr))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

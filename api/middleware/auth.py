@@ -127,11 +127,11 @@ class Authentication:
                 raise ForeignPage(how)
         return Caller()
 
-    def _is_open(self, standing: KeyStatus) -> bool:
+    def _is_open(self, status: KeyStatus) -> bool:
         """Whether requests need no key. Revoking the last key does not open the gateway by itself."""
-        if standing is KeyStatus.NEVER:
+        if status is KeyStatus.NEVER:
             return self._local or self._settings.allow_open
-        return standing is KeyStatus.NONE and self._settings.allow_open
+        return status is KeyStatus.NONE and self._settings.allow_open
 
 
 def _secret(headers: Headers) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -75,8 +76,9 @@ def test_what_pip_is_asked_for() -> None:
 
 
 def test_the_users_switches_for_cmake_come_last() -> None:
-    assert install.environment({})["CMAKE_ARGS"] == "-DLLAVA_BUILD=OFF"
-    mine = install.environment({"CMAKE_ARGS": "-DGGML_CUDA=on -DLLAVA_BUILD=ON", "A": "b"})
+    assert install.environment({}, "-DLLAVA_BUILD=OFF") == {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF"}
+    user = {"CMAKE_ARGS": "-DGGML_CUDA=on -DLLAVA_BUILD=ON", "A": "b"}
+    mine = install.environment(user, "-DLLAVA_BUILD=OFF")
     assert mine == {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF -DGGML_CUDA=on -DLLAVA_BUILD=ON", "A": "b"}
 
 
@@ -128,6 +130,7 @@ def test_the_compilation_is_followed(line: str, text: str) -> None:
     assert progress.text() == text
     progress.read("  Building wheel for llama-cpp-python (pyproject.toml): finished with status 'done'")
     assert progress.build_s == 185
+    assert not progress.build_failed
     progress.read("  Building editable for medusaq (pyproject.toml): started")
     clock.now += 3
     assert progress.text() == "building medusaq (3 s)"
@@ -201,6 +204,48 @@ sys.exit(7)
             "ERROR: Failed building wheel for llama-cpp-python",
         ],
     )
+
+
+BUILDS_IF = """
+reduced = "CMAKE_PROJECT_INCLUDE" in os.environ["CMAKE_ARGS"]
+status = "error" if {} else "done"
+for line in ("started", f"finished with status '{{status}}'"):
+    print(f"  Building wheel for llama-cpp-python (pyproject.toml): {{line}}", file=log, flush=True)
+print(os.environ["CMAKE_ARGS"], file=open("{}", "a"))
+sys.exit(status == "error")
+"""
+
+
+@pytest.mark.parametrize(("fails", "code", "attempts"), [("reduced", 0, 2), ("True", 1, 2), ("False", 0, 1)])
+def test_a_reduced_build_that_fails_is_followed_by_a_full_one(
+    tmp_path: Path, fails: str, code: int, attempts: int
+) -> None:
+    asked = tmp_path / "asked"
+    pip, display = stand_in(tmp_path, BUILDS_IF.format(fails, asked)), Display(io.StringIO())
+    ended, progress = install.install_or_retry(pip, "serving", tmp_path / "log", display)
+    assert (ended, progress.build_failed) == (code, bool(code))
+    reduced = [str(ROOT / "tools" / "llama_cpp.cmake") in line for line in asked.read_text().splitlines()]
+    assert reduced == [True, False][:attempts]
+
+
+def test_the_reduced_build_leaves_ggml_as_it_is(tmp_path: Path) -> None:
+    """In CMake itself, with projects of the names that llama-cpp-python has."""
+    show = 'message(NOTICE "${PROJECT_NAME}: ${LLAMA_BUILD_COMMON} ${CMAKE_UNITY_BUILD}")'
+    for folder, name, more in (
+        (".", "llama_cpp", 'set(LLAMA_BUILD_COMMON ON CACHE BOOL "" FORCE)\nadd_subdirectory(llama)'),
+        ("llama", "llama.cpp", 'option(LLAMA_BUILD_COMMON "" ON)\nadd_subdirectory(ggml)'),
+        ("llama/ggml", "ggml", ""),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        text = f"cmake_minimum_required(VERSION 3.21)\nproject({name} NONE)\n{more}\n{show}\n"
+        (tmp_path / folder / "CMakeLists.txt").write_text(text, encoding="utf-8")
+    command = ["cmake", *shlex.split(install.REDUCED), "-S", str(tmp_path), "-B", str(tmp_path / "build")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert [line for line in done.stderr.splitlines() if line.startswith(("llama", "ggml"))] == [
+        "ggml: OFF OFF",
+        "llama.cpp: OFF ON",
+        "llama_cpp: ON ",
+    ]
 
 
 def test_a_pip_that_dies_before_its_log_is_quoted(tmp_path: Path) -> None:
