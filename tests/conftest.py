@@ -57,9 +57,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first."""
+    """The files that take longest come first, and are marked as slow."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        if item.path in places:
+            item.add_marker("slow")
+        if "workers" in getattr(item, "fixturenames", ()):
+            item.add_marker("stack")
 
 
 @pytest.fixture(scope="session", autouse=True)
