@@ -9,6 +9,7 @@ from tests.support.workers import ROOT
 
 MOST_ENTRIES = 12
 MOST_LINES = 400
+CACHE = "__pycache__"
 
 # All but the tests have 13, of which one is __init__.py.
 CROWDED = {
@@ -25,15 +26,13 @@ LONG = {
 
 
 def crowded(root: Path, folders: tuple[str, ...]) -> set[str]:
-    """Folders with too many entries, caches and what is hidden left out."""
-    found = set()
-    for folder in folders:
-        for path in (root / folder, *(root / folder).rglob("*")):
-            if path.is_dir() and path.name != "__pycache__":
-                names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
-                if len(names - {"__pycache__"}) > MOST_ENTRIES:
-                    found.add(str(path.relative_to(root)))
-    return found
+    """Folders with too many entries; caches, and what holds nothing else, are none."""
+    entries: dict[Path, set[str]] = {}
+    for path in (path.relative_to(root) for folder in folders for path in (root / folder).rglob("*")):
+        if (root / path).is_file() and not any(part[0] == "." or part == CACHE for part in path.parts):
+            for entry in (path, *path.parents[:-1]):
+                entries.setdefault(entry.parent, set()).add(entry.name)
+    return {str(path) for path, names in entries.items() if path != Path() and len(names) > MOST_ENTRIES}
 
 
 def test_no_folder_has_more_entries_than_one_can_overlook() -> None:
@@ -49,8 +48,8 @@ def test_no_file_is_longer_than_one_can_read_at_once() -> None:
 
 
 def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
-    for folder, files in {"a": MOST_ENTRIES, "a/__pycache__": 20, "b/c": MOST_ENTRIES + 1}.items():
-        (tmp_path / folder).mkdir(parents=True)
+    for folder, files in {"a": MOST_ENTRIES, "a/gone/__pycache__": 1, "b/c": MOST_ENTRIES + 1}.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for number in range(files):
             (tmp_path / folder / f"{number}.py").touch()
     assert crowded(tmp_path, ("a", "b")) == {"b/c"}
