@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 
-.PHONY: demo test check bench pictures chaos clean install
+.PHONY: demo test test-fast check bench pictures chaos clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -18,7 +18,10 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@echo "  docs/tutorials/first-results.md"
 
 test: install ## the test suite, in three processes: on two cores, one usually waits
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
+
+test-fast: install ## in under a minute, what needs neither servers nor much computing
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not stack and not slow"
 
 check: install ## formatting, lint, types, layers
 	@$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
-from tests.support.s3 import S3Server
+from tests.support.peers.s3 import S3Server
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers
 
@@ -20,7 +20,7 @@ from tests.support.workers import Workers
 LONGEST_FIRST = (
     "engine/core/test_exactness.py",
     "engine/medusa/test_lossless_heads.py",
-    "chaos/test_cases.py",
+    "chaos/cases/test_cases.py",
     "cli/processes/test_resting.py",
     "network/test_calls_home.py",
     "cli/stack/test_local_stack.py",
@@ -36,7 +36,7 @@ LONGEST_FIRST = (
     "tasks/base/test_sentinel_url.py",
     "compiling/source/test_vicuna.py",
     "compiling/test_run.py",
-    "benchmarks/test_fleet.py",
+    "benchmarks/fleet/test_fleet.py",
     "training/heads/test_train_heads.py",
     "compiling/source/test_source.py",
     "integration/test_online_model.py",
@@ -57,9 +57,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first."""
+    """The files that take longest come first, and are marked as slow."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        if item.path in places:
+            item.add_marker("slow")
+        if "workers" in getattr(item, "fixturenames", ()):
+            item.add_marker("stack")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,16 +26,7 @@ from engine.llama.model import Model
 from engine.weights.format_selection import time_formats, unpacked
 from engine.weights.importance_matrix import importance_of
 from engine.weights.quantise import Importance, requantise
-from tests.benchmarks import (
-    engine,
-    llama_cpp_python,
-    llama_imatrix,
-    llama_server,
-    queue_overhead,
-    queued,
-    schemas,
-    streaming,
-)
+from tests.benchmarks.baselines import llama_cpp_python, llama_imatrix, llama_server
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
     SLOTS,
@@ -46,8 +37,10 @@ from tests.benchmarks.common import (
     load_spec_bench,
     program,
 )
-from tests.support.fidelity import agreement, divergence, log_probabilities
-from tests.support.machine import commit, processor
+from tests.benchmarks.inference import engine, schemas
+from tests.benchmarks.queue import queue_overhead, queued, streaming
+from tests.support.measuring.fidelity import agreement, divergence, log_probabilities
+from tests.support.measuring.machine import commit, processor
 from tests.support.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"

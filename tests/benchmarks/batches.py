@@ -26,8 +26,8 @@ import openai
 import redis
 
 from tasks.records.job import Priority
-from tests.benchmarks.hostile_batches import hostile
-from tests.benchmarks.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
+from tests.benchmarks.queue.hostile_batches import hostile
+from tests.benchmarks.queue.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
 from tests.support.workers import SCRIPTED
 
 PROMPT = "x" * 200  # the answer repeats it

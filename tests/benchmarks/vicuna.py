@@ -23,8 +23,8 @@ from engine.llama.context import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.weights.quantise import requantise
-from tests.benchmarks.engine import Probe
 from tests.benchmarks.heads import TOP, draft, running
+from tests.benchmarks.inference.engine import Probe
 
 WIDTH, FEED_FORWARD, VOCABULARY, ATTENTION_HEADS, LAYERS = 4096, 11008, 32000, 32, 32
 HEADS, SLICED = 5, 8192

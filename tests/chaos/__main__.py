@@ -20,12 +20,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.chaos import processes, soak, surroundings  # noqa: F401  each fills CASES
-from tests.chaos.case import CASES, Case
+from tests.chaos.cases import processes, soak, surroundings  # noqa: F401  each fills CASES
+from tests.chaos.cases.case import CASES, Case
+from tests.chaos.judging.table import footer, row, table, write
 from tests.chaos.run import Outcome, Size, Skipped, running
 from tests.chaos.stack import Stack
-from tests.chaos.table import footer, row, table, write
-from tests.support.machine import commit, processor
+from tests.support.measuring.machine import commit, processor
 
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
 OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases

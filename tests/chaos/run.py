@@ -11,12 +11,12 @@ from typing import Any
 import redis
 
 from tasks.records.job import TERMINAL
-from tests.chaos.client import Client
-from tests.chaos.hooks import Hooks
-from tests.chaos.load import Load
+from tests.chaos.clients.client import Client
+from tests.chaos.clients.hooks import Hooks
+from tests.chaos.clients.load import Load
+from tests.chaos.judging.verdict import Ends, Tally, verdict
 from tests.chaos.stack import Stack
-from tests.chaos.verdict import Ends, Tally, verdict
-from tests.support.receivers import receiving
+from tests.support.peers.receivers import receiving
 
 LOOK_S = 0.02
 RECOVERY_LIMIT_S = 180.0  # nothing takes so long but what has been lost

@@ -14,10 +14,10 @@ import httpx
 
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
-from tests.chaos.clock import Clock, compiled
-from tests.chaos.disk import small_disk
-from tests.chaos.proxy import Proxy
-from tests.support.receivers import LOOPBACK
+from tests.chaos.faults.clock import Clock, compiled
+from tests.chaos.faults.disk import small_disk
+from tests.chaos.faults.proxy import Proxy
+from tests.support.peers.receivers import LOOPBACK
 from tests.support.scripted import MODEL_NAME
 from tests.support.servers import RedisServer, free_port
 from tests.support.workers import SCRIPTED, Worker, Workers, wait_until

@@ -25,7 +25,7 @@ from engine.base.errors import ImportanceError
 from engine.host.system_memory import Memory
 from engine.llama.model import default_model_path
 from engine.weights.quantise import requantise
-from tests.chaos.disk import small_disk
+from tests.chaos.faults.disk import small_disk
 from tests.engine.helpers.tiny import write_tiny_gguf
 
 TYPES = ("q8_0", "q4_0")

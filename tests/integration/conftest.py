@@ -20,9 +20,9 @@ from tests.integration.secured import (
     Secured,
     System,
 )
-from tests.support.s3 import S3Server
+from tests.support.peers.s3 import S3Server
+from tests.support.peers.tls import TlsProxy, ca_file
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.support.tls import TlsProxy, ca_file
 from tests.support.workers import SCRIPTED, wait_until
 
 

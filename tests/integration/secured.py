@@ -12,8 +12,8 @@ import httpx
 
 from tasks.base.settings import Settings
 from tasks.records.webhook import new_secret
+from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer
-from tests.support.tls import TlsProxy
 from tests.support.workers import ROOT, environment
 
 USER, PASSWORD = "medusaq", "Redis-pass.word-8f1c"

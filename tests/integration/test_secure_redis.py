@@ -27,9 +27,9 @@ from tests.integration.secured import (
     Secured,
     System,
 )
-from tests.support.receivers import Received, receiving
+from tests.support.peers.receivers import Received, receiving
+from tests.support.peers.tls import TlsProxy, ca_file
 from tests.support.servers import fast_settings, free_port
-from tests.support.tls import TlsProxy, ca_file
 from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack

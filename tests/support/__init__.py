@@ -1,0 +1,1 @@
+"""Servers, workers and a scripted engine, for the tests of all packages."""

@@ -25,7 +25,7 @@ from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.api.forms import form
-from tests.support.receivers import LOOPBACK
+from tests.support.peers.receivers import LOOPBACK
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until

@@ -16,7 +16,7 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.base.telemetry import tracing_setup
 from tests.api.conftest import GatewayProcess
-from tests.support.collector import Collector, Span
+from tests.support.peers.collector import Collector, Span
 from tests.support.servers import free_port
 from tests.support.workers import ROOT, Workers, wait_until
 

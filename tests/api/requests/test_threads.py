@@ -71,7 +71,7 @@ def test_a_key_whose_threads_are_taken_holds_up_no_other() -> None:
 
 
 def test_a_key_that_is_alone_has_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "BESIDE_S", 0.0)
+    monkeypatch.setattr(threads, "SHARING_S", 0.0)
 
     async def run() -> None:
         keys, held = KeyThreads(), Held()

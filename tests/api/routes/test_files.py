@@ -19,7 +19,7 @@ from openai import AsyncOpenAI, OpenAI
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
-from tests.support.s3 import S3Server
+from tests.support.peers.s3 import S3Server
 from tests.support.servers import RedisServer, fast_settings
 
 pytestmark = pytest.mark.stack

@@ -17,7 +17,7 @@ from tasks.records.webhook import new_secret
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
-from tests.support.receivers import Receiver, receiving, status
+from tests.support.peers.receivers import Receiver, receiving, status
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until

@@ -1,0 +1,1 @@
+"""Tests of the gateway's service, with real servers and workers behind it."""

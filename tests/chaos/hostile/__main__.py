@@ -22,10 +22,10 @@ from pathlib import Path
 from tests.chaos.hostile.behaviours import ALL, BEHAVIOURS
 from tests.chaos.hostile.beside import LARGEST_RATIO, MAIN, Bench
 from tests.chaos.hostile.table import BEGIN, END, HEAD, row
+from tests.chaos.judging.table import table, write
 from tests.chaos.stack import Stack
-from tests.chaos.table import table, write
-from tests.support.machine import commit, processor
-from tests.support.receivers import receiving
+from tests.support.measuring.machine import commit, processor
+from tests.support.peers.receivers import receiving
 
 RECEIVER = "127.9.9.9"  # of the honest key's webhooks: none of the hosts of hostile ones
 SHOWN = 5  # troubles of each behaviour

@@ -17,7 +17,7 @@ from tasks.store.api_keys import KeyStore
 from tests.chaos.hostile.behaviours import BEHAVIOURS
 from tests.chaos.hostile.honest import Honest, Served
 from tests.chaos.stack import Stack
-from tests.support.receivers import Receiver
+from tests.support.peers.receivers import Receiver
 from tests.support.workers import ROOT
 
 WARM_S = 3.0  # imports, connections and caches

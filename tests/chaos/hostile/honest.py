@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from tasks.records.batch import ENDED, BatchStatus
-from tests.chaos.load import line
-from tests.support.receivers import Receiver
+from tests.chaos.clients.load import line
+from tests.support.peers.receivers import Receiver
 
 LIMIT_S = 60.0  # of a request
 LOOK_S = 0.02

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.base.settings import Settings
 from tests.cli.helpers.running import Cli, write_jsonl
-from tests.support.receivers import LOOPBACK, receiving, status
+from tests.support.peers.receivers import LOOPBACK, receiving, status
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.tuned import constants
 from tests.support.workers import ROOT, wait_until

@@ -32,8 +32,8 @@ from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
 from tests.cli.helpers.running import COMMAND, Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.support.tls import TlsProxy
 from tests.support.workers import ROOT, environment, wait_until
 
 

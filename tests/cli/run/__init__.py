@@ -1,0 +1,1 @@
+"""Tests of the rooms run and prompts, which it reads."""

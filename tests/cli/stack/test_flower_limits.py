@@ -12,7 +12,7 @@ from tornado.httpserver import HTTPServer
 
 from cli.stack.flower_limits import BODY_BYTES, BODY_S, CONNECTIONS, IDLE_S, bound_flower
 from tasks.base.settings import Settings
-from tests.support.flower import flower
+from tests.support.peers.flower import flower
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
 

@@ -26,7 +26,7 @@ from tests.engine.core.test_exactness import QUESTIONS, Bushy, Oracle, break_dec
 from tests.engine.helpers.answers import END, grammar_of
 from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.support.profiles import flat
+from tests.support.measuring.profiles import flat
 
 PERSON = {
     "type": "object",

@@ -26,7 +26,7 @@ from engine.speculative.setup import shipped_heads
 from engine.speculative.static_tree import StaticTrees
 from tests.engine.core.test_exactness import QUESTIONS, SHARED, Scripted, prompts
 from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
-from tests.support.profiles import flat
+from tests.support.measuring.profiles import flat
 
 SAMPLERS: dict[str, dict[str, object]] = {
     "greedy": {},

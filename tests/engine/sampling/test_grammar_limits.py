@@ -21,7 +21,7 @@ from engine.sampling.grammar_process import TokenTexts
 from engine.sampling.grammar_trials import LONG_AT_ONCE, GrammarTrials, Verdict
 from engine.service import EngineService
 from tests.engine.helpers.answers import Writer, grammar_of
-from tests.engine.test_service import tiny_service
+from tests.engine.tools.test_service import tiny_service
 from tests.support.workers import wait_until
 
 PRIME = 99_999_989

@@ -27,7 +27,7 @@ from engine.speculative.row_timer import largest_timed
 from engine.speculative.setup import UNKNOWN, speculate
 from engine.speculative.verification_budget import ALLOWANCE, GRACE, LOSS_BOUND, bucket
 from tests.engine.helpers.drive import alone, completions, fresh, opened, request, run
-from tests.support.profiles import FixedProfile, flat
+from tests.support.measuring.profiles import FixedProfile, flat
 
 STEEP = {n: 0.010 * n for n in range(1, 65)}  # a row costs as much as a step
 

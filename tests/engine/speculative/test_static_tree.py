@@ -11,7 +11,7 @@ from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.static_tree import StaticTrees, best_nodes, best_size
 from tests.engine.medusa.test_medusa_source import ScriptedHeads, sequence
-from tests.support.profiles import FixedProfile, flat
+from tests.support.measuring.profiles import FixedProfile, flat
 
 CHANCES = [[0.6, 0.2, 0.1], [0.5, 0.3, 0.05], [0.4, 0.25, 0.2]]
 PATHS = [

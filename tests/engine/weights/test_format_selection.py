@@ -15,7 +15,7 @@ from engine.weights import format_selection
 from engine.weights.format_selection import Timing, open_model, pays, time_formats, unpacked
 from engine.weights.quantise import requantise
 from tests.engine.helpers.drive import opened
-from tests.support.fidelity import divergence, log_probabilities
+from tests.support.measuring.fidelity import divergence, log_probabilities
 
 TEXT = "The harbour lay quiet under the first snow, and nobody on the pier had seen the boat come in. " * 4
 

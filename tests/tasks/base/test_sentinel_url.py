@@ -29,10 +29,10 @@ from tasks.records.job import Job, NewJob, Priority, Status
 from tasks.store.client import async_client, make_client
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
-from tests.support.flower import flower
-from tests.support.sentinels import PASSWORD, SENTINEL_PASSWORD, SERVICE, Sentinels, start_sentinel
+from tests.support.peers.flower import flower
+from tests.support.peers.sentinels import PASSWORD, SENTINEL_PASSWORD, SERVICE, Sentinels, start_sentinel
+from tests.support.peers.tls import EitherWay, TlsProxy, ca_file
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.support.tls import EitherWay, TlsProxy, ca_file
 from tests.support.workers import Workers, wait_until
 
 JOBS = 40

@@ -1,0 +1,1 @@
+"""Tests of batches: their files, their leaders, and their answers."""

@@ -13,7 +13,7 @@ from tasks.broker.publisher import Publisher
 from tasks.broker.wakeable_consumer import overdue_s
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore
-from tests.chaos.proxy import Proxy
+from tests.chaos.faults.proxy import Proxy
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.records import ended, submitted, waiting_for

@@ -19,7 +19,7 @@ from tasks.files.base import MAX_NAME, FileStore
 from tasks.files.factory import make_store
 from tasks.files.local import PARTIAL
 from tests.support.files import get, put
-from tests.support.s3 import S3Server
+from tests.support.peers.s3 import S3Server
 
 ROOT = Path(__file__).parents[3]
 LARGE = os.urandom(1024 * 1024) * 12  # three parts of an upload to S3

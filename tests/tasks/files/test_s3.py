@@ -16,7 +16,7 @@ from tasks.files.base import FileStore
 from tasks.files.factory import make_store
 from tasks.files.s3 import S3Store
 from tests.support.files import put
-from tests.support.s3 import S3Server
+from tests.support.peers.s3 import S3Server
 from tests.support.servers import free_port
 
 NAME = "files/file_a"

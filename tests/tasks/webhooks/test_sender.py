@@ -18,7 +18,7 @@ from tasks.webhooks import sender as webhook_sender
 from tasks.webhooks.connection_slots import HALF, share
 from tasks.webhooks.ssrf_guard import Guard
 from tasks.webhooks.store import DeliveryStore
-from tests.support.receivers import LOOPBACK, Speaking, Visited, receiving, status
+from tests.support.peers.receivers import LOOPBACK, Speaking, Visited, receiving, status
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
 from tests.tasks.helpers.outbox import Start, over, queue_delivery, tried

@@ -25,8 +25,8 @@ from tasks.webhooks import transport as webhook_post
 from tasks.webhooks.connection_slots import EIGHTH, HALF, network, share
 from tasks.webhooks.ssrf_guard import Guard
 from tasks.webhooks.store import Delivery, DeliveryStore, Schedule
-from tests.support.nameservers import SilentNameServer
-from tests.support.receivers import LOOPBACK, Receiver, Speaking, receiving
+from tests.support.peers.nameservers import SilentNameServer
+from tests.support.peers.receivers import LOOPBACK, Receiver, Speaking, receiving
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until

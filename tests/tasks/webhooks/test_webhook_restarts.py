@@ -13,7 +13,7 @@ from tasks.records.webhook import DeliveryStatus
 from tasks.store.jobs import JobStore
 from tasks.webhooks.sender import WebhookSender
 from tasks.webhooks.store import DeliveryStore, Schedule
-from tests.support.receivers import LOOPBACK, Received, receiving, status
+from tests.support.peers.receivers import LOOPBACK, Received, receiving, status
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until

@@ -16,7 +16,7 @@ from tasks.records.webhook import DeliveryStatus
 from tasks.store.jobs import JobStore
 from tasks.webhooks.ssrf_guard import Guard
 from tasks.webhooks.store import DeliveryStore
-from tests.support.receivers import LOOPBACK, Visited, receiving, status
+from tests.support.peers.receivers import LOOPBACK, Visited, receiving, status
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.outbox import Start, over, queue_delivery
 

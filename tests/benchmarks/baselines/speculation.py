@@ -1,0 +1,112 @@
+"""One request at a time: our engine beside `llama-server`, plain and with its drafts from n-grams.
+
+    python -m tests.benchmarks.baselines.speculation --server llama-server --prompts spec_bench_dev.jsonl
+
+Every prompt goes to each, in changing order, greedy, and only decoding is timed: tokens after the first,
+in the seconds that they took. Prompts are not kept from one request to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+
+import httpx
+from rich.console import Console
+from rich.progress import track
+
+from engine import Decoding, EngineConfig, Request, SamplingParams
+from engine.core.engine import Engine
+from engine.speculative.setup import speculate
+from tests.benchmarks import common
+from tests.benchmarks.baselines import llama_server
+from tests.engine.helpers.drive import opened
+
+NGRAM_MOD = ["--spec-type", "ngram-mod", "--spec-draft-n-max", "3"]
+# Its lookups by default want 24 equal tokens, which a chat of this length seldom has.
+SPECS = {
+    "ngram-mod, 3 drafts": [*NGRAM_MOD, "--spec-ngram-mod-n-match", "4", "--spec-ngram-mod-n-max", "3"],
+    "ngram-simple": [
+        *("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4"),
+        *("--spec-ngram-simple-size-m", "3"),
+    ],
+    "ngram-map-k": [
+        *("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "4"),
+        *("--spec-ngram-map-k-size-m", "3"),
+    ],
+}
+Measure = Callable[[str], tuple[int, float]]  # prompt -> tokens after the first, and their seconds
+
+
+def our_engine(engine: Engine, decoding: Decoding, max_tokens: int) -> Measure:
+    def measure(prompt: str) -> tuple[int, float]:
+        request = Request(
+            id="-", prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens), decoding=decoding
+        )
+        engine.add(engine.prepare(request, time.monotonic()))
+        tokens, seconds = 0, 0.0
+        while not engine.idle:
+            began = time.perf_counter()
+            report = engine.step()
+            if not report.prefilled:
+                tokens += report.emitted
+                seconds += time.perf_counter() - began
+        return tokens, seconds
+
+    return measure
+
+
+def their_server(client: httpx.Client, max_tokens: int) -> Measure:
+    def measure(prompt: str) -> tuple[int, float]:
+        body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "cache_prompt": False,
+        }
+        response = client.post("/v1/chat/completions", json=body)
+        response.raise_for_status()
+        timings = response.json()["timings"]
+        return timings["predicted_n"] - 1, timings["predicted_ms"] / 1e3
+
+    return measure
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
+    parser.add_argument("--heads", default=None, help="Medusa heads (default: the packaged ones)")
+    arguments = parser.parse_args()
+    prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
+    model, max_tokens = arguments.model or common.default_model(), arguments.max_tokens
+    config = EngineConfig(model=str(model), slots=1, prefix_sharing=False, heads=arguments.heads)
+    engine = opened(config)
+    speculate(engine, config)
+    context = common.context_needed(model, prompts, max_tokens)
+    with contextlib.ExitStack() as stack:
+        measures = {
+            "medusaq, plain": our_engine(engine, Decoding.NORMAL, max_tokens),
+            "medusaq, auto": our_engine(engine, Decoding.AUTO, max_tokens),
+        }
+        for name, options in {"plain": ["--spec-type", "none"], **SPECS}.items():
+            url = stack.enter_context(llama_server.running(arguments.server, model, 1, context, options))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=llama_server.REQUEST_LIMIT_S))
+            measures[f"llama-server, {name}"] = their_server(client, max_tokens)
+        totals = dict.fromkeys(measures, (0, 0.0))
+        for measure in measures.values():
+            measure(common.WARM_UP_PROMPT)
+        order = deque(measures)
+        for prompt in track(prompts, "prompts", console=Console(stderr=True)):
+            order.rotate(1)
+            for name in order:
+                tokens, seconds = measures[name](prompt)
+                totals[name] = (totals[name][0] + tokens, totals[name][1] + seconds)
+    speeds = {name: tokens / seconds for name, (tokens, seconds) in totals.items()}
+    for name, speed in speeds.items():
+        print(f"{name:<34} {speed:7.1f} tokens/s  {speed / speeds['llama-server, plain']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

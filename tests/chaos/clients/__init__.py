@@ -1,0 +1,1 @@
+"""Who works with the stack: clients that repeat and follow, the load that they make, and receivers."""

@@ -1,0 +1,1 @@
+"""The installation, containers, manifests and dashboards, against the code."""

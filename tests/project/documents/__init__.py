@@ -1,0 +1,1 @@
+"""The documents: their links, and that code and files are as they say."""

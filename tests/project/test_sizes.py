@@ -1,0 +1,55 @@
+"""How large folders and files may be: what is larger is hard to find one's way in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.project.test_layers import OURS, sources
+from tests.support.workers import ROOT
+
+MOST_ENTRIES = 12
+MOST_LINES = 400
+CACHE = "__pycache__"
+
+# All but the tests have 13, of which one is __init__.py.
+CROWDED = {
+    "cli": "its rooms, and the modules that start them",
+    "cli/commands": "a module for each group of commands",
+    "engine/core": "the parts of one step, each small",
+    "tasks": "its rooms, and the modules that Celery is started with",
+    "tasks/batches": "the parts of one leader's round, each small",
+    "tests": "the seven packages, and what tests all of them together",
+}
+LONG = {
+    "engine/core/engine.py": "one step from its beginning to its end, whose parts are modules already",
+}
+
+
+def crowded(root: Path, folders: tuple[str, ...]) -> set[str]:
+    """Folders with too many entries; caches, and what holds nothing else, are none."""
+    entries: dict[Path, set[str]] = {}
+    for path in (path.relative_to(root) for folder in folders for path in (root / folder).rglob("*")):
+        if (root / path).is_file() and not any(part[0] == "." or part == CACHE for part in path.parts):
+            for entry in (path, *path.parents[:-1]):
+                entries.setdefault(entry.parent, set()).add(entry.name)
+    return {str(path) for path, names in entries.items() if path != Path() and len(names) > MOST_ENTRIES}
+
+
+def test_no_folder_has_more_entries_than_one_can_overlook() -> None:
+    assert crowded(ROOT, (*OURS, "tests")) == CROWDED.keys()
+
+
+def test_no_file_is_longer_than_one_can_read_at_once() -> None:
+    lengths = {
+        path: len(path.read_text(encoding="utf-8").splitlines()) for ours in OURS for path in sources(ours)
+    }
+    long = {str(path.relative_to(ROOT)) for path, lines in lengths.items() if lines > MOST_LINES}
+    assert long == LONG.keys()
+
+
+def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
+    for folder, files in {"a": MOST_ENTRIES, "a/gone/__pycache__": 1, "b/c": MOST_ENTRIES + 1}.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(files):
+            (tmp_path / folder / f"{number}.py").touch()
+    assert crowded(tmp_path, ("a", "b")) == {"b/c"}

@@ -1,0 +1,1 @@
+"""What measured results are told with, and what keeps tests from measuring."""

@@ -1,0 +1,1 @@
+"""Whose jobs come when: capacity, shares of keys, and slices of time."""
