@@ -16,8 +16,8 @@ from engine.core.engine import Engine, ModelInfo
 from engine.core.metrics import EngineMetrics, Metrics
 from engine.core.sequence import SequenceState
 from engine.core.text_listener import Listener
+from engine.speculative.tuning import Tuning
 from engine.text import chat_templates
-from engine.tuning import Tuning
 from engine.weights.format_selection import open_at_once
 
 log = logging.getLogger(__name__)

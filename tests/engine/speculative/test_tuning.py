@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import Completion, EngineConfig, ModelLoadError, TextDelta, load, tuning
+from engine import Completion, EngineConfig, ModelLoadError, TextDelta, load
 from engine.core.engine import Engine
 from engine.host.idle_time import IdleTime, Piece, Stopped
 from engine.llama.model import Model, default_model_path
 from engine.service import EngineService
-from engine.speculative import latency_model
-from engine.tuning import Tuning
+from engine.speculative import latency_model, tuning
+from engine.speculative.tuning import Tuning
 from engine.weights import format_selection
 from engine.weights.format_selection import Timing, unpacked
 from engine.weights.quantise import requantise
@@ -190,7 +190,7 @@ def test_no_answer_comes_from_two_formats(packed: str, start: Start, monkeypatch
         wake.set()
         adopt(tuning)
 
-    monkeypatch.setattr("engine.tuning.faster", faster)
+    monkeypatch.setattr("engine.speculative.tuning.faster", faster)
     monkeypatch.setattr(Tuning, "adopt", noted)
     service = start(config(packed, speculation=False))
     formats: set[str] = set()
