@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.base.config import EngineConfig
 from engine.base.errors import EngineClosed, EngineError
@@ -16,9 +16,9 @@ from engine.core.engine import Engine, ModelInfo
 from engine.core.metrics import EngineMetrics, Metrics
 from engine.core.sequence import SequenceState
 from engine.core.text_listener import Listener
-from engine.speculative.setup import speculate
+from engine.speculative.tuning import Tuning
 from engine.text import chat_templates
-from engine.weights.format_selection import open_model
+from engine.weights.format_selection import open_at_once
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class _Cancelled:
     request_id: str
 
 
-_Message = SequenceState | _Cancelled | None  # None: check the closed flag
+_Message = SequenceState | _Cancelled | None  # None: check what has changed
 
 
 @dataclass(slots=True)
@@ -44,15 +44,14 @@ class EngineService:
     """Runs Engine.step() for as long as there is work."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Load the model, measure its speed on this machine, start the thread.
+        """Load the model and start the thread. Its speed on this machine is measured later, if not known.
 
         Raises ModelLoadError, or HeadsLoadError for heads named in the config.
         """
         if config.chat_template:
             chat_templates.read(config.chat_template)  # fails before the model is loaded, which takes long
-        self._engine = Engine(config, open_model(config))
-        if config.speculation and self._engine.model.can_share_prefixes:
-            speculate(self._engine, config)
+        model, settled = open_at_once(config)
+        self._engine = Engine(config, model)
         self._window_s = config.batch_window_ms / 1e3
         self._metrics = Metrics(config.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
@@ -61,12 +60,13 @@ class EngineService:
         self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
         self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
+        self._tuning = Tuning(self._engine, config, settled, wake=lambda: self._inbox.put(None))
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def info(self) -> ModelInfo:
-        return self._engine.info
+        return replace(self._engine.info, measuring=self._tuning.under_way)
 
     def submit(self, request: Request, on_text: OnText | None = None) -> Future[Completion]:
         """Queue a request. Every outcome, refusals included, comes through the future.
@@ -162,6 +162,7 @@ class EngineService:
             self._closed = True
         self._inbox.put(None)
         self._thread.join()
+        self._tuning.close()
         self._engine.close()
 
     def _run(self) -> None:
@@ -181,13 +182,17 @@ class EngineService:
         if self._engine.idle:
             self._wait_for_batch()
         self._take_all()
+        if self._engine.idle:
+            return
         began = time.perf_counter()
         report = self._engine.step()
-        self._metrics.observe(report, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._metrics.observe(report, seconds)
         if self._streaming:
             self._deliver_text()
         for ended in report.ended:
             self._resolve(ended.request_id, ended.outcome)
+        self._tuning.stepped(seconds)
 
     def _deliver_text(self) -> None:
         with self._lock:
@@ -197,13 +202,22 @@ class EngineService:
 
     def _wait_for_batch(self) -> None:
         """Block until something arrives, then for the batch window or until the slots are full."""
-        self._take(self._inbox.get())
+        with self._tuning.idle():
+            first = self._first()
+        self._take(first)
         closes = time.monotonic() + self._window_s
-        while not self._closed and self._engine.scheduler.waiting < self.info.slots:
+        while not self._closed and 0 < self._engine.scheduler.waiting < self._engine.info.slots:
             try:
                 self._take(self._inbox.get(timeout=max(0.0, closes - time.monotonic())))
             except queue.Empty:
                 return
+
+    def _first(self) -> _Message:
+        while True:
+            try:
+                return self._inbox.get(timeout=self._tuning.quiet_s)
+            except queue.Empty:
+                self._tuning.adopt()
 
     def _take_all(self) -> None:
         while True:

@@ -11,11 +11,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
 from cli.stack.memory_budget import engine_config
 from tasks.base.settings import Settings
+
+if TYPE_CHECKING:
+    from engine import EngineConfig
+    from engine.llama.model import Shape
 
 ASK_BUILD = "from engine.llama.model import build; print(build())"
 BUILD_TIMEOUT_S = 60
@@ -85,7 +90,7 @@ def _processor_flags() -> set[str]:
 def model(settings: Settings) -> Iterator[Finding]:
     """The file, the heads for it, and whether both fit in memory."""
     from engine import ModelLoadError
-    from engine.base.config import FOR_THIS_MACHINE
+    from engine.base.config import AUTO, FOR_THIS_MACHINE
     from engine.llama.model import default_model_path, read_shape
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
@@ -112,6 +117,8 @@ def model(settings: Settings) -> Iterator[Finding]:
         if found.grade is Grade.FAIL:
             return  # the memory estimate depends on the format
     config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
+    if settings.weights == AUTO:
+        yield _selected(config, path, shape)
     yield fits(needed(config).total, *_memory())
 
 
@@ -125,6 +132,21 @@ def _weights(path: str) -> Finding:
         mend = f"medusaq compile {path} --for-this-machine; until then a worker does not start"
         return fail("weights", what, mend)
     return ok("weights", f"computed as {choice.type}, chosen for this machine: {choice.reason}")
+
+
+def _selected(config: EngineConfig, path: str, shape: Shape) -> Finding:
+    """The number format that the engine selects."""
+    from engine.base.config import BF16
+    from engine.weights.format_selection import selected_format
+
+    selected = selected_format(config, path, shape)
+    if selected is None:
+        what = "computed as in the file until a worker has measured, while idle, whether BF16 is faster"
+    elif selected == BF16:
+        what = "computed in BF16, which is faster on this machine"
+    else:
+        what = "computed as in the file"
+    return ok("weights", what)
 
 
 def _heads(

@@ -83,7 +83,7 @@ def measure(path: str, threads: int, note: child.Note) -> Speed:
     loaded += time.perf_counter() - began
     run(engine, ["Say hello."], 8)
     note(0.1)
-    rows = row_seconds(engine)
+    rows = row_seconds(model, config)
     note(0.4)
     prefill = _prefill(engine)
     note(0.5)
@@ -114,10 +114,10 @@ def run(
     return ended
 
 
-def row_seconds(engine: Engine, rows: Sequence[int] = ROWS) -> dict[int, float]:
+def row_seconds(model: Model, config: EngineConfig, rows: Sequence[int] = ROWS) -> dict[int, float]:
     """T(n): the median of several rounds over all n. Each twice: the first call pays for the switch."""
-    times: dict[int, list[float]] = {n: [] for n in rows if n <= largest_timed(engine)}
-    with row_timer(engine) as timer:
+    times: dict[int, list[float]] = {n: [] for n in rows if n <= largest_timed(config)}
+    with row_timer(model, config) as timer:
         began, rounds = time.perf_counter(), 0
         while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - began < ROUNDS_S):
             for n, found in times.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
-from engine.base.errors import DecodeFailed, EngineError, RequestRefused
+from engine.base.errors import DecodeFailed, EngineError, ModelLoadError, RequestRefused
 from engine.base.request import Decoding, FinishReason, Request
 from engine.core.batch_builder import RowsBuilder
 from engine.core.draft_source import DraftSource, NoDraft
@@ -36,7 +36,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The served model and its limits, in tokens."""
+    """The served model and its limits, in tokens.
+
+    measuring: it is not known yet how it runs fastest on this machine.
+    """
 
     name: str
     path: str
@@ -46,6 +49,7 @@ class ModelInfo:
     batch_invariant: bool
     quantization: str
     draft_sources: tuple[str, ...] = ()
+    measuring: bool = False
 
 
 @dataclass(slots=True)
@@ -95,59 +99,90 @@ class Engine:
 
     def __init__(self, config: EngineConfig, model: Model, draft_source: DraftSource | None = None) -> None:
         """model: the loaded weights of config.model, which engines may share. Raises ModelLoadError."""
-        gpu = on_gpu(config.gpu_layers)
-        max_rows, chunk_rows = config.rows(gpu)
         template = chat_templates.read(config.chat_template) if config.chat_template else None
+        self._config = config
+        self.max_rows, self._chunk_rows = config.rows(on_gpu(config.gpu_layers))
+        self.leaf_ids = range(config.slots + PREFIX_CACHE_SEQS, config.slots + PREFIX_CACHE_SEQS + LEAF_IDS)
+        self.info = ModelInfo(
+            name=model.name,
+            path=model.path,
+            context_length=min(config.kv_cells, model.trained_context),
+            slots=config.slots,
+            kv_cells=config.kv_cells,
+            batch_invariant=config.batch_invariant,
+            quantization=model.description,
+        )
+        self._run_with(model)
+        self._encoder = PromptEncoder(model, template, self.info.context_length)
+        self._grammars = Grammars(model)
+        self._draft_source = draft_source or NoDraft()
+
+    def _run_with(self, model: Model) -> None:
+        """An empty cache for this model. Raises ModelLoadError."""
+        config = self._config
         self.model = model
         self.context = Context(
-            self.model,
+            model,
             cells=config.kv_cells,
             seq_ids=config.slots + PREFIX_CACHE_SEQS + LEAF_IDS,
-            max_rows=max(max_rows, chunk_rows),
+            max_rows=max(self.max_rows, self._chunk_rows),
             threads=config.threads,
             kv_type=config.kv_type,
             companion_row=config.batch_invariant,
         )
-        self.info = ModelInfo(
-            name=self.model.name,
-            path=self.model.path,
-            context_length=min(config.kv_cells, self.model.trained_context),
-            slots=config.slots,
-            kv_cells=config.kv_cells,
-            batch_invariant=config.batch_invariant,
-            quantization=self.model.description,
-        )
         self.cache = KVCache(self.context, config.kv_cells, ordered=config.batch_invariant)
-        self.prefill_context = self._new_prefill_context(config, chunk_rows)
+        self.prefill_context = self._new_prefill_context()
         self.scheduler = Scheduler(
             self.cache,
             slots=config.slots,
-            max_rows=max_rows,
-            chunk_rows=chunk_rows,
+            max_rows=self.max_rows,
+            chunk_rows=self._chunk_rows,
             prefill_cells=self.prefill_context.cells if self.prefill_context else 0,
-            busy=config.busy(gpu),
+            busy=config.busy(on_gpu(config.gpu_layers)),
             sharing=config.prefix_sharing and self.model.can_share_prefixes,
             prefix_cache_seqs=PREFIX_CACHE_SEQS,
             prefix_cache_cells=config.prefix_cache_cells,
         )
-        self.max_rows = max_rows
-        self.leaf_ids = range(config.slots + PREFIX_CACHE_SEQS, config.slots + PREFIX_CACHE_SEQS + LEAF_IDS)
-        self._encoder = PromptEncoder(self.model, template, self.info.context_length)
-        self._grammars = Grammars(self.model)
-        self._draft_source = draft_source or NoDraft()
 
-    def _new_prefill_context(self, config: EngineConfig, chunk_rows: int) -> PrefillContext | None:
-        if not chunk_rows or not self.model.can_share_prefixes:
+    def _new_prefill_context(self) -> PrefillContext | None:
+        config = self._config
+        if not self._chunk_rows or not self.model.can_share_prefixes:
             return None
         context = Context(
             self.model,
             cells=min(config.kv_cells, CPU_PREFILL_CELLS),
             seq_ids=1,
-            max_rows=chunk_rows,
+            max_rows=self._chunk_rows,
             threads=config.threads,
             kv_type=config.kv_type,
         )
         return PrefillContext(context, self.context, self.cache)
+
+    def exchange_weights(self, model: Model) -> None:
+        """Go on with the same model in another number format, while idle. The prefix cache is lost.
+
+        Raises ModelLoadError, and then goes on with the weights that it has.
+        """
+        assert self.idle, "cells of one format are of no use to the other"
+        # Before the new ones are made: both at once may be more memory than there is.
+        self.context.close()
+        if self.prefill_context:
+            self.prefill_context.close()
+        before = self.model
+        try:
+            self._run_with(model)
+        except ModelLoadError:
+            self.context.close()
+            self._return_to(before)
+            raise
+        self._encoder.model = self._grammars.model = model
+        self.info = replace(self.info, quantization=model.description)
+
+    def _return_to(self, model: Model) -> None:
+        try:
+            self._run_with(model)
+        except ModelLoadError as error:  # which would say that all is as it was
+            raise EngineError(error.message) from error
 
     @property
     def draft_source(self) -> DraftSource:

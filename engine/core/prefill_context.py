@@ -28,6 +28,10 @@ class PrefillContext:
         self._cache = cache
         self._owner: SequenceState | None = None
 
+    def close(self) -> None:
+        """Give the memory back, with no prompt under way."""
+        self._context.close()
+
     def run(self, span: Span) -> None:
         """Compute a span; after a prompt's last span, move its cells to the target. Raises DecodeError."""
         s = span.sequence

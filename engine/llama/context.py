@@ -94,10 +94,15 @@ class Context:
         self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._ctx:
             raise ModelLoadError(f"{model.path}: no context of {self.cells} cells: {first_log_line()}")
-        weakref.finalize(self, _free, self._ctx, model).atexit = False
+        self._free = weakref.finalize(self, _free, self._ctx, model)
+        self._free.atexit = False
         self._memory = llama_cpp.llama_get_memory(self._ctx)
         self._batch, self._buffers = _new_batch(max_rows + 1, seq_ids)
         self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}  # by address, rows, columns
+
+    def close(self) -> None:
+        """Give its memory back now; nothing else may be called after that."""
+        self._free()
 
     def _params(self, seq_ids: int, max_rows: int, threads: int, kv_type: str) -> Any:
         params = llama_cpp.llama_context_default_params()

@@ -41,7 +41,8 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
 
 
-def _function(name: str, returns: Any, *takes: Any) -> Any:
+def ggml_function(name: str, returns: Any, *takes: Any) -> Any:
+    """A function of the library that llama.cpp computes with."""
     function = getattr(_ggml.libggml, name)
     function.restype, function.argtypes = returns, takes
     return function
@@ -54,18 +55,18 @@ def operations() -> tuple[int, int]:
     if this library lays out tensors in another way.
     """
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    size = _function("ggml_tensor_overhead", ctypes.c_size_t)()
+    size = ggml_function("ggml_tensor_overhead", ctypes.c_size_t)()
     if size != ctypes.sizeof(GgmlTensor) + _OBJECT:
         raise ImportanceError(f"{_UNKNOWN}: they take {size} bytes")
-    new = _function("ggml_new_tensor_3d", pointer, pointer, ctypes.c_int, integer, integer, integer)
-    context = _function("ggml_init", pointer, _InitParams)(_InitParams(16 * size, None, True))
+    new = ggml_function("ggml_new_tensor_3d", pointer, pointer, ctypes.c_int, integer, integer, integer)
+    context = ggml_function("ggml_init", pointer, _InitParams)(_InitParams(16 * size, None, True))
     try:
         f32, i32 = llama_cpp.GGML_TYPE_F32, llama_cpp.GGML_TYPE_I32
         matrices, rows = new(context, f32, 7, 5, 4), new(context, f32, 7, 1, 3)
         plain, chosen = new(context, f32, 7, 6, 1), new(context, i32, 2, 3, 1)
-        _function("ggml_set_name", pointer, pointer, ctypes.c_char_p)(matrices, b"matrices")
-        multiply = _function("ggml_mul_mat", pointer, pointer, pointer, pointer)
-        route = _function("ggml_mul_mat_id", pointer, pointer, pointer, pointer, pointer)
+        ggml_function("ggml_set_name", pointer, pointer, ctypes.c_char_p)(matrices, b"matrices")
+        multiply = ggml_function("ggml_mul_mat", pointer, pointer, pointer, pointer)
+        route = ggml_function("ggml_mul_mat_id", pointer, pointer, pointer, pointer, pointer)
         product = GgmlTensor.from_address(multiply(context, plain, plain))
         routed = GgmlTensor.from_address(route(context, matrices, rows, chosen))
         matrix = GgmlTensor.from_address(matrices)
@@ -82,7 +83,7 @@ def operations() -> tuple[int, int]:
             raise ImportanceError(f"{_UNKNOWN}: {read}")
         return product.op, routed.op
     finally:
-        _function("ggml_free", None, pointer)(context)
+        ggml_function("ggml_free", None, pointer)(context)
 
 
 _UNKNOWN = "this build of llama.cpp lays out its tensors in a way that is not known here"
@@ -101,6 +102,6 @@ def numbers_of(address: int, dtype: type[Any]) -> NDArray[Any]:
     size = sum((n - 1) * step for n, step in zip(lengths, steps, strict=True)) + np.dtype(dtype).itemsize
     held = np.empty(size, dtype=np.uint8)
     pointer = ctypes.c_void_p
-    get = _function("ggml_backend_tensor_get", None, pointer, pointer, ctypes.c_size_t, ctypes.c_size_t)
+    get = ggml_function("ggml_backend_tensor_get", None, pointer, pointer, ctypes.c_size_t, ctypes.c_size_t)
     get(address, held.ctypes.data, 0, size)
     return np.lib.stride_tricks.as_strided(held.view(dtype), lengths, steps, writeable=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.llama.gguf_tensors import read_tensor
 from engine.medusa.layouts import HeadsLoadError, first_line
 
 OUTPUT, EMBEDDINGS = "output.weight", "token_embd.weight"  # a model without the first uses the second
@@ -33,26 +31,16 @@ def fingerprint(gguf_path: str) -> str:
     return hashlib.sha256(_tensor(gguf_path, (FINAL_NORM,)).tobytes()).hexdigest()
 
 
-@lru_cache(maxsize=4)
-def _tensors(path: str, _version: tuple[int, ...]) -> dict[str, Any]:
-    """The tensors named above. Cached, since GGUFReader also parses the vocabulary: 2 s for 49,152 tokens."""
-    from gguf import GGUFReader
-
-    return {t.name: t for t in GGUFReader(path).tensors if t.name in (OUTPUT, EMBEDDINGS, FINAL_NORM)}
-
-
 def _tensor(path: str, names: tuple[str, ...], rows: NDArray[np.int32] | None = None) -> NDArray[np.float32]:
     """The first of these that the file holds."""
     try:
-        from gguf import dequantize
+        from gguf import GGMLQuantizationType, dequantize
     except ImportError as error:
         raise HeadsLoadError("Medusa heads need the package gguf: pip install 'medusaq[medusa]'") from error
     try:
-        stat = Path(path).stat()
-        found = _tensors(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        for tensor in filter(None, map(found.get, names)):
+        if tensor := read_tensor(path, names):
             data = tensor.data if rows is None else tensor.data[rows]
-            return np.array(dequantize(data, tensor.tensor_type), dtype=np.float32)
+            return np.array(dequantize(data, GGMLQuantizationType(tensor.type)), dtype=np.float32)
     except Exception as error:  # the reader trusts the file, so that damage shows as any error
         raise HeadsLoadError(f"{path}: {names[0]} cannot be read: {first_line(error)}") from error
     raise HeadsLoadError(f"{path}: holds no {' or '.join(names)}")

@@ -104,12 +104,12 @@ class Grammars:
     """Compiles grammars into constraints for one model. Thread-safe."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self.model = model  # or the same with other weights
         self._trials = GrammarTrials(lambda: self._vocabulary.texts)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self._model)
+        return Vocabulary(self.model)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:

@@ -220,6 +220,19 @@ def _attention(timer: RowTimer, rows: int) -> float:
     return max(0.0, least() - before) / (rows * cells)
 
 
+def cached_profile(key: str, rows: Iterable[int] = ROWS) -> LatencyProfile | None:
+    """The cached profile of this key, None if there is none for these sizes."""
+    cached = read_measurement(CACHE_KIND, key)
+    try:
+        if cached is None or cached["sizes"] != list(rows):
+            return None
+        points = {int(n): float(s) for n, s in cached["seconds"].items()}
+        return LatencyProfile(points, float(cached["switch"]), float(cached["row_cell"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("T(n) is measured again, since the cached times are damaged: %s", error)
+        return None
+
+
 def measure_once(
     key: str, timer: AbstractContextManager[RowTimer], rows: Iterable[int] = ROWS
 ) -> LatencyProfile:
@@ -228,14 +241,8 @@ def measure_once(
     timer is entered only if something must be measured.
     """
     wanted = tuple(rows)
-    cached = read_measurement(CACHE_KIND, key)
-    if cached is not None:
-        try:
-            points = {int(n): float(s) for n, s in cached["seconds"].items()}
-            if cached["sizes"] == list(wanted):
-                return LatencyProfile(points, float(cached["switch"]), float(cached["row_cell"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("T(n) is measured again, since the cached times are damaged: %s", error)
+    if (cached := cached_profile(key, wanted)) is not None:
+        return cached
     with timer as entered:
         profile = measure(entered, wanted)
     content = {

@@ -30,7 +30,7 @@ class PromptEncoder:
         """template: Jinja text that replaces the file's own. most_tokens: a prompt that must have more is
         refused before it is tokenized. Raises ModelLoadError for an invalid template.
         """
-        self._model = model
+        self.model = model  # or the same with other weights
         self._most_tokens = most_tokens
         self._large = threading.Lock()
         self._bos, self._eos = model.bos_text, model.eos_text
@@ -76,8 +76,8 @@ class PromptEncoder:
     def _tokenize(self, text: str, param: str, *, add_bos: bool) -> Tokens:
         """Large texts are tokenized one at a time, to bound memory."""
         if len(text) <= LARGE:
-            return self._model.tokenize(text, add_bos=add_bos, special=True)
-        if self._most_tokens is not None and (longest := self._model.longest_piece) is not None:
+            return self.model.tokenize(text, add_bos=add_bos, special=True)
+        if self._most_tokens is not None and (longest := self.model.longest_piece) is not None:
             # Spaces do not count: some control tokens absorb the spaces around them.
             least = -(-(len(text) - sum(map(text.count, SPACES))) // longest)
             if least > self._most_tokens:
@@ -87,7 +87,7 @@ class PromptEncoder:
                     param=param,
                 )
         with self._large:
-            return self._model.tokenize(text, add_bos=add_bos, special=True)
+            return self.model.tokenize(text, add_bos=add_bos, special=True)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
         if self._template is None:

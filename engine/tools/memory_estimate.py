@@ -23,7 +23,7 @@ from engine.weights.format_selection import computed_bytes
 
 MB = 1_000_000
 PROCESS_BYTES = 150 * MB  # a worker with Celery and llama.cpp, without a model, that has run some requests
-RUNTIME_BYTES = 130 * MB  # by which the process grows when it runs heads, these themselves left out
+RUNTIME_BYTES = 80 * MB  # by which the process grows when it runs heads, these themselves left out
 TORCH_BYTES = 250 * MB  # by which it grows when it reads them from pickles
 FLOAT_BYTES = 4
 KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
@@ -102,6 +102,5 @@ def _heads(config: EngineConfig, shape: Shape) -> int:
             return 0
         raise ModelLoadError(f"{config.heads}: {error}") from error
     code = RUNTIME_BYTES + (TORCH_BYTES if any(map(is_pickle, files)) else 0)
-    # A matrix is read as 32-bit numbers before it is packed; where that is small, the file's vocabulary takes
-    # as much.
+    # A matrix is read as 32-bit numbers before it is packed; heads with a draft vocabulary read a part of it.
     return code + size + shape.vocab_size * shape.width * FLOAT_BYTES

@@ -3,7 +3,8 @@
 Some formats have no fast llama.cpp kernel for several rows. Unpacked, a Q4_1 model decodes sixteen requests
 in half the time and prefills three times as fast on a CPU with BF16 instructions, and its outputs are closer
 to the exact ones: kernels of quantised formats round activations to 8 bits. It takes more memory, and more
-time where memory is slow; so both formats are timed, once for each model and machine.
+time where memory is slow; so both formats are timed, once for each model and machine. Until then a worker
+serves the file's own format.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, EngineConfig
+from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, TILE_ROWS, EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.core.batch_builder import RowsBuilder
 from engine.core.token_tree import NO_DRAFT
+from engine.host.idle_time import Piece
 from engine.host.measurement_cache import (
     cache_folder,
     cache_path,
@@ -36,7 +39,7 @@ UNASKED_BYTES = 2 << 30  # larger unpacked weights need too much memory and disk
 BF16_BYTES = 2  # a weight
 QUANTISED_BELOW = 1.9  # bytes a weight; files above hold 16 or 32 bits, and unpacking loses or gains nothing
 PROMPT, OUTPUT = 256, 128  # tokens of the request by which formats are compared
-PROMPT_ROWS = 128  # rows of the timed prefill call
+PROMPT_ROWS = TILE_ROWS  # rows of the timed prefill call, for which an arriving request waits
 REPEATS = 3
 GAIN = 1.1  # least speed-up that is worth the memory
 log = logging.getLogger(__name__)
@@ -64,18 +67,41 @@ def pays(shipped: Timing, bf16: Timing) -> bool:
 
 
 def open_model(config: EngineConfig) -> Model:
-    """Load the model in the configured format, or in the faster one. Raises ModelLoadError."""
+    """Load the model in the configured format, or in the faster one, which is measured if not known.
+
+    Raises ModelLoadError.
+    """
+    model, settled = open_at_once(config)
+    return model if settled else faster(model, config)
+
+
+def open_at_once(config: EngineConfig) -> tuple[Model, bool]:
+    """Load it without measuring, and whether its format is settled: if not, faster() selects one.
+
+    Raises ModelLoadError.
+    """
     path = config.model or default_model_path()
     check_file(path)
     if config.weights == BF16:
-        return Model(path, config.gpu_layers, unpacked(path))
+        return Model(path, config.gpu_layers, unpacked(path)), True
     if config.weights == FOR_THIS_MACHINE:
-        return _chosen(path, config)
+        return _chosen(path, config), True
     model = Model(path, config.gpu_layers)
     if not _may_unpack(config, model.size, model.parameters):
-        return model
+        return model, True
+    known = _known_faster(_key(path, config))
+    if known == BF16 and _unpacked_path(path).exists():
+        return faster(model, config), True
+    return model, known == AS_SHIPPED
+
+
+def faster(model: Model, config: EngineConfig, piece: Piece | None = None) -> Model:
+    """This model in its file's format, or the same in BF16, whichever is faster.
+
+    piece: entered around each timed call and each load of a model.
+    """
     try:
-        return _faster(model, config)
+        return _faster(model, config, piece)
     except (ModelLoadError, DecodeError) as error:
         log.warning("weights stay as they are in the file: %s", error.message)
         return model
@@ -87,17 +113,30 @@ def _chosen(path: str, config: EngineConfig) -> Model:
     return Model(path, config.gpu_layers, choice.file, how="chosen for this machine")
 
 
-def unpacked(path: str) -> str:
-    """Path of the weights in BF16 in the cache folder, written if missing. Raises ModelLoadError."""
-    target = cache_path("weights", identity(path), ".gguf")
+def unpacked(path: str, piece: Piece | None = None) -> str:
+    """Path of the weights in BF16 in the cache folder, written if missing. Raises ModelLoadError.
+
+    piece: writes in the background; what entering a piece raises stops that, and is raised.
+    """
+    target = _unpacked_path(path)
     if not target.exists():
         log.info("unpacking the weights of %s to BF16, once: %s", path, target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error
-        requantise(path, str(target), BF16)
+
+        def wait(_done: int, _of: int) -> None:
+            if piece:
+                with piece():
+                    pass
+
+        requantise(path, str(target), BF16, progress=wait, in_background=piece is not None)
     return str(target)
+
+
+def _unpacked_path(path: str) -> Path:
+    return cache_path("weights", identity(path), ".gguf")
 
 
 def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
@@ -111,9 +150,14 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     if config.weights == FOR_THIS_MACHINE:
         file = require_format(path).file
         return Path(file).stat().st_size if file else shape.weight_bytes
+    return shape.weight_bytes if selected_format(config, path, shape) == AS_SHIPPED else unpacked_bytes
+
+
+def selected_format(config: EngineConfig, path: str, shape: Shape) -> str | None:
+    """AS_SHIPPED or BF16 where the engine selects; None if that must be measured first."""
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):
-        return shape.weight_bytes
-    return shape.weight_bytes if _known_faster(_key(path, config)) == AS_SHIPPED else unpacked_bytes
+        return AS_SHIPPED
+    return _known_faster(_key(path, config))
 
 
 def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
@@ -130,15 +174,17 @@ def _free_disk() -> int:
     return shutil.disk_usage(folder).free
 
 
-def _faster(model: Model, config: EngineConfig) -> Model:
+def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
     key = _key(model.path, config)
     known = _known_faster(key)
     if known == AS_SHIPPED:
         return model
-    other = Model(model.path, config.gpu_layers, unpacked(model.path))
+    file, piece = unpacked(model.path, piece), piece or nullcontext
+    with piece():
+        other = Model(model.path, config.gpu_layers, file)
     if known == BF16:
         return other
-    shipped, bf16 = time_formats([model, other], config)
+    shipped, bf16 = time_formats([model, other], config, piece)
     faster = BF16 if pays(shipped, bf16) else AS_SHIPPED
     log.info(
         "weights are computed %s: in BF16 %d rows take %.1f ms instead of %.1f, a prompt token %.2f "
@@ -166,17 +212,25 @@ def _known_faster(key: str) -> str | None:
         return None
 
 
-def time_formats(models: list[Model], config: EngineConfig) -> list[Timing]:
-    """Time each model's calls, interleaved, so that other load affects all alike. Raises DecodeError."""
-    calls = [_calls(model, config) for model in models]
+def time_formats(models: list[Model], config: EngineConfig, piece: Piece = nullcontext) -> list[Timing]:
+    """Time each model's calls, interleaved, so that other load affects all alike.
+
+    piece: entered around each. Raises ModelLoadError or DecodeError.
+    """
+    calls = []
+    for model in models:
+        with piece():
+            calls.append(_calls(model, config))
     least = [[float("inf")] * len(calls[0]) for _ in models]
     for repeat in range(1 + REPEATS):
         for own, times in zip(calls, least, strict=True):
             for i, call in enumerate(own):
-                began = time.perf_counter()
-                call()
+                with piece():
+                    began = time.perf_counter()
+                    call()
+                    took = time.perf_counter() - began
                 if repeat:  # the first one touches the weights and builds the graph
-                    times[i] = min(times[i], time.perf_counter() - began)
+                    times[i] = min(times[i], took)
     slots = config.slots
     return [Timing(one, many, prompt / PROMPT_ROWS, slots) for one, many, prompt in least]
 

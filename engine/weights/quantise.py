@@ -39,6 +39,7 @@ Progress = Callable[[int, int], None]  # tensors done, and all of them
 ALIGNMENT = 32  # bytes; where a tensor begins in a GGUF that does not say otherwise
 LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR of ggml.h, which the bindings leave out
 WRITE_FAILED = "basic_ios"  # in what the C++ library says of a file that it could not write to
+LEAST_URGENT = 19  # niceness of a process
 ERROR = "error: "  # before llama.cpp's complaints, in what the child process says
 
 
@@ -50,19 +51,22 @@ def requantise(
     *,
     importance: Importance | None = None,
     progress: Progress | None = None,
+    in_background: bool = False,
 ) -> None:
     """Write the GGUF `path` to `target` in one of FORMATS, whole or not at all. Raises ModelLoadError.
 
     Refuses a format that the tensors' shapes do not allow, since llama.cpp would silently take another one.
-    importance: see engine/weights/importance_matrix.py; the coarser the format, the more it helps. The work
-    is done in a child process, which ends at the next tensor if this process is killed; its partial file is
-    removed by the next call for the same target.
+    importance: see engine/weights/importance_matrix.py; the coarser the format, the more it helps.
+    in_background: at the lowest priority. An exception of progress stops the work. The work is done in a
+    child process, which ends at the next tensor if this process is killed; its partial file is removed by the
+    next call for the same target.
     """
     check_file(path)
     _check(path, format, importance)
     try:
         with atomic_path(Path(target), durable=True) as part:
             job = {"path": path, "target": str(part), "format": format, "threads": threads}
+            job["niceness"] = LEAST_URGENT if in_background else 0
             _run(path, job, importance, progress)
     except OSError as error:
         raise ModelLoadError(f"{target}: cannot be written: {error.strerror}") from error

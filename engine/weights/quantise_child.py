@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import sys
 
@@ -27,6 +28,7 @@ def main() -> int:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends at its next output once the parent is gone
     job = json.loads(sys.argv[1])
+    os.nice(job.pop("niceness"))
     given = sys.stdin.buffer.read()
     matrix = dict(np.load(io.BytesIO(given))) if given else None
     return call_llama(**job, importance=matrix, log=_forward_log)

@@ -202,6 +202,7 @@ class ModelWorker:
                 "batch_invariant": info.batch_invariant,
                 "quantization": info.quantization,
                 "draft_sources": list(info.draft_sources),
+                "measuring": info.measuring,
             },
             metrics=asdict(self._engine.metrics()),
         )

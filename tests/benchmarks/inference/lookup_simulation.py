@@ -147,8 +147,9 @@ def main() -> None:
     options = common.parser(__doc__).parse_args()
     prompts = common.load_spec_bench(options.prompts, options.limit)
     model: Path = options.model or common.default_model()
-    engine = opened(EngineConfig(model=str(model)))
-    with row_timer(engine) as timer:
+    config = EngineConfig(model=str(model))
+    engine = opened(config)
+    with row_timer(engine.model, config) as timer:
         measured = latency_model.measure(timer, FEW_ROWS)
     replies = answers(engine, prompts, options.max_tokens)
     points, switch, attention = measured.points, measured.switch_s, measured.row_cell_s

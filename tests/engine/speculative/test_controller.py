@@ -24,7 +24,7 @@ from engine.speculative.controller import (
 from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.prompt_lookup import LookupSource
 from engine.speculative.row_timer import largest_timed
-from engine.speculative.setup import speculate
+from engine.speculative.setup import UNKNOWN, speculate
 from engine.speculative.verification_budget import ALLOWANCE, GRACE, LOSS_BOUND, bucket
 from tests.engine.helpers.drive import alone, completions, fresh, opened, request, run
 from tests.support.measuring.profiles import FixedProfile, flat
@@ -128,6 +128,18 @@ def test_medusa_drafts_every_step_however_little_it_pays(
         assert c.steps == c.completion_tokens
         assert c.drafted["medusa"].verified >= c.steps - 5
     assert not speculation.regret.paused, "forced drafts do not count against the budget"
+
+
+def test_before_t_of_n_is_known_nobody_is_drafted_for_unasked(
+    tiny_gguf: str, reference: dict[str, tuple[int, ...]]
+) -> None:
+    heads = Known("medusa", reference, right=True, needs_hidden=True)
+    engine, speculation = speculating(tiny_gguf, LatencyProfile(UNKNOWN), forced=heads)
+    engine.set_draft_source(speculation, ("medusa",))
+    mixed = [*requests(Decoding.MEDUSA)[:2], *requests()[2:]]
+    ended = completions(run(engine, mixed))
+    assert {name: c.tokens for name, c in ended.items()} == reference
+    assert [bool(c.drafted) for _, c in sorted(ended.items())] == [True, True, False, False]
 
 
 class Watching(Known):
@@ -403,7 +415,7 @@ def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = EngineConfig(model=tiny_gguf, slots=2, kv_cells=64, kv_type="f32")
     engine = opened(config)
-    assert largest_timed(engine) == 32
+    assert largest_timed(config) == 32
     speculate(engine, config)
     ended = completions(run(engine, [request("r", "abcabcabcabc", max_tokens=40)]))
     assert ended["r"].completion_tokens == 40

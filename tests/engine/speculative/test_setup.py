@@ -13,15 +13,14 @@ from engine import EngineConfig
 from engine.llama.model import default_model_path
 from engine.medusa.lm_head import FINAL_NORM, fingerprint
 from engine.speculative.setup import _key, shipped_heads
-from engine.weights.format_selection import unpacked
+from engine.weights.format_selection import open_model, unpacked
 from engine.weights.quantise import requantise
-from tests.engine.helpers.drive import opened
 from tests.engine.helpers.tiny import write_tiny_gguf
 
 
 def key(model: str, **config: object) -> str:
     settings = EngineConfig(model=model, slots=2, kv_cells=256, **config)  # type: ignore[arg-type]
-    return _key(opened(settings), settings)
+    return _key(open_model(settings), settings)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import EngineConfig, ModelLoadError
+from engine.host.idle_time import Piece
 from engine.llama.model import Model, default_model_path
 from engine.weights import format_selection
 from engine.weights.format_selection import Timing, open_model, pays, time_formats, unpacked
@@ -60,7 +61,7 @@ def test_the_faster_one_is_taken_and_remembered(
 ) -> None:
     measured: list[int] = []
 
-    def measure(models: list[Model], config: EngineConfig) -> list[Timing]:
+    def measure(models: list[Model], config: EngineConfig, _piece: Piece) -> list[Timing]:
         measured.append(len(models) + config.slots)
         return [timing(), bf16]
 

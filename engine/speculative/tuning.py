@@ -1,0 +1,125 @@
+"""How an engine runs fastest on this machine: the number format of its weights, and when it drafts.
+
+What is known from earlier starts is used at once. The rest is measured while no request runs, by a thread
+that makes one decode call at a time, in contexts of its own; then the engine changes, and later starts know.
+Under constant load measuring takes a small share of the time, or it would never end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from engine.base.config import EngineConfig
+from engine.base.errors import EngineError, ModelLoadError
+from engine.core.engine import Engine
+from engine.host.idle_time import IdleTime, Stopped
+from engine.llama.model import Model
+from engine.speculative.latency_model import LatencyProfile
+from engine.speculative.setup import Drafting
+from engine.weights.format_selection import faster
+
+QUIET_S = 1.0  # before the weights change: prompts that are sent one after another meet the same ones
+BUSY_S = 5.0  # of steps without a pause, after which measuring gets its share
+BUSY_SHARE = 0.05  # of the time
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The weights to go on with, and T(n) with them; None where nothing drafts, or measuring failed."""
+
+    model: Model
+    profile: LatencyProfile | None
+
+
+class Tuning:
+    """Of one engine; all methods are for the thread that runs it.
+
+    under_way: it is not known yet how it runs fastest.
+    """
+
+    def __init__(self, engine: Engine, config: EngineConfig, settled: bool, wake: Callable[[], None]) -> None:
+        """settled: the format of the weights stays. wake: called when there is something to adopt, from
+        another thread. Raises HeadsLoadError for heads named in the config.
+        """
+        self._engine, self._config, self._settled, self._wake = engine, config, settled, wake
+        self._idle_time = IdleTime()
+        self._found: _Found | None = None
+        self._busy_s = self._lent_s = 0.0  # since the last pause
+        self._drafting: Drafting | None = None
+        self.under_way = not settled
+        if config.speculation and engine.model.can_share_prefixes:
+            self._drafting = Drafting(engine.model, config)
+            profile = self._drafting.cached(engine.model)
+            self._drafting.start(engine, profile)
+            self.under_way |= profile is None
+        self._thread = threading.Thread(target=self._run, args=(engine.model,), name="tuning", daemon=True)
+        if self.under_way:
+            log.info("what is fastest on this machine is measured while no request runs")
+            self._thread.start()
+
+    def idle(self) -> AbstractContextManager[None]:
+        """Measuring goes on in this block, and ends with it after the call under way."""
+        self._busy_s = self._lent_s = 0.0
+        return self._idle_time.given()
+
+    def stepped(self, seconds: float) -> None:
+        """Note that a step took so long."""
+        self._busy_s += seconds
+        if self.under_way and self._lent_s < BUSY_SHARE * (self._busy_s - BUSY_S):
+            began = time.perf_counter()
+            self._idle_time.lend()
+            self._lent_s += time.perf_counter() - began
+
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds without a request after which to adopt(); None: there is nothing to adopt."""
+        if self._found is None:
+            return None
+        return 0.0 if self._found.model is self._engine.model else QUIET_S
+
+    def adopt(self) -> None:
+        """Go on as was found to be fastest, while nothing runs."""
+        assert self._found, "quiet_s says so"
+        found, self._found = self._found, None
+        try:
+            if found.model is not self._engine.model:
+                self._engine.exchange_weights(found.model)
+            if self._drafting and found.profile:
+                self._drafting.start(self._engine, found.profile)
+        except ModelLoadError as error:
+            log.warning("weights stay as they are: %s", error.message)
+        self.under_way = False
+
+    def close(self) -> None:
+        """Stop measuring after the call under way."""
+        self._idle_time.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self, model: Model) -> None:
+        try:
+            self._found = self._measure(model)
+        except Stopped:
+            return
+        except Exception:
+            log.exception("what is fastest on this machine stays unknown")
+            self._found = _Found(model, None)
+        self._wake()
+
+    def _measure(self, model: Model) -> _Found:
+        piece = self._idle_time.piece
+        if not self._settled:
+            model = faster(model, self._config, piece)
+        if self._drafting is None:
+            return _Found(model, None)
+        try:
+            return _Found(model, self._drafting.measure(model, piece))
+        except EngineError as error:
+            log.warning("nothing is drafted unasked, since T(n) cannot be measured: %s", error.message)
+            return _Found(model, None)

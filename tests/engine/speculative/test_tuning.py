@@ -1,0 +1,371 @@
+"""A first start: requests are served at once, and what is fastest is measured while none runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from engine import Completion, EngineConfig, ModelLoadError, TextDelta, load
+from engine.core.engine import Engine
+from engine.host.idle_time import IdleTime, Piece, Stopped
+from engine.llama.model import Model, default_model_path
+from engine.service import EngineService
+from engine.speculative import latency_model, tuning
+from engine.speculative.tuning import Tuning
+from engine.weights import format_selection
+from engine.weights.format_selection import Timing, unpacked
+from engine.weights.quantise import requantise
+from tests.engine.core.test_exactness import prompts
+from tests.engine.helpers.drive import completions, opened, request, run, same
+from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.workers import wait_until
+
+FAST, SLOW = Timing(1.0, 1.0, 0.1, slots=2), Timing(1.0, 8.0, 0.5, slots=2)
+ANSWERED_S = 60  # generous: a failing test ends after that
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "medusaq"
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model in Q8_0, which may be unpacked."""
+    folder = tmp_path_factory.mktemp("packed")
+    write_tiny_gguf(folder / "plain.gguf")
+    requantise(str(folder / "plain.gguf"), str(folder / "packed.gguf"), "q8_0")
+    return str(folder / "packed.gguf")
+
+
+def config(model: str, **changes: object) -> EngineConfig:
+    return EngineConfig(**{"model": model, "slots": 2, "kv_cells": 512, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[EngineConfig], EngineService]]:
+    services = []
+
+    def start(config: EngineConfig) -> EngineService:
+        services.append(load(config))
+        return services[-1]
+
+    yield start
+    for service in services:
+        service.close()
+
+
+Start = Callable[[EngineConfig], EngineService]
+
+
+def answer(service: EngineService, name: str = "r", **sampling: object) -> Completion:
+    return service.submit(request(name, "Tell me a story", **sampling)).result(ANSWERED_S)
+
+
+def measured(service: EngineService) -> None:
+    wait_until(lambda: not service.info.measuring, ANSWERED_S)
+
+
+def reference(model: str, weights: str) -> Completion:
+    engine = opened(config(model, weights=weights))
+    return completions(run(engine, [request("r", "Tell me a story")]))["r"]
+
+
+def as_timed(monkeypatch: pytest.MonkeyPatch, shipped: Timing, bf16: Timing) -> None:
+    def time_formats(_models: list[Model], _config: EngineConfig, piece: Piece) -> list[Timing]:
+        with piece():
+            return [shipped, bf16]
+
+    monkeypatch.setattr(format_selection, "time_formats", time_formats)
+
+
+def test_the_first_request_is_answered_before_anything_is_measured(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """Then the faster format is taken, kept, and loaded by the next start."""
+    release = threading.Event()
+    unpack = format_selection.unpacked
+
+    def late(path: str, piece: Piece | None = None) -> str:
+        assert release.wait(ANSWERED_S)
+        return unpack(path, piece)
+
+    monkeypatch.setattr(format_selection, "unpacked", late)
+    as_timed(monkeypatch, SLOW, FAST)
+    service = start(config(packed))
+    same(answer(service), reference(packed, "as_shipped"))
+    assert (service.info.measuring, service.info.draft_sources) == (True, ("lookup",))
+    assert "Q8_0" in service.info.quantization
+    assert not cache.exists()
+    release.set()
+    measured(service)
+    assert "BF16" in service.info.quantization
+    same(answer(service, "again"), reference(packed, "bf16"))
+    monkeypatch.delattr(format_selection, "time_formats")
+    monkeypatch.delattr(latency_model, "measure")
+    monkeypatch.setattr(format_selection, "unpacked", unpack)
+    next_one = start(config(packed))
+    assert not next_one.info.measuring
+    assert "BF16" in next_one.info.quantization
+
+
+def test_both_are_really_measured(packed: str, start: Start, cache: Path) -> None:
+    service = start(config(packed))
+    measured(service)
+    assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == [
+        "formats",
+        "row_times",
+        "weights",
+    ]
+    assert answer(service).completion_tokens == 24
+    assert not start(config(packed)).info.measuring
+
+
+def test_a_request_waits_for_one_piece_at_most(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, end = threading.Event(), threading.Event()
+    pieces = 0
+
+    def time_formats(_models: list[Model], _config: EngineConfig, piece: Piece) -> list[Timing]:
+        nonlocal pieces
+        while pieces < 100:
+            with piece():
+                pieces += 1
+                begun.set()
+                assert end.wait(ANSWERED_S)
+        return [FAST, SLOW]
+
+    monkeypatch.setattr(format_selection, "time_formats", time_formats)
+    seen: list[int] = []
+
+    def heard(_delta: TextDelta) -> None:
+        seen.append(pieces)
+
+    service = start(config(packed, speculation=False))
+    assert begun.wait(ANSWERED_S)
+    futures = [service.submit(request(str(i), p), heard) for i, p in enumerate(prompts(3))]
+    assert not any(future.done() for future in futures)
+    end.set()
+    for future in futures:
+        future.result(ANSWERED_S)
+    assert set(seen) == {1}, "no further piece began while requests ran"
+    measured(service)
+    assert pieces == 100
+    assert "Q8_0" in service.info.quantization
+
+
+def test_constant_load_leaves_a_share_of_the_time(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.setattr(tuning, "BUSY_S", 0.0)
+    monkeypatch.setattr(tuning, "BUSY_SHARE", 10.0)
+    monkeypatch.setattr(IdleTime, "given", lambda _self: nullcontext())  # there is never a pause
+    service = start(config(packed))
+    for i in range(500):
+        assert answer(service, str(i), max_tokens=100).completion_tokens == 100
+        if list(cache.glob("row_times-*")):
+            break
+    measured(service)
+
+
+def test_no_answer_comes_from_two_formats(packed: str, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, found = threading.Event(), threading.Event()
+
+    def faster(model: Model, config: EngineConfig, _piece: Piece) -> Model:
+        assert release.wait(ANSWERED_S)
+        return Model(model.path, config.gpu_layers, unpacked(model.path))
+
+    adopt, wake = Tuning.adopt, threading.Event()
+
+    def noted(tuning: Tuning) -> None:
+        wake.set()
+        adopt(tuning)
+
+    monkeypatch.setattr("engine.speculative.tuning.faster", faster)
+    monkeypatch.setattr(Tuning, "adopt", noted)
+    service = start(config(packed, speculation=False))
+    formats: set[str] = set()
+
+    def heard(_delta: TextDelta) -> None:
+        formats.add(service.info.quantization)
+        if not release.is_set():
+            release.set()
+            wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
+            found.set()
+
+    done = service.submit(request("r", "Tell me a story"), heard).result(ANSWERED_S)
+    assert found.is_set(), "it was known while the request ran"
+    assert not wake.is_set()
+    same(done, reference(packed, "as_shipped"))
+    assert len(formats) == 1
+    measured(service)
+    assert "BF16" in service.info.quantization
+
+
+def test_nothing_is_drafted_until_it_is_known_where_that_pays(
+    tiny_gguf: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    measure = latency_model.measure
+
+    def late(*args: object) -> latency_model.LatencyProfile:
+        assert release.wait(ANSWERED_S)
+        measure(*args)  # type: ignore[arg-type]
+        return latency_model.LatencyProfile({1: 0.01, 64: 0.01})
+
+    monkeypatch.setattr(latency_model, "measure", late)
+    service = start(config(tiny_gguf))
+    text = "abcabcabcabc" * 8
+    plain = service.submit(request("plain", text, max_tokens=60)).result(ANSWERED_S)
+    assert not plain.drafted
+    release.set()
+    measured(service)
+    drafted = service.submit(request("drafted", text, max_tokens=60)).result(ANSWERED_S)
+    assert drafted.drafted
+    assert drafted.tokens == plain.tokens
+
+
+# The exchange of the weights
+
+
+def test_an_engine_goes_on_with_other_weights_as_if_it_had_begun_with_them(packed: str) -> None:
+    engine = opened(config(packed, weights="as_shipped"))
+    requests = [request(str(i), p, logprobs=1) for i, p in enumerate(prompts(4))]
+    before = completions(run(engine, requests))
+    other = Model(packed, weights=unpacked(packed))
+    engine.exchange_weights(other)
+    assert engine.cache.used == 0
+    after = completions(run(engine, requests))
+    expected = completions(run(opened(config(packed, weights="bf16")), requests))
+    for name, completion in expected.items():
+        same(after[name], completion)
+    assert any(before[name].logprobs != after[name].logprobs for name in before)
+
+
+def test_the_old_weights_are_let_go(packed: str) -> None:
+    engine = opened(config(packed, weights="as_shipped"))
+    old = weakref.ref(engine.model)
+    completions(run(engine, [request("r", "abc", grammar='start: "a"')]))
+    engine.exchange_weights(Model(packed, weights=unpacked(packed)))
+    assert old() is None
+    completions(run(engine, [request("r", "abc", grammar='start: "a"')]))
+    engine.close()
+
+
+def test_without_memory_for_the_others_it_goes_on_with_its_own(
+    packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(config(packed, weights="as_shipped"))
+    [before] = completions(run(engine, [request("r", "Tell me a story")])).values()
+    other = Model(packed, weights=unpacked(packed))
+    new = Engine._new_prefill_context
+
+    def short(self: Engine) -> object:
+        if self.model is other:
+            raise ModelLoadError("no memory")
+        return new(self)
+
+    monkeypatch.setattr(Engine, "_new_prefill_context", short)
+    with pytest.raises(ModelLoadError, match="no memory"):
+        engine.exchange_weights(other)
+    assert engine.model is not other
+    assert "Q8_0" in engine.info.quantization
+    [after] = completions(run(engine, [request("r", "Tell me a story")])).values()
+    same(after, before)
+
+
+# What goes wrong
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_without_memory_for_the_exchange_a_worker_goes_on(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    as_timed(monkeypatch, SLOW, FAST)
+
+    def short(_self: Engine, _model: Model) -> None:
+        raise ModelLoadError("no memory")
+
+    monkeypatch.setattr(Engine, "exchange_weights", short)
+    service = start(config(packed, speculation=False))
+    measured(service)
+    same(answer(service), reference(packed, "as_shipped"))
+    assert warnings(caplog) == ["weights stay as they are: no memory"]
+
+
+def test_a_disk_without_room_is_said_once_and_no_obstacle(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_args: object, **_named: object) -> None:
+        raise ModelLoadError("cannot be written: No space left on device")
+
+    monkeypatch.setattr(format_selection, "requantise", full)
+    service = start(config(packed))
+    measured(service)
+    assert warnings(caplog) == [
+        "weights stay as they are in the file: cannot be written: No space left on device"
+    ]
+    assert answer(service).completion_tokens == 24
+
+
+@pytest.mark.parametrize("error", [ModelLoadError("no memory"), ZeroDivisionError("a bug")], ids=str)
+def test_without_t_of_n_requests_are_decoded_plainly(
+    tiny_gguf: str,
+    start: Start,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def failing(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr("engine.speculative.setup.row_timer", failing)
+    service = start(config(tiny_gguf))
+    measured(service)
+    assert len(warnings(caplog)) == 1
+    done = answer(service)
+    assert done.completion_tokens == 24
+    assert not done.drafted
+
+
+def test_closing_ends_the_measuring(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def time_formats(_models: list[Model], _config: EngineConfig, piece: Piece) -> list[Timing]:
+        while True:
+            with piece():
+                begun.set()
+
+    monkeypatch.setattr(format_selection, "time_formats", time_formats)
+    service = load(config(packed))
+    assert begun.wait(ANSWERED_S)
+    service.close()
+    assert not service._tuning._thread.is_alive()
+
+
+def test_unpacking_can_be_ended(cache: Path) -> None:
+    def ended() -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        unpacked(default_model_path(), ended)  # type: ignore[arg-type]
+    assert list(cache.iterdir()) == []
+
+
+def test_what_is_given_is_not_measured(packed: str, start: Start, cache: Path) -> None:
+    service = start(config(packed, weights="as_shipped", speculation=False))
+    assert not service.info.measuring
+    assert answer(service).completion_tokens == 24
+    assert not cache.exists()
