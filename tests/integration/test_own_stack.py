@@ -42,7 +42,7 @@ def text(row: dict[str, Any]) -> str:
 def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
     sampled = {"prompt": "Once", "temperature": 1.0, "ignore_eos": True, "max_tokens": 12}
     lines: list[dict[str, Any]] = [
-        {"prompt": f"{INSTRUCTION}{n}", "max_tokens": 400, "ignore_eos": True} for n in range(20)
+        {"prompt": f"{INSTRUCTION}{n}", "max_tokens": 100, "ignore_eos": True} for n in range(20)
     ]
     lines += [{**sampled, "seed": 1}, {**sampled, "seed": 1}, {**sampled, "seed": 2}]
     lines.append({"prompt": "x" * CONTEXT, "max_tokens": 5})
@@ -53,7 +53,7 @@ def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
     summary = {name: value.strip() for name, value in summary.items()}
     assert summary["requests"] == "24"
     assert summary["failures"] == "1 (context_length_exceeded 1)"
-    assert summary["generated tokens"] == f"{20 * 400 + 3 * 12:,}"
+    assert summary["generated tokens"] == f"{20 * 100 + 3 * 12:,}"
     assert float(summary["tokens/s"]) > 0
     assert 0 < int(summary["batch occupancy"].removesuffix("%")) <= 100
     assert int(summary["prefix hit rate"].removesuffix("%")) > 50
@@ -61,7 +61,7 @@ def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
 
     rows = [json.loads(line) for line in (cli.folder / "r.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows[:20]:
-        assert body(row)["usage"]["completion_tokens"] == 400
+        assert body(row)["usage"]["completion_tokens"] == 100
         assert body(row)["model"] == "my-own-Q8"
     cached = [body(row)["usage"]["prompt_tokens_details"]["cached_tokens"] for row in rows[:20]]
     assert sum(n > len(INSTRUCTION) // 2 for n in cached) >= 15

@@ -63,6 +63,7 @@ class Server:
 
     def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._client = client
+        self._known: dict[tuple[str, str, tuple[Any, ...]], tuple[Any, Keys]] = {}
         sources = read_sources()
         for name, change in ({**(mutations or {}), "lib/base": TIME}).items():
             sources[name] = _replaced(sources[name], *change)
@@ -73,7 +74,8 @@ class Server:
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it; equal calls are made once.
 
-        Many are equal: states often differ in what the actors remember alone.
+        Many are equal: states often differ in what the actors remember alone. Whatever a script depends on is
+        in the keys, the time too, so that an answer stays what it is.
         """
         texts: dict[int, str] = {}  # by identity, since all steps of a state begin with the same keys
         wanted = []
@@ -81,12 +83,12 @@ class Server:
             if id(keys) not in texts:
                 texts[id(keys)] = json.dumps(_flat(keys))
             wanted.append((name, texts[id(keys)], tuple(map(encode, arguments))))
-        distinct = list(dict.fromkeys(wanted))
+        distinct = [call for call in dict.fromkeys(wanted) if call not in self._known]
         with self._client.pipeline(transaction=False) as pipe:
             for name, text, given in distinct:
                 pipe.evalsha(self._shas[name], 1, PREFIX, text, *given)
-            answers = dict(zip(distinct, map(_answer, pipe.execute()), strict=True))
-        return [answers[call] for call in wanted]
+            self._known.update(zip(distinct, map(_answer, pipe.execute()), strict=True))
+        return [self._known[call] for call in wanted]
 
 
 @dataclass(frozen=True)
