@@ -216,7 +216,11 @@ def test_exact_values_of_bf16_are_held_by_the_format_they_are_unpacked_to(
     assert compile_model(options, Steps()).rows[1].quality.kl < 1e-4
 
 
-def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> None:
+def test_an_importance_matrix_is_made_and_used(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own, since no other test starts that of the matrix."""
+    monkeypatch.setattr(child, "ask", ASK)
     options = replace(given(models, tmp_path / "out"), types=("iq4_nl",), imatrix=tmp_path / "words")
     (tmp_path / "words").write_text("abc jade bad cafe, 12 34. " * 60)
     steps = Steps()
