@@ -1,6 +1,8 @@
 # The commands of people and CI alike. What they need is installed into .venv, in the versions of requirements.lock.
 
 PYTHON ?= python3
+# Where it is set, every process of the stack and of the tests compiles all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.base.settings import lookahead
@@ -38,8 +39,11 @@ class Capacity:
 
     def update(self, workers: Sequence[WorkerInfo]) -> dict[str, int]:
         """By model queue; a queue that has no worker has the capacity of all of them, which is that of ""."""
-        queues = {"": workers} | {w.model: [one for one in workers if one.model == w.model] for w in workers}
-        self._by_queue = {queue: self._of(queue, able) for queue, able in queues.items()}
+        slots = Counter({"": 0})
+        for worker in workers:
+            for queue in {"", worker.model}:
+                slots[queue] += worker.slots + lookahead(worker.slots)
+        self._by_queue = {queue: self._of(queue, taken or SLOTS_UNSEEN) for queue, taken in slots.items()}
         return self._by_queue
 
     def of(self, queue: str) -> int:
@@ -61,7 +65,6 @@ class Capacity:
                 del self._per_s[queue]
         self._sent = sent
 
-    def _of(self, queue: str, workers: Sequence[WorkerInfo]) -> int:
-        taken = sum(worker.slots + lookahead(worker.slots) for worker in workers) or SLOTS_UNSEEN
+    def _of(self, queue: str, taken: int) -> int:
         ahead_s = min(GAPS * self._gap_s, self._most_s)
         return self._fills * taken + int(self._per_s.get(queue, 0.0) * ahead_s)

@@ -17,6 +17,7 @@ from compiling.base.errors import CompileError, FormatError, RoomError, SourceEr
 from compiling.base.formats import chosen_types, read_source, unpacked_format
 from compiling.base.state import NAME, Record
 from compiling.machine_format import own_folder
+from compiling.measure import child
 from compiling.result.compilation import COUNTS, Compiled, Options
 from compiling.result.recommendation import Load
 from compiling.run import WORK, compile_model
@@ -26,10 +27,16 @@ from engine.host.system_memory import Memory
 from engine.llama.model import default_model_path
 from engine.weights.quantise import requantise
 from tests.chaos.faults.disk import small_disk
+from tests.compiling.helpers import measuring
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.tuned import constants
+from tests.support.workers import ROOT
 
+ASK = child.ask
 TYPES = ("q8_0", "q4_0")
 TEXT = "abc jade bad cafe, 12 34. " * 8
+SPEED = "compiling.measure.speed"
+BRIEF = {"PROMPTS": ["Say hello."] * 2, "OUTPUT": 4, "LEAST_ROUNDS": 1, "ROUNDS_S": 0.0, "PREFILL": 64}
 
 
 class Steps:
@@ -66,6 +73,15 @@ def done(models: Path) -> tuple[Compiled, Steps]:
     """A whole compilation, in models/out."""
     steps = Steps()
     return compile_model(given(models, models / "out"), steps), steps
+
+
+@pytest.fixture(autouse=True)
+def inside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `done` was measured whole, in processes of their own, the others do it briefly and in this one."""
+    request.getfixturevalue("done")
+    for name, value in BRIEF.items():
+        monkeypatch.setattr(f"{SPEED}.{name}", value)
+    monkeypatch.setattr(child, "ask", measuring.inside)
 
 
 @pytest.fixture
@@ -200,7 +216,11 @@ def test_exact_values_of_bf16_are_held_by_the_format_they_are_unpacked_to(
     assert compile_model(options, Steps()).rows[1].quality.kl < 1e-4
 
 
-def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> None:
+def test_an_importance_matrix_is_made_and_used(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of their own, since no other test starts that of the matrix."""
+    monkeypatch.setattr(child, "ask", ASK)
     options = replace(given(models, tmp_path / "out"), types=("iq4_nl",), imatrix=tmp_path / "words")
     (tmp_path / "words").write_text("abc jade bad cafe, 12 34. " * 60)
     steps = Steps()
@@ -217,7 +237,13 @@ def test_an_importance_matrix_is_made_and_used(models: Path, tmp_path: Path) -> 
     assert len(steps.begun) == begun, "nothing was measured in vain"
 
 
-def test_the_default_model_end_to_end(tmp_path: Path) -> None:
+def test_the_default_model_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own; its speed in short, as nothing is said of it here."""
+    brief = {SPEED: measuring.__name__}
+    for name, value in constants({f"{SPEED}.{name}": value for name, value in BRIEF.items()}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(child, "ask", lambda module, *more: ASK(brief.get(module, module), *more))
     text = tmp_path / "text"
     text.write_text("The harbour lay quiet under the first snow. def f(x): return x + 1\n" * 4)
     options = Options(default_model_path(), tmp_path / "out", ("q8_0",), text=text, rounds=1, threads=1)

@@ -26,7 +26,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     runner.env |= {
         "MEDUSAQ_ENGINE_FACTORY": "engine:load",
         "MEDUSAQ_BATCH_INVARIANT": "1",
-        "MEDUSAQ_SLOTS": "8",
+        "MEDUSAQ_SLOTS": "4",
         "FLOWER_UNAUTHENTICATED_API": "1",
     }
     yield runner
@@ -56,10 +56,10 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
 
     served = httpx.get(f"{url}/v1/models").json()["data"][0]
     (worker,) = served["workers_detail"]
-    assert (worker["slots"], worker["batch_invariant"]) == (8, True), "as the settings say"
+    assert (worker["slots"], worker["batch_invariant"]) == (4, True), "as the settings say"
     assert worker["draft_sources"] == ["lookup", "medusa"], "the package brings heads for its model"
 
-    run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "32")
+    run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "16")
     begun = Begun(cli.folder / "killed.jsonl", url)
     wait_until(lambda: begun.done() >= 3 and len(listed(url, "running")) > 0, 120, report=run.text)
     os.kill(cli.service("worker"), signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     assert run.process.wait(300) == 0, run.text()
     assert listed(url) == [], "a batch's jobs leave Redis when their results are collected"
 
-    calm = cli.start("run", "prompts.jsonl", "-o", "calm.jsonl", "--url", url, "--max-tokens", "32")
+    calm = cli.start("run", "prompts.jsonl", "-o", "calm.jsonl", "--url", url, "--max-tokens", "16")
     assert calm.process.wait(300) == 0, calm.text()
     assert answers(cli.folder / "killed.jsonl") == answers(cli.folder / "calm.jsonl")
     expected = [json.loads(line).get("custom_id", f"line-{i}") for i, line in enumerate(lines, 1)]
@@ -101,7 +101,7 @@ def check_drafts(url: str) -> None:
         {"decoding": "medusa"},
         {"decoding": "medusa", "acceptance": "typical"},
     ):
-        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 48, **more}
+        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 24, **more}
         job = httpx.post(f"{url}/v1/jobs", json=sent, headers={"Prefer": "wait=60"}, timeout=90).json()
         assert job["status"] == "succeeded", job
         speculation = job["result"]["speculation"]
@@ -111,12 +111,12 @@ def check_drafts(url: str) -> None:
             assert speculation["sources"]["medusa"]["accepted"] > 0
             assert speculation["steps"] < job["result"]["usage"]["completion_tokens"]
         texts.add(job["result"]["text"])
-    asked = {"prompt": "Count from one to twenty in words.", "max_length": 48}
+    asked = {"prompt": "Count from one to twenty in words.", "max_length": 24}
     one = httpx.post(f"{url}/generate/medusa", json=asked, timeout=90).json()
     both = httpx.post(f"{url}/compare", json=asked, timeout=90).json()
     for answer in (one, both["normal"], both["medusa"]):
         texts.add(answer["text"])
-        assert answer["tokens_generated"] == 48
+        assert answer["tokens_generated"] == 24
         assert answer["tokens_per_second"] > 0
     assert both["normal"]["acceptance_rate"] is None
     assert min(one["acceptance_rate"], both["medusa"]["acceptance_rate"]) > 0

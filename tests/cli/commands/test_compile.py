@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cli.main import main
 from cli.processes.folder_lock import FolderLock
 from engine.weights.quantise import requantise
 from tests.cli.helpers.running import Cli
@@ -109,11 +110,22 @@ def test_a_worker_without_a_choice_says_which_command_makes_it(cli: Cli, model: 
     ],
 )
 @pytest.mark.usefixtures("model")
-def test_what_is_wrong_is_one_line(cli: Cli, arguments: tuple[str, ...], code: int, message: str) -> None:
-    ended = cli("compile", *arguments)
-    assert (ended.returncode, ended.stdout) == (code, "")
-    assert message in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+def test_what_is_wrong_is_one_line(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.setattr("sys.argv", ["medusaq", "compile", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (code, "")
+    assert message in said.err
+    assert len(said.err.splitlines()) == 1, said.err
 
 
 def test_a_folder_in_use(cli: Cli, model: str) -> None:

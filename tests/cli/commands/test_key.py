@@ -32,7 +32,7 @@ def test_keys_of_the_running_stack(cli: Cli) -> None:
 
     refused = cli("submit", "x", "--url", url)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("error: an API key is needed")
+    assert refused.stderr.startswith("error: the API key is missing")
     cli.env["MEDUSAQ_API_KEY"] = secret
     assert cli("submit", "hello", "--wait", "--max-tokens", "20", "--url", url).stdout == "hello\n"
     (cli.folder / "p.txt").write_text("one\ntwo\n")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cli.main import main
 from engine.llama.model import default_model_path
 from engine.medusa.onnx.heads import OnnxHeads
 from engine.speculative.setup import shipped_heads
@@ -18,16 +20,25 @@ ROOT = Path(__file__).parents[4]
 def run(*arguments: object, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """without: modules that are not installed."""
     hidden = f"import sys; sys.modules.update(dict.fromkeys({without!r}))"
-    main = f"{hidden}; sys.argv[0] = 'medusaq'; from cli.main import main; main()"
-    command = [sys.executable, "-c", main, "export-heads", *map(str, arguments)]
+    code = f"{hidden}; sys.argv[0] = 'medusaq'; from cli.main import main; main()"
+    command = [sys.executable, "-c", code, "export-heads", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def refused(code: int, said: str, *arguments: object, without: tuple[str, ...] = ()) -> None:
-    ended = run(*arguments, without=without)
-    assert ended.returncode == code, ended.stderr
-    assert said in ended.stderr
-    assert ended.stderr.count("\n") == 1
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Asks in this process, which has loaded everything already."""
+
+    def ask(code: int, said: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["medusaq", "export-heads", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr().err
+        assert ended.value.code == code, shown
+        assert said in shown
+        assert shown.count("\n") == 1
+
+    return ask
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +60,7 @@ def test_the_packaged_heads(shipped: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["heads.onnx"]
 
 
-def test_what_is_refused(shipped: Path, tiny: Path, tmp_path: Path) -> None:
+def test_what_is_refused(shipped: Path, tiny: Path, tmp_path: Path, refused: Callable[..., None]) -> None:
     out = tmp_path / "heads.onnx"
     refused(2, "--bits: must be 8 or 4, not 5", shipped, "--onnx", out, "--bits", 5)
     refused(2, f"{tmp_path} is a folder", shipped, "--onnx", tmp_path)
@@ -58,8 +69,17 @@ def test_what_is_refused(shipped: Path, tiny: Path, tmp_path: Path) -> None:
     refused(2, "no such file or folder", tmp_path / "heads.pt", "--onnx", out)
     refused(2, "for models of hidden size 576, and this one has 64", shipped, "--onnx", out, "--model", tiny)
     refused(3, "none.gguf", shipped, "--onnx", out, "--model", tmp_path / "none.gguf")
-    for module in ("onnx", "onnxruntime", "llama_cpp"):
-        refused(1, f"exporting needs {module}: pip install", shipped, "--onnx", out, without=(module,))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("module", ["onnx", "onnxruntime", "llama_cpp"])
+def test_without_its_packages_it_says_how_to_get_them(shipped: Path, tmp_path: Path, module: str) -> None:
+    """In a process that has loaded none of them."""
+    out = tmp_path / "heads.onnx"
+    ended = run(shipped, "--onnx", out, without=(module,))
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: exporting needs {module}: pip install")
+    assert ended.stderr.count("\n") == 1
     assert not out.exists()
 
 
@@ -70,5 +90,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf"))
 
 
-def test_a_target_that_cannot_be_written(shipped: Path) -> None:
+def test_a_target_that_cannot_be_written(shipped: Path, refused: Callable[..., None]) -> None:
     refused(1, "cannot write /proc/heads.onnx: ", shipped, "--onnx", "/proc/heads.onnx")
