@@ -57,6 +57,7 @@ class EngineService:
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
         self._streaming: dict[str, _Entry] = {}  # entries with listeners
+        self._held: list[SequenceState] = []  # bulk requests that wait for a change of the engine
         self._preparing: dict[str, threading.Event] = {}  # requests before they have an entry; set: cancelled
         self._lock = threading.Lock()  # guards the entries, their listeners, _preparing and _closed together
         self._closed = False
@@ -152,7 +153,7 @@ class EngineService:
         scheduler = self._engine.scheduler
         return self._metrics.snapshot(
             running=len(scheduler.running),
-            waiting=scheduler.waiting,
+            waiting=scheduler.waiting + len(self._held),
             kv_cells_used=self._engine.cache.used,
         )
 
@@ -179,6 +180,9 @@ class EngineService:
             self._resolve(request_id, EngineClosed(reason))
 
     def _run_step(self) -> None:
+        if self._engine.idle and self._held:
+            self._tuning.adopt()
+        self._release_held()
         if self._engine.idle:
             self._wait_for_batch()
         self._take_all()
@@ -228,9 +232,25 @@ class EngineService:
 
     def _take(self, message: _Message) -> None:
         if isinstance(message, SequenceState):
-            self._engine.add(message)
-        elif isinstance(message, _Cancelled):
+            if self._tuning.draining and message.request.priority > 0:
+                self._held.append(message)
+            else:
+                self._engine.add(message)
+        elif isinstance(message, _Cancelled) and not self._engine.cancel(message.request_id):
+            self._release_held(message.request_id)
             self._engine.cancel(message.request_id)
+
+    def _release_held(self, request_id: str = "") -> None:
+        """Queue held requests: all after the drain; during it this one, and those past their deadline."""
+        now = time.time()
+        held, self._held = self._held, []
+        for sequence in held:
+            request = sequence.request
+            late = request.deadline is not None and now >= request.deadline
+            if late or request.id == request_id or not self._tuning.draining:
+                self._engine.add(sequence)
+            else:
+                self._held.append(sequence)
 
     def _resolve(self, request_id: str, outcome: Completion | EngineError) -> None:
         with self._lock:

@@ -2,7 +2,8 @@
 
 What is known from earlier starts is used at once. The rest is measured while no request runs, by a thread
 that makes one decode call at a time, in contexts of its own; then the engine changes, and later starts know.
-Under constant load measuring takes a small share of the time, or it would never end.
+Under constant load measuring takes a share of the time, and bulk requests wait once for the running ones to
+end: else a night's batch would run as slowly as it began.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from engine.speculative.setup import Drafting
 from engine.weights.format_selection import faster
 
 QUIET_S = 1.0  # before the weights change: prompts that are sent one after another meet the same ones
-BUSY_S = 5.0  # of steps without a pause, after which measuring gets its share
-BUSY_SHARE = 0.05  # of the time
+BUSY_S = 2.0  # of steps without a pause, after which measuring gets its share
+BUSY_SHARE = 0.25  # of the time: some ten seconds of measuring, on two cores, are over within a minute
+DRAIN_AFTER_S = 2.0  # of steps without a pause since something was found
+DRAIN_S = 30.0  # of steps for which bulk requests wait at most, while the running ones end
+DRAIN_AGAIN_S = 600.0  # of steps after a drain that was given up
 log = logging.getLogger(__name__)
 
 
@@ -51,6 +55,7 @@ class Tuning:
         self._idle_time = IdleTime()
         self._found: _Found | None = None
         self._busy_s = self._lent_s = 0.0  # since the last pause
+        self._drain_at_s = DRAIN_AFTER_S  # of busy time
         self._drafting: Drafting | None = None
         self.under_way = not settled
         if config.speculation and engine.model.can_share_prefixes:
@@ -66,15 +71,25 @@ class Tuning:
     def idle(self) -> AbstractContextManager[None]:
         """Measuring goes on in this block, and ends with it after the call under way."""
         self._busy_s = self._lent_s = 0.0
+        self._drain_at_s = DRAIN_AFTER_S
         return self._idle_time.given()
 
     def stepped(self, seconds: float) -> None:
         """Note that a step took so long."""
         self._busy_s += seconds
+        if self._found is None:
+            self._drain_at_s = self._busy_s + DRAIN_AFTER_S
+        elif self._busy_s > self._drain_at_s + DRAIN_S:
+            self._drain_at_s = self._busy_s + DRAIN_AGAIN_S
         if self.under_way and self._lent_s < BUSY_SHARE * (self._busy_s - BUSY_S):
             began = time.perf_counter()
             self._idle_time.lend()
             self._lent_s += time.perf_counter() - began
+
+    @property
+    def draining(self) -> bool:
+        """Whether bulk requests are to wait until the running ones have ended, to adopt() what was found."""
+        return self._found is not None and self._busy_s >= self._drain_at_s
 
     @property
     def quiet_s(self) -> float | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine import Completion, EngineConfig, ModelLoadError, TextDelta, load
+from engine import Completion, EngineConfig, ModelLoadError, Request, TextDelta, load
+from engine.base.errors import EngineClosed
+from engine.base.request import FinishReason
 from engine.core.engine import Engine
 from engine.host.idle_time import IdleTime, Piece, Stopped
 from engine.llama.model import Model, default_model_path
@@ -74,8 +78,8 @@ def measured(service: EngineService) -> None:
     wait_until(lambda: not service.info.measuring, ANSWERED_S)
 
 
-def reference(model: str, weights: str) -> Completion:
-    engine = opened(config(model, weights=weights))
+def reference(model: str, weights: str, **changes: object) -> Completion:
+    engine = opened(config(model, weights=weights, **changes))
     return completions(run(engine, [request("r", "Tell me a story")]))["r"]
 
 
@@ -154,6 +158,7 @@ def test_a_request_waits_for_one_piece_at_most(
     assert begun.wait(ANSWERED_S)
     futures = [service.submit(request(str(i), p), heard) for i, p in enumerate(prompts(3))]
     assert not any(future.done() for future in futures)
+    wait_until(lambda: not service._tuning._idle_time._given, ANSWERED_S)  # the engine's thread has woken
     end.set()
     for future in futures:
         future.result(ANSWERED_S)
@@ -209,6 +214,88 @@ def test_no_answer_comes_from_two_formats(packed: str, start: Start, monkeypatch
     assert len(formats) == 1
     measured(service)
     assert "BF16" in service.info.quantization
+
+
+def bulk(name: str, **sampling: object) -> Request:
+    return replace(request(name, "Tell me a story", **sampling), priority=1)
+
+
+def found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another format is the faster one, and no pause lets the engine adopt it."""
+
+    def faster(model: Model, config: EngineConfig, _piece: Piece) -> Model:
+        return Model(model.path, config.gpu_layers, unpacked(model.path))
+
+    monkeypatch.setattr(tuning, "faster", faster)
+    monkeypatch.setattr(tuning, "QUIET_S", ANSWERED_S)
+    monkeypatch.setattr(tuning, "DRAIN_AFTER_S", 1e-6)  # after one step
+
+
+def test_bulk_requests_without_a_pause_wait_once_for_a_change(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_at_once(monkeypatch)
+    either = [reference(packed, weights, slots=1) for weights in ("as_shipped", "bf16")]
+    service = start(config(packed, speculation=False, slots=1))
+    running = [service.submit(bulk(str(n))) for n in range(8)]
+    for n in range(8, 2000):
+        done = running.pop(0).result(ANSWERED_S)
+        assert done.tokens in [one.tokens for one in either], "of one format from its beginning to its end"
+        running.append(service.submit(bulk(str(n))))
+        if not service.info.measuring:
+            break
+    assert "BF16" in service.info.quantization
+    assert running[-1].result(ANSWERED_S).tokens == either[1].tokens
+
+
+def test_interactive_requests_do_not_wait_for_a_change(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_at_once(monkeypatch)
+    service = start(config(packed, speculation=False, slots=3))
+    wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
+    first = service.submit(bulk("long", max_tokens=400))
+    wait_until(lambda: service._tuning.draining, ANSWERED_S)
+    held = service.submit(bulk("held", max_tokens=2))
+    gone = service.submit(bulk("gone", max_tokens=2))
+    late = service.submit(replace(bulk("late", max_tokens=2), deadline=time.time() + 0.01))
+    service.cancel("gone")
+    assert answer(service, "interactive", max_tokens=2).completion_tokens == 2
+    assert gone.result(ANSWERED_S).finish_reason is FinishReason.CANCELLED
+    assert late.result(ANSWERED_S).finish_reason is FinishReason.EXPIRED
+    assert not held.done()
+    assert not first.done()
+    assert service.metrics().waiting == 1
+    assert held.result(ANSWERED_S).completion_tokens == 2
+    assert first.done()
+    assert "BF16" in service.info.quantization
+
+
+def test_a_request_that_takes_long_does_not_hold_the_others_up(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_at_once(monkeypatch)
+    monkeypatch.setattr(tuning, "DRAIN_S", 0.0)
+    service = start(config(packed, speculation=False))
+    wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
+    first = service.submit(bulk("long", max_tokens=400))
+    assert service.submit(bulk("short", max_tokens=2)).result(ANSWERED_S).completion_tokens == 2
+    assert not first.done()
+    assert "Q8_0" in service.info.quantization
+
+
+def test_a_stopped_engine_answers_what_it_holds(
+    packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_at_once(monkeypatch)
+    service = start(config(packed, speculation=False))
+    wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
+    service.submit(bulk("long", max_tokens=400))
+    wait_until(lambda: service._tuning.draining, ANSWERED_S)
+    held = service.submit(bulk("held"))
+    service.close()
+    with pytest.raises(EngineClosed):
+        held.result(ANSWERED_S)
 
 
 def test_nothing_is_drafted_until_it_is_known_where_that_pays(
