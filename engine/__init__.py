@@ -29,10 +29,10 @@ from engine.base.request import (
     TokenLogprob,
 )
 from engine.core.engine import ModelInfo
-from engine.core.metrics import EngineMetrics
 from engine.medusa.layouts import HeadsLoadError
 from engine.sampling.grammar import response_grammar
 from engine.service import EngineService, load
+from engine.serving.metrics import EngineMetrics
 
 __all__ = [
     "Acceptance",

@@ -13,9 +13,9 @@ from engine.base.config import EngineConfig
 from engine.base.errors import EngineClosed, EngineError
 from engine.base.request import Completion, FinishReason, OnText, Request
 from engine.core.engine import Engine, ModelInfo
-from engine.core.metrics import EngineMetrics, Metrics
 from engine.core.sequence import SequenceState
-from engine.core.text_listener import Listener
+from engine.serving.metrics import EngineMetrics, Metrics
+from engine.serving.text_listener import Listener
 from engine.speculative.tuning import Tuning
 from engine.text import chat_templates
 from engine.weights.format_selection import open_at_once

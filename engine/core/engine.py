@@ -10,22 +10,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
-from engine.base.errors import DecodeFailed, EngineError, ModelLoadError, RequestRefused
-from engine.base.request import Decoding, FinishReason, Request
-from engine.core.batch_builder import RowsBuilder
-from engine.core.draft_source import DraftSource, NoDraft
+from engine.base.errors import DecodeFailed, EngineError, ModelLoadError
+from engine.base.request import FinishReason, Request
+from engine.core.acceptance import Accepted, accept_draft
+from engine.core.draft_source import DraftSource, PlainDecoding
 from engine.core.kv_cache import KVCache
 from engine.core.prefill_context import PrefillContext
+from engine.core.request_preparation import RequestPreparation
+from engine.core.rows_builder import RowsBuilder
 from engine.core.scheduler import Plan, Scheduler, Span
 from engine.core.sequence import Ended, SequenceState
-from engine.core.token_tree import NO_DRAFT, Draft, fit, paths
-from engine.core.verification import sample_and_match
-from engine.llama.context import Context, DecodeError, Logits, Outputs
+from engine.core.token_tree import EMPTY_DRAFT, Draft, fit, paths
+from engine.llama.context import Context, DecodeError, Outputs
 from engine.llama.model import Model, Tokens, on_gpu
-from engine.sampling.grammar import Grammars
-from engine.sampling.sampler import SampledToken
 from engine.text import chat_templates
-from engine.text.prompt_encoder import PromptEncoder
 
 # Failed decodes of a request, with no successful batch in between, after which it runs alone to its end.
 MAX_FAILURES = 3
@@ -59,35 +57,13 @@ class StepReport:
     ended: list[Ended] = field(default_factory=list)
     running: int = 0  # sequences with rows
     rows: int = 0
-    prefilled: int = 0  # prompt rows, except the last one of each prompt, which gives an output
+    prompt_rows: int = 0  # except the last one of each prompt, which gives an output
     ready: int = 0  # sequences whose next token was sampled
     verified: int = 0  # draft tokens with a row
     accepted: int = 0  # draft tokens that were emitted
     emitted: int = 0  # sampled tokens, accepted draft tokens included
-    decode_s: float = 0.0  # seconds in llama.cpp
+    decode_s: float = 0.0  # seconds in calls of the main context
     failed: bool = False
-
-
-@dataclass(slots=True)
-class Verified:
-    """A ready sequence after acceptance: the tokens to commit, or the error that ends the request."""
-
-    sequence: SequenceState
-    draft: Draft
-    sampled: list[SampledToken] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)  # nodes of draft.tree, from the root down
-    error: EngineError | None = None
-
-    @property
-    def last_row(self) -> int:
-        """Index of the logits row of the last sampled token: 0 is the pending token, 1 + i is node i."""
-        return self.accepted[-1] + 1 if self.accepted else 0
-
-
-class _Stopped(Exception):
-    def __init__(self, reason: FinishReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Engine:
@@ -112,13 +88,12 @@ class Engine:
             batch_invariant=config.batch_invariant,
             quantization=model.description,
         )
-        self._run_with(model)
-        self._encoder = PromptEncoder(model, template, self.info.context_length)
-        self._grammars = Grammars(model)
-        self._draft_source = draft_source or NoDraft()
+        self._build_runtime(model)
+        self._preparation = RequestPreparation(model, template, self.info.context_length)
+        self._draft_source = draft_source or PlainDecoding()
 
-    def _run_with(self, model: Model) -> None:
-        """An empty cache for this model. Raises ModelLoadError."""
+    def _build_runtime(self, model: Model) -> None:
+        """Make contexts, cache and scheduler anew for this model. Raises ModelLoadError."""
         config = self._config
         self.model = model
         self.context = Context(
@@ -170,17 +145,17 @@ class Engine:
             self.prefill_context.close()
         before = self.model
         try:
-            self._run_with(model)
+            self._build_runtime(model)
         except ModelLoadError:
             self.context.close()
             self._return_to(before)
             raise
-        self._encoder.model = self._grammars.model = model
+        self._preparation.exchange_weights(model)
         self.info = replace(self.info, quantization=model.description)
 
     def _return_to(self, model: Model) -> None:
         try:
-            self._run_with(model)
+            self._build_runtime(model)
         except ModelLoadError as error:  # which would say that all is as it was
             raise EngineError(error.message) from error
 
@@ -192,6 +167,7 @@ class Engine:
         """Replace the draft source; only while the engine is idle. names: its sources, for `info`."""
         assert self.idle, "a step in progress belongs to the source that drafted for it"
         self._draft_source = source
+        self._preparation.draft_sources = names
         self.info = replace(self.info, draft_sources=names)
 
     @property
@@ -200,55 +176,17 @@ class Engine:
 
     def encode(self, request: Request) -> Tokens:
         """Prompt token ids. Thread-safe. Raises RequestRefused when the request can never run."""
-        prompt = self._encoder.encode(request)
-        context, wanted = self.info.context_length, request.sampling.max_tokens
-        if len(prompt) + wanted > context:
-            raise RequestRefused(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}: "
-                f"together over the context of {context}",
-                code="context_length_exceeded",
-                param="prompt" if len(prompt) >= context else "max_tokens",
-            )
-        if request.decoding is Decoding.MEDUSA and "medusa" not in self.info.draft_sources:
-            raise RequestRefused(
-                'decoding "medusa" needs Medusa heads, and none are loaded for this model',
-                code="no_heads",
-                param="decoding",
-            )
-        unknown = [t for t in request.sampling.logit_bias if not 0 <= t < self.model.vocab_size]
-        if unknown:
-            raise RequestRefused(
-                f"logit_bias names token {unknown[0]}; the vocabulary has {self.model.vocab_size}",
-                param="logit_bias",
-            )
-        return prompt
+        return self._preparation.encode(request)
 
     def prepare(
         self, request: Request, arrived: float, stopped: Callable[[], FinishReason | None] = lambda: None
     ) -> SequenceState:
-        """Validate a request, tokenize its prompt and compile its grammar. Thread-safe.
-
-        arrived: in seconds of time.monotonic(). stopped: called several times a second, on this thread, while
-        the grammar compiles; if it returns a reason, the returned sequence has already finished with it, and
-        its exceptions propagate. Raises RequestRefused.
-        """
-        prompt = self.encode(request)
-
-        def check() -> None:
-            if reason := stopped():
-                raise _Stopped(reason)
-
-        try:
-            constraint = self._grammars.begin(request.sampling.grammar, check)
-        except _Stopped as stop:
-            sequence = SequenceState(request, prompt, arrived)
-            sequence.finish = stop.reason
-            return sequence
-        return SequenceState(request, prompt, arrived, constraint)
+        """See RequestPreparation.prepare(). Thread-safe. Raises RequestRefused."""
+        return self._preparation.prepare(request, arrived, stopped)
 
     def close(self) -> None:
         """Stop the child process that compiles grammars on trial, if it runs."""
-        self._grammars.close()
+        self._preparation.close()
 
     def add(self, sequence: SequenceState) -> None:
         """Queue a sequence from prepare() whose `finish` is not set."""
@@ -273,14 +211,16 @@ class Engine:
         plan = self.scheduler.schedule(time.monotonic())
         if not plan.sequences:
             return report
+        ready = plan.ready  # before _advance(), which changes what is pending
         drafts = self._draft(plan)
         try:
             outputs = self._decode(plan, drafts, report)
         except DecodeError as error:
             return self._recover(plan, error, report)
-        verified = self._accept(plan, drafts, outputs)
-        self._rewind(verified)
-        return self._commit(verified, report)
+        self._advance(plan)
+        accepted = self._accept(ready, drafts, outputs)
+        self._rewind(accepted)
+        return self._commit(accepted, report)
 
     def _end_cancelled_and_expired(self) -> list[Ended]:
         wall = time.time()
@@ -306,7 +246,7 @@ class Engine:
         drafts = []
         for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, budget), strict=True):
             if not tree:
-                drafts.append(NO_DRAFT)
+                drafts.append(EMPTY_DRAFT)
                 continue
             depth = sequence.remaining - 1  # the token sampled after the last draft token counts too
             tree = fit(tree, nodes=min(budget, depth), depth=depth, leaves=1 + len(leaf_ids))
@@ -325,7 +265,7 @@ class Engine:
         """
         report.running, report.ready = len(plan.sequences), len(plan.ready)
         every = [*plan.prefill, *plan.spans, *([plan.chunk] if plan.chunk else [])]
-        report.prefilled = sum(span.count for span in every) - report.ready
+        report.prompt_rows = sum(span.count for span in every) - report.ready
         for span in plan.prefill:
             assert self.prefill_context, "the scheduler plans prefill only where the context exists"
             self.prefill_context.run(span)
@@ -346,63 +286,70 @@ class Engine:
         rows = RowsBuilder()
         next_draft = iter(drafts)
         for span in spans:
-            s, draft = span.sequence, next(next_draft) if span.ready else NO_DRAFT
+            s, draft = span.sequence, next(next_draft) if span.ready else EMPTY_DRAFT
             if draft.leaf_ids:
                 self.cache.branch(s.seq_id, draft.leaf_ids)
             self.cache.append(s.seq_id, span.count + len(draft.tree))
             tokens = s.tokens[s.computed : s.computed + span.count].tolist()
             rows.add(s.seq_id, tokens, s.computed, draft, output=span.ready)
         report.rows += len(rows)
-        hidden = bool(drafts) and self._draft_source.needs_hidden
+        # for the heads' drafts of the next step
+        hidden = any(span.ready for span in spans) and self._draft_source.needs_hidden
         began = time.perf_counter()
         try:
             return self.context.decode(rows.build(), hidden)
         finally:
             report.decode_s += time.perf_counter() - began
 
-    def _accept(self, plan: Plan, drafts: list[Draft], outputs: Outputs) -> list[Verified]:
-        """Sample the next tokens of each ready sequence, as far down its tree as draft tokens match."""
-        ready, first = plan.ready, 0
+    def _advance(self, plan: Plan) -> None:
+        """Count the tokens of the spans as computed."""
         for span in plan.spans:
             span.sequence.computed += span.count
             if len(plan.spans) > 1:
                 span.sequence.failures = 0  # it decodes in a batch again
-        verified = []
+
+    def _accept(self, ready: list[SequenceState], drafts: list[Draft], outputs: Outputs) -> list[Accepted]:
+        """Sample the next tokens of each ready sequence, as far down its tree as draft tokens match.
+
+        Each sequence keeps the hidden state that gave its last token.
+        """
+        first, all_accepted = 0, []
         for sequence, draft in zip(ready, drafts, strict=True):
             sequence.quarantined = sequence.failures >= MAX_FAILURES
             rows = slice(first, first + 1 + len(draft.tree))
             first = rows.stop
-            verified.append(_verify(sequence, draft, outputs.logits[rows]))
+            accepted = accept_draft(sequence, draft, outputs.logits[rows])
+            all_accepted.append(accepted)
             hidden = outputs.hidden
-            sequence.hidden = None if hidden is None else hidden[rows][verified[-1].last_row].copy()
-        return verified
+            sequence.hidden = None if hidden is None else hidden[rows][accepted.last_row].copy()
+        return all_accepted
 
-    def _rewind(self, verified: Iterable[Verified]) -> None:
+    def _rewind(self, all_accepted: Iterable[Accepted]) -> None:
         """Free the cells of rejected draft tokens, and tell the draft source what was accepted."""
-        for v in verified:
-            if v.draft.tree:
-                self.cache.commit(v.sequence.seq_id, v.sequence.computed, v.accepted, v.draft.paths)
-                v.sequence.computed += len(v.accepted)
-                self._draft_source.observe(v.sequence, v.draft.tree, v.accepted)
+        for one in all_accepted:
+            if one.draft.tree:
+                self.cache.rewind(one.sequence.seq_id, one.sequence.computed, one.nodes, one.draft.paths)
+                one.sequence.computed += len(one.nodes)
+                self._draft_source.observe(one.sequence, one.draft.tree, one.nodes)
 
-    def _commit(self, verified: Iterable[Verified], report: StepReport) -> StepReport:
+    def _commit(self, all_accepted: Iterable[Accepted], report: StepReport) -> StepReport:
         """Append the sampled tokens, up to the one that ends the request, and count them."""
         now = time.monotonic()
-        for v in verified:
-            emitted, ended = 0, v.error is not None
-            for token in v.sampled:
-                ended = v.sequence.emit(token, self.model)
+        for one in all_accepted:
+            emitted, ended = 0, one.error is not None
+            for token in one.sampled:
+                ended = one.sequence.emit(token, self.model)
                 emitted += 1
                 if ended:
                     break
-            v.sequence.first_token = v.sequence.first_token or (now if emitted else None)
-            accepted = v.accepted[:emitted]  # not those after the token that ended the request
-            v.sequence.count_step((node.source, i in accepted) for i, node in enumerate(v.draft.tree))
-            report.verified += len(v.draft.tree)
+            one.sequence.first_token_at = one.sequence.first_token_at or (now if emitted else None)
+            accepted = one.nodes[:emitted]  # not those after the token that ended the request
+            one.sequence.count_step((node.source, i in accepted) for i, node in enumerate(one.draft.tree))
+            report.verified += len(one.draft.tree)
             report.accepted += len(accepted)
             report.emitted += emitted
             if ended:
-                report.ended.append(self._end(v.sequence, v.error))
+                report.ended.append(self._end(one.sequence, one.error))
         return report
 
     def _recover(self, plan: Plan, error: DecodeError, report: StepReport) -> StepReport:
@@ -424,18 +371,3 @@ class Engine:
     def _end(self, sequence: SequenceState, error: EngineError | None = None) -> Ended:
         self.scheduler.finish(sequence)
         return Ended(sequence.request.id, error or sequence.completion(time.monotonic()))
-
-
-def _verify(sequence: SequenceState, draft: Draft, rows: Logits) -> Verified:
-    """rows: logits after the last token, then after each node of the tree."""
-    position = len(sequence.output)
-    try:
-        sampled, accepted = sample_and_match(
-            draft.tree,
-            lambda node, offset, candidates: sequence.sampler.next(
-                rows[node + 1], position + offset, candidates
-            ),
-        )
-    except EngineError as error:
-        return Verified(sequence, draft, error=error)
-    return Verified(sequence, draft, sampled, accepted)

@@ -70,8 +70,8 @@ class KVCache:
             self._memory.share(seq_id, leaf_id, self.length(seq_id))
         self._leaf_ids[seq_id] = leaf_ids
 
-    def commit(self, seq_id: int, root: int, accepted: list[int], paths: list[list[int]]) -> None:
-        """Rewind a verified draft tree: keep the cells of the accepted path, free those of all other nodes.
+    def rewind(self, seq_id: int, root: int, accepted: list[int], paths: list[list[int]]) -> None:
+        """Undo a verified draft tree: keep the cells of the accepted path, free those of all other nodes.
 
         root: length of the sequence below the tree. paths: the nodes on the path to each leaf; the first leaf
         has the sequence's own id, the others the ids given to branch().

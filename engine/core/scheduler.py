@@ -32,8 +32,9 @@ class Span:
 class Plan:
     """What one step decodes.
 
-    spans: in one call, with the drafts. chunk: of a long prompt, in a call of its own before it. prefill: in
-    the prefill context.
+    spans: the shared call: decoding sequences, their drafts, and short prompt parts. chunk: part of a long
+    prompt, in an earlier call of its own. prefill: parts of prompts computed in the prefill context, before
+    both.
     """
 
     spans: list[Span]
@@ -121,7 +122,7 @@ class Scheduler:
         for s in running:
             if s.pending == 1:
                 continue
-            if self._has_prefill_context(s):
+            if self._prefills_apart(s):
                 if rows := min(s.unprefilled, chunk_budget):
                     prefill.append(Span(s, rows))
                     chunk_budget -= rows
@@ -134,7 +135,7 @@ class Scheduler:
                 budget -= spans[-1].count
         return Plan(spans, chunk, prefill)
 
-    def _has_prefill_context(self, s: SequenceState) -> bool:
+    def _prefills_apart(self, s: SequenceState) -> bool:
         """Whether the prompt is computed in the prefill context; one that began there stays there."""
         if s.prefilled > s.computed:
             return True
@@ -184,7 +185,7 @@ class Scheduler:
                 source, shared = -1, 0
             del self._waiting[skipped]
             sequence.seq_id = self._free_ids.pop()
-            sequence.admitted = sequence.admitted or now
+            sequence.admitted_at = sequence.admitted_at or now
             if shared:
                 self._cache.share(source, sequence.seq_id, shared)
                 self._prefix_cache.touch(source)

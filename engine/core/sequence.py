@@ -48,11 +48,11 @@ class SequenceState:
         self.finish: FinishReason | None = None
         self.sampled = 0
         self.arrived = arrived
-        self.admitted: float | None = None
-        self.first_token: float | None = None
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
         self.logprobs: list[TokenLogprob] = []
         self.steps = 0  # steps in which tokens were sampled
-        self.memory: dict[object, Any] = {}  # state of draft sources, by the object that owns it
+        self.source_state: dict[object, Any] = {}  # of draft sources, by the object that owns it
         self._drafted: dict[str, Drafted] = {}
 
     @property
@@ -107,7 +107,7 @@ class SequenceState:
     def completion(self, now: float) -> Completion:
         """The result. Needs `finish`."""
         assert self.finish is not None
-        first = self.first_token
+        first = self.first_token_at
         return Completion(
             request_id=self.request.id,
             text=self.text.text,
@@ -117,7 +117,7 @@ class SequenceState:
             cached_tokens=self.cached,
             completion_tokens=self.sampled,
             timing=Timing(
-                queue_s=(self.admitted or now) - self.arrived,
+                queue_s=(self.admitted_at or now) - self.arrived,
                 first_token_s=None if first is None else first - self.arrived,
                 total_s=now - self.arrived,
             ),

@@ -1,4 +1,4 @@
-"""Token trees as llama.cpp verifies them: cutting them to size, and the sequence ids of their rows.
+"""Token trees: cutting them to size, and the sequence ids of their rows when llama.cpp verifies them.
 
 A tree is verified in one decode call. Each leaf has a sequence id, and the row of a node has the ids of all
 leaves below it, so that attention sees the node on each of these paths. The first leaf has the request's own
@@ -7,10 +7,34 @@ id, so a chain needs no further ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from engine.core.draft_source import ROOT, Tree
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One candidate token of a token tree.
+
+    parent: index in the same tree, ROOT below the last accepted token; parents come before children.
+    depth: 1 below the root. path_probability: calibrated probability that the model emits the whole path to
+    this node. source: name of the draft source, for metrics.
+    """
+
+    token: int
+    parent: int
+    path_probability: float
+    source: str
+    depth: int
+
+
+Tree = list[Node]  # siblings hold different tokens
+
+
+def chain(tokens: Iterable[int], source: str, path_probability: float = 1.0) -> Tree:
+    """A tree without branches."""
+    return [Node(token, i - 1, path_probability, source, i + 1) for i, token in enumerate(tokens)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +54,7 @@ class Draft:
         return ids
 
 
-NO_DRAFT = Draft()
+EMPTY_DRAFT = Draft()
 
 
 def paths(tree: Tree) -> list[list[int]]:

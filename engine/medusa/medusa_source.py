@@ -10,8 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.draft_source import ROOT, DraftSource, Node, Tree
+from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT, Node, Tree
 from engine.medusa.calibration import RANKS, Calibration
 
 MIN_PATH_PROBABILITY = 0.02  # below it a row does not pay even on a GPU, where rows cost next to nothing
@@ -132,13 +133,13 @@ class HeadSource(DraftSource):
     # Learning from what was emitted, whether or not it was verified
 
     def _remember(self, sequence: SequenceState, proposal: _Proposal) -> None:
-        waiting: list[_Proposal] = sequence.memory.get(self, [])
+        waiting: list[_Proposal] = sequence.source_state.get(self, [])
         waiting = [p for p in waiting if p.start != proposal.start]  # a failed step is run again
-        sequence.memory[self] = [*waiting, proposal]
+        sequence.source_state[self] = [*waiting, proposal]
 
     def _score(self, sequence: SequenceState) -> None:
         """Count the proposals for places that all have their tokens now."""
-        proposals: list[_Proposal] | None = sequence.memory.get(self)
+        proposals: list[_Proposal] | None = sequence.source_state.get(self)
         if not proposals:
             return
         calibration, waiting = self._calibrations[sequence.params.temperature > 0], []
@@ -148,4 +149,4 @@ class HeadSource(DraftSource):
                 calibration.score(p.tokens, p.probabilities, sequence.tokens[p.start : end].tolist())
             else:
                 waiting.append(p)
-        sequence.memory[self] = waiting
+        sequence.source_state[self] = waiting

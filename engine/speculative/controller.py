@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.base.request import Decoding
-from engine.core.draft_source import DraftSource, Tree
+from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree
 from engine.speculative.latency_model import LatencyProfile
-from engine.speculative.verification_budget import RegretBudget, choose_nodes, floor, merge, pool, take
+from engine.speculative.regret_budget import RegretBudget
+from engine.speculative.verification_budget import choose_nodes, floor, keep_nodes, merge, rank_nodes
 
 FLOOR_NODES = 24  # additional rows considered for the least path probability worth a row
 FLOOR_STEPS = 64  # steps until that is computed again
@@ -71,9 +73,9 @@ class _SourceStats:
     )
 
     def own(self, sequence: SequenceState) -> RequestGain:
-        own: RequestGain | None = sequence.memory.get(self)
+        own: RequestGain | None = sequence.source_state.get(self)
         if own is None:
-            own = sequence.memory[self] = RequestGain()
+            own = sequence.source_state[self] = RequestGain()
         return own
 
 
@@ -279,13 +281,13 @@ class Speculation(DraftSource):
                 until = min((stats.due for stats in candidates), default=0.0)
                 self._idle = _Idle(list(sequences), until, self.profile.seconds(rows))
             return trees
-        ranked = pool(trees)[:limit]
+        ranked = rank_nodes(trees)[:limit]
         path_probabilities = [trees[t][i].path_probability for t, i in ranked]
         spent = time.perf_counter() - began
         nodes = choose_nodes(
             len(sequences), path_probabilities, lambda n: self._seconds(n, rows), rows=rows, spent=spent
         )
-        taken = take(trees, ranked[:nodes])
+        taken = keep_nodes(trees, ranked[:nodes])
         self._credit(calls, taken, nodes, rows, spent)
         return taken
 

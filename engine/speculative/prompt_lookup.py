@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.core.draft_source import DraftSource, Node, Tree
+from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Node, Tree
 
 MAX_DRAFTS = 23
 CANDIDATES = 8  # earlier occurrences that are compared, the most recent first
@@ -149,9 +150,9 @@ class LookupSource(DraftSource):
         return [self._draft(sequence, min(limit, sequence.remaining - 1)) for sequence in sequences]
 
     def _draft(self, sequence: SequenceState, limit: int) -> Tree:
-        memory: _Memory | None = sequence.memory.get(self)
+        memory: _Memory | None = sequence.source_state.get(self)
         if memory is None:
-            memory = sequence.memory[self] = _Memory()
+            memory = sequence.source_state[self] = _Memory()
         index, length = memory.index, sequence.length
         index.extend(sequence.tokens[len(index.tokens) : length].tolist())
         memory.score()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from engine.base.config import EngineConfig
-from engine.core.batch_builder import RowsBuilder
-from engine.core.token_tree import NO_DRAFT
+from engine.core.rows_builder import RowsBuilder
+from engine.core.token_tree import EMPTY_DRAFT
 from engine.host.idle_time import Piece
 from engine.llama.context import Context
 from engine.llama.model import Model, on_gpu
@@ -51,7 +51,7 @@ def row_timer(model: Model, config: EngineConfig, piece: Piece = nullcontext) ->
         nonlocal length
         rows = RowsBuilder()
         for position in range(length, length + count):
-            rows.add(0, [0], position, NO_DRAFT)
+            rows.add(0, [0], position, EMPTY_DRAFT)
         built = rows.build()
         with piece():
             began = time.perf_counter()

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from engine.core.draft_source import ROOT, Node, Tree
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT, Node, Tree
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.latency_model import LatencyProfile
 

@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from engine.core.draft_source import ROOT, Tree
+from engine.core.token_tree import ROOT, Tree
 
 MARGIN = 0.04  # G must beat plain decoding by this share: below it, the estimate is as likely wrong as right
-LOSS_BOUND = 0.01  # share of all time that may be lost to speculation
-# The balances of RegretBudget are in durations of a plain step.
-# Upper limit: with less, some wrong drafts in one text would forbid the right ones in the next.
-CREDIT = 20.0
-ALLOWANCE = 8.0  # initial balance
-GRACE = 6.0  # overdraft up to which drafts that cost no time to make are still verified
 
 
 def bucket(rows: int) -> int:
@@ -63,7 +57,7 @@ def floor(requests: int, seconds: Callable[[int], float], nodes: int) -> float:
     return min((seconds(requests + m) / plain - 1) * requests / m for m in range(1, nodes + 1))
 
 
-def pool(trees: Sequence[Tree]) -> list[tuple[int, int]]:
+def rank_nodes(trees: Sequence[Tree]) -> list[tuple[int, int]]:
     """All nodes as (tree, node), the likeliest first. In every prefix of the list, a node's parent comes
     first.
 
@@ -79,7 +73,7 @@ def pool(trees: Sequence[Tree]) -> list[tuple[int, int]]:
     return [(t, i) for _, t, i in sorted(ranked)]
 
 
-def take(trees: Sequence[Tree], chosen: Iterable[tuple[int, int]]) -> list[Tree]:
+def keep_nodes(trees: Sequence[Tree], chosen: Iterable[tuple[int, int]]) -> list[Tree]:
     """The trees of only the chosen nodes, in their order; the parents of chosen nodes must be chosen too."""
     wanted: list[set[int]] = [set() for _ in trees]
     for t, i in chosen:
@@ -111,26 +105,3 @@ def merge(trees: Iterable[Tree]) -> Tree:
                 merged[at] = replace(node, parent=parent)
             new_index[i] = at
     return merged
-
-
-class RegretBudget:
-    """Limits what speculation may lose against plain decoding. The unit is the duration of a plain step.
-
-    Losses reduce the balance; gains raise it, and so does time: LOSS_BOUND of it may be lost. With a negative
-    balance, sources that take time to draft are not used (strained); below -GRACE no source is (paused).
-    """
-
-    def __init__(self) -> None:
-        self._balance = ALLOWANCE
-
-    @property
-    def strained(self) -> bool:
-        return self._balance < 0
-
-    @property
-    def paused(self) -> bool:
-        return self._balance < -GRACE
-
-    def step(self, took: float, plain: float) -> None:
-        """Record a step's duration, and the one of plain decoding for the same tokens."""
-        self._balance = min(self._balance + LOSS_BOUND * took + plain - took, CREDIT)

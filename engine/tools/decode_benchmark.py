@@ -14,7 +14,7 @@ import numpy as np
 from engine.base.config import EngineConfig
 from engine.base.errors import EngineError
 from engine.base.request import Request, SamplingParams
-from engine.core.draft_source import NoDraft
+from engine.core.draft_source import PlainDecoding
 from engine.core.engine import Engine, StepReport
 from engine.speculative.setup import speculate
 from engine.weights.format_selection import open_model
@@ -201,7 +201,7 @@ class DecodeBenchmark:
     def _pair(self, prompts: Sequence[str], requests: int, drafting: int) -> Pair:
         """drafting: which engine. Each side gets the next step when it has had less time than the other."""
         plain, auto = Pass(), Pass()
-        self.engines[1 - drafting].set_draft_source(NoDraft())
+        self.engines[1 - drafting].set_draft_source(PlainDecoding())
         self.engines[drafting].set_draft_source(self._speculation, self.sources)
         passes = (auto, plain) if drafting == 0 else (plain, auto)
         sides = [
@@ -233,7 +233,7 @@ class DecodeBenchmark:
                 engine.add(engine.prepare(request, time.monotonic()))
             began = time.perf_counter()
             report = engine.step()
-            if report.ready == requests and not report.prefilled:
+            if report.ready == requests and not report.prompt_rows:
                 noted.note(report, time.perf_counter() - began)
             unanswered -= {ended.request_id for ended in report.ended}
             yield report

@@ -10,7 +10,7 @@ from engine.base.config import EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.base.request import Completion, OnText, Request
 from engine.core.engine import ModelInfo
-from engine.core.metrics import EngineMetrics, Metrics
+from engine.serving.metrics import EngineMetrics, Metrics
 
 FACTORY = "engine.tools.failing_engine:load"
 REASON = "MEDUSAQ_REFUSAL"  # variable with the reason, set by the supervisor that saw loading fail

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from engine.base.config import AS_SHIPPED, AUTO, BF16, FOR_THIS_MACHINE, TILE_ROWS, EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.core.batch_builder import RowsBuilder
-from engine.core.token_tree import NO_DRAFT
+from engine.core.rows_builder import RowsBuilder
+from engine.core.token_tree import EMPTY_DRAFT
 from engine.host.idle_time import Piece
 from engine.host.measurement_cache import (
     cache_folder,
@@ -249,7 +249,7 @@ def _calls(model: Model, config: EngineConfig) -> list[Callable[[], None]]:
     def call(seq_ids: int, count: int = 1, output: bool = True) -> Callable[[], None]:
         rows = RowsBuilder()
         for seq_id in range(seq_ids):
-            rows.add(seq_id, [token % model.vocab_size for token in range(count)], 0, NO_DRAFT, output)
+            rows.add(seq_id, [token % model.vocab_size for token in range(count)], 0, EMPTY_DRAFT, output)
         built = rows.build()
 
         def run() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiling.measure.texts import PASSAGES
-from engine.core.batch_builder import RowsBuilder
-from engine.core.token_tree import NO_DRAFT
+from engine.core.rows_builder import RowsBuilder
+from engine.core.token_tree import EMPTY_DRAFT
 from engine.llama.context import Context
 from engine.llama.model import Model, default_model_path
 from engine.medusa.lm_head import lm_head_rows
@@ -41,7 +41,7 @@ def hidden_states(count: int) -> Floats:
     for start in range(0, len(tokens), AT_ONCE):
         rows = RowsBuilder()
         for position, token in enumerate(tokens[start : start + AT_ONCE], start):
-            rows.add(0, [token], position, NO_DRAFT)
+            rows.add(0, [token], position, EMPTY_DRAFT)
         given = context.decode(rows.build(), hidden=True).hidden
         assert given is not None
         states.append(given.copy())

@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 
 from engine import EngineConfig
 from engine.base.request import Request, SamplingParams
-from engine.core.draft_source import Tree
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree
 from engine.llama.context import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads

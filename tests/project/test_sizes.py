@@ -15,14 +15,12 @@ CACHE = "__pycache__"
 CROWDED = {
     "cli": "its rooms, and the modules that start them",
     "cli/commands": "a module for each group of commands",
-    "engine/core": "the parts of one step, each small",
+    "engine": "its rooms, and the service that its clients start",
     "tasks": "its rooms, and the modules that Celery is started with",
     "tasks/batches": "the parts of one leader's round, each small",
     "tests": "the seven packages, and what tests all of them together",
 }
-LONG = {
-    "engine/core/engine.py": "one step from its beginning to its end, whose parts are modules already",
-}
+LONG: dict[str, str] = {}
 
 
 def crowded(root: Path, folders: tuple[str, ...]) -> set[str]:

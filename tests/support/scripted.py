@@ -56,7 +56,7 @@ from engine import (
     Timing,
     TokenLogprob,
 )
-from engine.core.metrics import Metrics
+from engine.serving.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,10 @@ from rich.console import Console
 
 from engine import EngineConfig, EngineError, Request, RequestRefused, SamplingParams
 from engine.base.request import SEED_LIMIT
-from engine.core.draft_source import DraftSource, Tree
+from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.sequence import Ended, SequenceState
+from engine.core.token_tree import Tree
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model
 from engine.weights.quantise import FORMATS, requantise

@@ -50,7 +50,7 @@ def our_engine(engine: Engine, decoding: Decoding, max_tokens: int) -> Measure:
         while not engine.idle:
             began = time.perf_counter()
             report = engine.step()
-            if not report.prefilled:
+            if not report.prompt_rows:
                 tokens += report.emitted
                 seconds += time.perf_counter() - began
         return tokens, seconds

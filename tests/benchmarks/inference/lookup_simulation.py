@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine import Completion, EngineConfig, Request, SamplingParams
-from engine.core.draft_source import Tree
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree
 from engine.speculative import latency_model
 from engine.speculative.controller import Speculation
 from engine.speculative.latency_model import LatencyProfile

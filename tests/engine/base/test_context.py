@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
-from engine.core.batch_builder import RowsBuilder
 from engine.core.kv_cache import KVCache
+from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import Draft, paths
 from engine.llama.context import Context, DecodeError, Logits, Rows
 from engine.llama.model import Model

@@ -16,9 +16,10 @@ import pytest
 
 from engine import Completion, FinishReason, Request, RequestRefused, response_grammar
 from engine.base.request import Acceptance
-from engine.core.draft_source import DraftSource, Tree, chain
+from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree, chain
 from engine.sampling.grammar import GrammarConstraint
 from engine.speculative.controller import Speculation
 from engine.speculative.prompt_lookup import LookupSource

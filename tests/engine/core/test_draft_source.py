@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.core.draft_source import DraftSource, Tree, chain
+from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree, chain
 from tests.engine.helpers.drive import completions, fresh, request, run
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from engine import Completion, FinishReason, Request
-from engine.core.draft_source import ROOT, DraftSource, Node, Tree, chain
+from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import DecodeError, Outputs, Rows
 from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
 

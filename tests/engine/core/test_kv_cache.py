@@ -175,7 +175,7 @@ def test_a_rewound_tree_leaves_the_accepted_path(seed: int, ordered: bool) -> No
             lengths[seq_id] += 1
             way = rng.choice(ways)
             accepted = way[: rng.randint(0, len(way))]
-            cache.commit(seq_id, lengths[seq_id], accepted, ways)
+            cache.rewind(seq_id, lengths[seq_id], accepted, ways)
             lengths[seq_id] += len(accepted)
             for other, length in lengths.items():
                 assert cache.length(other) == length

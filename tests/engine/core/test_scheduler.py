@@ -51,7 +51,7 @@ def test_slots_bound_what_runs() -> None:
     assert steps.scheduler.waiting == 3
     steps.finish()
     assert steps.ended == ["0", "1", "2", "3", "4"]
-    assert [s.admitted for s in sequences] == [1, 1, 4, 4, 7]
+    assert [s.admitted_at for s in sequences] == [1, 1, 4, 4, 7]
 
 
 def test_priority_comes_before_arrival() -> None:

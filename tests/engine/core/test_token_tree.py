@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from engine.core.draft_source import ROOT, Node, Tree, chain
-from engine.core.token_tree import Draft, fit, paths
+from engine.core.token_tree import ROOT, Draft, Node, Tree, chain, fit, paths
 
 
 def bush(seed: int, nodes: int) -> Tree:

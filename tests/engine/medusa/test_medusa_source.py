@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import Request, SamplingParams
-from engine.core.draft_source import ROOT, Tree
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT, Tree
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.medusa_source import HeadSource
@@ -218,7 +218,7 @@ def test_ended_sequences_leave_nothing_behind() -> None:
 def test_a_long_sequence_keeps_only_the_last_proposals() -> None:
     source, s = HeadSource(ScriptedHeads([0.9], [0.9], [0.9])), sequence()
     converse(source, s, 100, 1.0)
-    assert 1 <= len(s.memory[source]) <= 3
+    assert 1 <= len(s.source_state[source]) <= 3
 
 
 def test_counts_from_training_are_the_start() -> None:

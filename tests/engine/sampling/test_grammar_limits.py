@@ -108,7 +108,7 @@ class Given:
     def __init__(self, service: EngineService, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trials_module, "SHORT_CPU_S", 0.001)
         self.service = service
-        self.trials = service._engine._grammars._trials
+        self.trials = service._engine._preparation._grammars._trials
         for _ in range(LONG_AT_ONCE):
             self.trials.begin_long(no_check)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine import Decoding, EngineConfig, Request, RequestRefused
-from engine.core.draft_source import DraftSource, Tree, chain
+from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import Tree, chain
 from engine.llama.context import Hidden
 from engine.speculative.controller import (
     HIDDEN_PROBE_SHARE,
@@ -23,9 +24,10 @@ from engine.speculative.controller import (
 )
 from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.prompt_lookup import LookupSource
+from engine.speculative.regret_budget import ALLOWANCE, GRACE, LOSS_BOUND
 from engine.speculative.row_timer import largest_timed
 from engine.speculative.setup import UNKNOWN, speculate
-from engine.speculative.verification_budget import ALLOWANCE, GRACE, LOSS_BOUND, bucket
+from engine.speculative.verification_budget import bucket
 from tests.engine.helpers.drive import alone, completions, fresh, opened, request, run
 from tests.support.measuring.profiles import FixedProfile, flat
 

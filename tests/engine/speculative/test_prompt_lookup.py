@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from engine import Request, SamplingParams
-from engine.core.draft_source import ROOT
 from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT
 from engine.speculative.prompt_lookup import (
     AGREED,
     ALONE,
@@ -97,7 +97,7 @@ def test_as_the_sequence_grows_it_finds_what_a_search_from_scratch_finds(seed: i
     s = sequence(tokens)
     for _ in range(80):
         drafted(source, s)
-        length, place, others = s.memory[source].index.longest_match()
+        length, place, others = s.source_state[source].index.longest_match()
         earlier = [at for at in range(1, len(tokens)) if common_suffix(tokens, at) >= 2][-CANDIDATES:]
         if earlier:
             assert length == common_suffix(tokens, place) == max(common_suffix(tokens, at) for at in earlier)

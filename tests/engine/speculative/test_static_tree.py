@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from engine.core.draft_source import ROOT
+from engine.core.token_tree import ROOT
 from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.static_tree import StaticTrees, best_nodes, best_size

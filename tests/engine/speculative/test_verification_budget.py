@@ -9,19 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.draft_source import ROOT, Node, Tree, chain
+from engine.core.token_tree import ROOT, Node, Tree, chain
+from engine.speculative.regret_budget import ALLOWANCE, CREDIT, GRACE, LOSS_BOUND, RegretBudget
 from engine.speculative.verification_budget import (
-    ALLOWANCE,
-    CREDIT,
-    GRACE,
-    LOSS_BOUND,
-    RegretBudget,
     bucket,
     choose_nodes,
     floor,
+    keep_nodes,
     merge,
-    pool,
-    take,
+    rank_nodes,
 )
 
 TWO_CORES = {1: 6.7, 2: 9.4, 3: 12.1, 4: 14.1, 5: 17.5, 6: 21.0, 7: 22.0, 8: 23.3}
@@ -102,10 +98,10 @@ def test_the_floor_is_the_least_mean_path_probability_that_can_pay() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_prefix_of_the_order_is_a_forest_and_the_likeliest_one(seed: int) -> None:
     trees = forest(random.Random(seed), 3, 4)
-    ranked = pool(trees)
+    ranked = rank_nodes(trees)
     assert len(ranked) == sum(map(len, trees))
     for size in range(len(ranked) + 1):
-        taken = take(trees, ranked[:size])
+        taken = keep_nodes(trees, ranked[:size])
         assert sum(map(len, taken)) == size
         for tree in taken:
             assert all(node.parent < i for i, node in enumerate(tree))
@@ -119,7 +115,7 @@ def test_every_prefix_of_the_order_is_a_forest_and_the_likeliest_one(seed: int) 
 
 def test_a_child_said_to_be_likelier_than_its_parent_still_comes_after_it() -> None:
     tree = [Node(1, ROOT, 0.2, "s", 1), Node(2, 0, 0.9, "s", 2), Node(3, ROOT, 0.3, "s", 1)]
-    assert pool([tree]) == [(0, 2), (0, 0), (0, 1)]
+    assert rank_nodes([tree]) == [(0, 2), (0, 0), (0, 1)]
 
 
 def test_merging_keeps_one_node_a_path_with_the_better_chance_and_its_source() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from engine import Completion, Drafted, EngineMetrics, FinishReason, ModelInfo, Timing
 from engine.core.engine import StepReport
-from engine.core.metrics import Metrics
 from engine.core.sequence import Ended
+from engine.serving.metrics import Metrics
 from tasks.base.telemetry.metrics import ProcessMetrics
 from tasks.worker.metrics import EngineCollector
 

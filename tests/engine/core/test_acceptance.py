@@ -12,8 +12,8 @@ import pytest
 from engine import SamplingParams
 from engine.base.errors import DecodeFailed
 from engine.base.request import Acceptance
-from engine.core.draft_source import ROOT, Node, Tree, chain
-from engine.core.verification import sample_and_match
+from engine.core.acceptance import accept
+from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.sampling.sampler import SampledToken, Sampler
 from tests.engine.sampling.test_sampler import NO_PROMPT, Float64, follows, reference
 
@@ -28,7 +28,7 @@ def walk(tree: Tree, model: list[int]) -> tuple[list[int], list[int], list[int]]
         asked.append(node)
         return SampledToken(model[offset])
 
-    emitted, accepted = sample_and_match(tree, choose)
+    emitted, accepted = accept(tree, choose)
     return [choice.token for choice in emitted], accepted, asked
 
 
@@ -61,12 +61,12 @@ def test_a_choice_that_fails_leaves_those_before_it() -> None:
         return SampledToken(offset + 1)
 
     for failing in (1, 2):
-        emitted, accepted = sample_and_match(chain([1, 2, 3], "-"), choose)
+        emitted, accepted = accept(chain([1, 2, 3], "-"), choose)
         assert [choice.token for choice in emitted] == [1, 2][:failing]
         assert accepted == [0][: failing - 1]  # the last that is emitted is decoded by the next step
     failing = 0
     with pytest.raises(DecodeFailed):
-        sample_and_match(chain([1, 2, 3], "-"), choose)
+        accept(chain([1, 2, 3], "-"), choose)
     assert asked == [ROOT, 0, ROOT, 0, 1, ROOT]
 
 
@@ -134,7 +134,7 @@ def speculative_runs(params: SamplingParams, place: Callable[[int, int], int]) -
                 last = run[-1] if node == ROOT and run else FIRST if node == ROOT else tree[node].token  # noqa: B023
                 return sampler.next(LOGITS[last], place(len(run), offset), candidates)  # noqa: B023
 
-            emitted, _ = sample_and_match(tree, choose)
+            emitted, _ = accept(tree, choose)
             run += [choice.token for choice in emitted]
         observed[int("".join(map(str, run[:RUN])), 4)] += 1
     return observed

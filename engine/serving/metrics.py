@@ -81,7 +81,7 @@ class Metrics:
             self._steps += 1
             self._running_sum += report.running
             self._generated += report.emitted
-            self._prefilled += report.prefilled
+            self._prefilled += report.prompt_rows
             self._ready_sum += report.ready
             self._failed += report.failed
             self._step_ms += (_STEP_SMOOTHING if self._steps > 1 else 1.0) * (seconds * 1e3 - self._step_ms)

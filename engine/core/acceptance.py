@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from engine.base.errors import EngineError
-from engine.core.draft_source import ROOT, Tree
+from engine.core.sequence import SequenceState
+from engine.core.token_tree import ROOT, Draft, Tree
+from engine.llama.context import Logits
 from engine.sampling.sampler import SampledToken
 
 
-def sample_and_match(
+@dataclass(slots=True)
+class Accepted:
+    """A ready sequence after acceptance: the tokens to commit, or the error that ends the request."""
+
+    sequence: SequenceState
+    draft: Draft
+    sampled: list[SampledToken] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)  # the accepted ones of draft.tree, from the root down
+    error: EngineError | None = None
+
+    @property
+    def last_row(self) -> int:
+        """Index of the logits row of the last sampled token: 0 is the pending token, 1 + i is node i."""
+        return self.nodes[-1] + 1 if self.nodes else 0
+
+
+def accept_draft(sequence: SequenceState, draft: Draft, rows: Logits) -> Accepted:
+    """rows: logits after the last token, then after each node of the tree."""
+    position = len(sequence.output)
+    try:
+        sampled, nodes = accept(
+            draft.tree,
+            lambda node, offset, candidates: sequence.sampler.next(
+                rows[node + 1], position + offset, candidates
+            ),
+        )
+    except EngineError as error:
+        return Accepted(sequence, draft, error=error)
+    return Accepted(sequence, draft, sampled, nodes)
+
+
+def accept(
     tree: Tree, sample: Callable[[int, int, list[int]], SampledToken]
 ) -> tuple[list[SampledToken], list[int]]:
     """Walk down the tree while a child has the token that the model itself samples.

@@ -1,0 +1,5 @@
+"""What the service adds to the steps: counters, and the text of running requests for callbacks.
+
+In: step reports; sequences.
+Out: EngineMetrics; pieces of text.
+"""
