@@ -44,7 +44,7 @@ WORKED_ON = (
 
 
 class BatchStore:
-    """Kept in a database."""
+    """Not bound to one process: the gateway creates and reads batches, the leader works on them."""
 
     def __init__(self, database: Database) -> None:
         self._settings = database.settings
@@ -353,7 +353,7 @@ def _worked_on(text: str) -> Batch:
 
 
 def _by_model_queue(accounts: Sequence[str]) -> QueueCounts:
-    """From OWNER or OWNER@LANE and a number, each."""
+    """From OWNER or OWNER@MODEL and a number, each."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, count in pairs(accounts).items():
         owner, _, model_queue = name.partition("@")

@@ -4,8 +4,8 @@
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
 -- ended                 status -> how many jobs have ended in it, ever
--- text:ID               the text so far of a watched job that runs
--- tokens                channel: the parts of the text of watched jobs, as JSON
+-- text:ID               the text so far of a streaming job that runs
+-- tokens                channel: the chunks of the text of streaming jobs, as JSON
 
 local function move(job, status)
   for _, scope in ipairs(scopes(job.owner)) do
