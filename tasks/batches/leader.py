@@ -193,7 +193,7 @@ class BatchLeader:
     def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch
         if not batch.ending and batch.expires_at <= now:
-            self._batches.end(batch.id, Ending.EXPIRED)
+            self._batches.stop(batch.id, Ending.EXPIRED)
         if batch.ending is Ending.CANCELLED and batch.id not in self._cancelled:
             for job_id in self._batches.live_jobs(batch.id):
                 self._jobs.cancel(job_id)

@@ -331,7 +331,7 @@ def test_a_missing_chunk_stops_no_other_work(system: System, io: IoWorker) -> No
     system.sent(2, io, owner="other")
     assert not is_held(system)
     assert not system.is_ended(batch), "what is missing may come back"
-    system.batches.end(batch.id, Ending.CANCELLED)
+    system.batches.stop(batch.id, Ending.CANCELLED)
     io.until(lambda: system.is_ended(batch))
     failed = system.batches.get(batch.id)
     assert (failed.status, failed.errors[0]["code"]) == (BatchStatus.FAILED, "object_missing")

@@ -65,7 +65,7 @@ local function requeue(job, attempts)
 end
 
 -- Ends a live job that must not run (again): cancelled, past its deadline, out of attempts.
-local function closed_before_run(job, max_attempts, ttl_ms)
+local function close_if_not_runnable(job, max_attempts, ttl_ms)
   if job.cancel_requested ~= '' then
     close(job, 'cancelled', '', '', ttl_ms)
   elseif job.deadline and job.deadline <= NOW then
