@@ -122,9 +122,10 @@ class Ingest:
                     if len(errors) < SHOWN_ERRORS:
                         errors.append(_to_error(line))
                 elif not batch.dry_run:
-                    ready.add(line)
+                    dumped = dump_line(line)
+                    ready.add(line, dumped)
                     if len(ready) == 1:  # at once, for early feedback
-                        write_chunk(self._files, batch.id, 0, [dump_line(line)])
+                        write_chunk(self._files, batch.id, 0, [dumped])
                         report.now(1, lines)
             chunks = sendable = min(1, len(ready))
             for chunk in ready.chunks():
@@ -214,12 +215,12 @@ class _Ready:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, dumped: bytes) -> None:
         index, group, shared = len(self), len(self), prefix(line)
         if shared is not None:
             group = self._first.setdefault(digest(shared), index)
         self._groups.append(group)
-        self._ends.append(self._ends[-1] + self._scratch.write(dump_line(line)))
+        self._ends.append(self._ends[-1] + self._scratch.write(dumped))
 
     def chunks(self) -> Iterator[list[bytes]]:
         """All lines but the first, which has a chunk of its own."""

@@ -64,7 +64,7 @@ def write_chunk(files: FileStore, batch_id: str, number: int, lines: Iterable[by
 
 
 def dump_line(line: Line) -> bytes:
-    return dump([line.number, line.custom_id, line.model, line.request, line.preview])
+    return dump([line.number, line.custom_id, line.model, line.request, line.preview, line.max_tokens])
 
 
 def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:

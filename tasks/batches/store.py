@@ -267,7 +267,7 @@ class BatchStore:
                 "custom_id": line.custom_id,
                 "model": line.model,
                 "preview": line.preview,
-                "max_tokens": json.loads(line.request).get("max_tokens", 0),
+                "max_tokens": line.max_tokens,
             }
             for job_id, line in jobs
         ]

@@ -42,7 +42,7 @@ def batches(store: JobStore) -> BatchStore:
 
 def lines(first: int, count: int) -> list[Line]:
     request = '{"prompt":"p","max_tokens":1,"seed":0}'
-    return [Line(n, f"id-{n}", "", request, "p") for n in range(first, first + count)]
+    return [Line(n, f"id-{n}", "", request, "p", 1) for n in range(first, first + count)]
 
 
 def made(batches: BatchStore, **fields: object) -> Batch:

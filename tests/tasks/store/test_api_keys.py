@@ -217,7 +217,7 @@ def test_queued_jobs_of_all(narrow: JobStore) -> None:
 
 
 def line(number: int, tokens: int) -> Line:
-    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p")
+    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p", tokens)
 
 
 def made(batches: BatchStore, key: ApiKey) -> Batch:
