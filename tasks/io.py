@@ -19,7 +19,7 @@ from tasks.base.errors import FileStoreUnavailable, SettingsError, StoreUnavaila
 from tasks.base.periodic import Periodic
 from tasks.base.readiness import tell_ready
 from tasks.base.telemetry.metrics import REGISTRY
-from tasks.batches.leader import BatchDriver
+from tasks.batches.leader import BatchLeader
 from tasks.broker.publisher import Publisher
 from tasks.files.factory import make_store
 from tasks.files.manager import FileManager
@@ -51,7 +51,7 @@ try:
     _files = FileManager(make_store(settings.files), FileRecords(_store.db))
 except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
-_batches: BatchDriver | None = None
+_batches: BatchLeader | None = None
 _webhooks: WebhookSender | None = None
 _reporter: MetricsReporter | None = None
 
@@ -59,7 +59,7 @@ _reporter: MetricsReporter | None = None
 @signals.worker_ready.connect
 def _start(**_: object) -> None:
     global _batches, _webhooks, _reporter
-    _batches = BatchDriver(settings, _store, _publisher, _files)
+    _batches = BatchLeader(settings, _store, _publisher, _files)
     _batches.start()
     _webhooks = WebhookSender(settings, _store.db)
     _webhooks.start()

@@ -129,7 +129,7 @@ async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) ->
 async def cancel_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """Cancel a batch: results so far are kept, running lines are stopped, and the other lines get the error
     code `batch_cancelled`."""
-    end = partial(gateway.batches.end, batch_id, Ending.CANCELLED, seen_by(request))
+    end = partial(gateway.batches.stop, batch_id, Ending.CANCELLED, seen_by(request))
     return JSONResponse((await run_in_threadpool(end)).to_json())
 
 

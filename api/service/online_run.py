@@ -121,7 +121,7 @@ def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
     due = latest if request.job.deadline is None else min(request.job.deadline, latest)
     body = request.job.model_copy(update={"deadline": due})
     try:
-        return submit_all(gateway, body, request.variants, owner, watched=request.stream, keep_s=KEEP_S)
+        return submit_all(gateway, body, request.variants, owner, streaming=request.stream, keep_s=KEEP_S)
     except BadRequest as error:
         raise _with_request_field(error, request) from None
 

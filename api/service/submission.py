@@ -39,15 +39,15 @@ def submit_all(
     variants: Sequence[Mapping[str, Any]],
     owner: str,
     *,
-    watched: bool,
+    streaming: bool,
     keep_s: float,
 ) -> list[Job]:
     """Store all jobs of one online request or none, and send their queue messages.
 
-    variants: see JobStore.create_all. watched, keep_s: see NewJob. Raises the errors of submit().
+    variants: see JobStore.create_all. streaming, keep_s: see NewJob. Raises the errors of submit().
     """
     new = _checked(gateway, body, owner, online=True)
-    return _send(gateway, replace(new, streaming=watched, keep_s=keep_s), variants)
+    return _send(gateway, replace(new, streaming=streaming, keep_s=keep_s), variants)
 
 
 def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:

@@ -47,7 +47,7 @@ class Capacity:
         return self._by_queue
 
     def of(self, queue: str) -> int:
-        """As create.lua has it."""
+        """The capacity of this queue, or that of "" if it has no worker; jobs/create.lua decides alike."""
         return self._by_queue.get(queue, self._by_queue[""])
 
     def note(self, found: QueueCounts, sent: Mapping[str, int]) -> None:

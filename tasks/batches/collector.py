@@ -44,7 +44,7 @@ class Collector:
         batch = active.batch
         if not active.ended or not self._due(active, now):
             return 0
-        ended = self._batches.ended_jobs(self._token, batch.id, SEGMENT_RESULTS)
+        ended = self._batches.next_results(self._token, batch.id, SEGMENT_RESULTS)
         if not ended.taken:
             return 0
         jobs = ended.jobs
@@ -52,7 +52,7 @@ class Collector:
         name = new_segment_name(ended.number)
         write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
-        counted = self._batches.collected(
+        counted = self._batches.segment_stored(
             self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
         )
         self._last[batch.id] = time.monotonic()

@@ -98,7 +98,7 @@ class Dispatcher:
         """Send deferred jobs; returns how many of each owner."""
         deferred = {source.owner: count for source, count in counts.items() if source.name == DEFERRED}
         if deferred:
-            self._publisher.try_all(self._batches.release(self._token, deferred, queue, priority))
+            self._publisher.try_all(self._batches.release_deferred(self._token, deferred, queue, priority))
         return deferred
 
     def _sources(
@@ -144,7 +144,7 @@ class Dispatcher:
         end = batch.offset + count
         jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.offset : end]]
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
-        if not self._batches.fill(self._token, batch, after, jobs, queue):
+        if not self._batches.enqueue_lines(self._token, batch, after, jobs, queue):
             return None
         messages = [QueueMessage(job_id, Priority.BULK, line.preview, queue) for job_id, line in jobs]
         self._publisher.try_all(messages)

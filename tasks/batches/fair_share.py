@@ -1,6 +1,6 @@
-"""Whose work is sent next: pure functions over what is outstanding and what waits.
+"""Whose work is sent next: pure functions over what is in flight and what waits.
 
-Max-min fairness by weight: the owner with the fewest outstanding jobs for its weight goes first. So an owner
+Max-min fairness by weight: the owner with the fewest jobs in flight for its weight goes first. So an owner
 with 50,000 lines and one with ten share the workers half and half for as long as both have something to run.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that can be sent: a batch, or an owner's held jobs. rank: the lowest goes first.
+    """Something that can be sent: a batch, or an owner's deferred jobs. rank: the lowest goes first.
 
     waiting: how many can be sent at most, as far as is known.
     """
@@ -34,7 +34,7 @@ class Source:
 def shares(
     sources: Iterable[Source], in_flight: Mapping[str, int], capacity: int, weights: Mapping[str, float]
 ) -> Counter[Source]:
-    """How many of each source to send, so that no more than `room` jobs are outstanding.
+    """How many of each source to send, so that no more than capacity jobs are in flight.
 
     weights: of owners, 1 where absent.
     """

@@ -1,4 +1,7 @@
-"""Reads a batch's file once: every line is either refused or put into a chunk, in the order of sending.
+"""Reads a batch's file in two passes.
+
+The first refuses a useless file before anything is sent. The second refuses each line, or puts it into a
+chunk, in the order of sending.
 
 Of each line stay in memory a digest of its custom id and where it lies: some 300 bytes, however long it is.
 Stopped anywhere, it is done again from the start, and writes the same chunks under the same names: what was
@@ -57,14 +60,14 @@ class Ingest:
         with self._files.local_copy(object_name(batch.input_file_id)) as (source, copying):
             for _ in copying:
                 yield
-                if report.ending():
+                if report.check_ending():
                     break
             only = yield from self._failed_before(batch, report)
-            yield from self._check(source, report)
+            yield from self._refuse_useless_file(source, report)
             yield from self._read(batch, source, only, report)
 
-    def _check(self, source: BinaryIO, report: _Report) -> Steps:
-        """What makes the whole file useless, before anything of it is sent."""
+    def _refuse_useless_file(self, source: BinaryIO, report: _Report) -> Steps:
+        """Raises BatchRefused before anything of the file is sent."""
         source.seek(0)
         kind = kind_of(source.read(MAGIC_BYTES))
         if kind is not None:
@@ -77,7 +80,7 @@ class Ingest:
                 raise BatchRefused("too_many_tasks", message)
             empty = empty and raw == b""
             yield
-            if report.ending():
+            if report.check_ending():
                 break
         else:
             if empty:
@@ -103,7 +106,7 @@ class Ingest:
         ):
             ready = _Ready(scratch)
             for number, raw in self._lines(source):
-                if report.ending(len(ready), lines):
+                if report.check_ending(len(ready), lines):
                     complete = False
                     break
                 yield
@@ -119,13 +122,14 @@ class Ingest:
                     if len(errors) < SHOWN_ERRORS:
                         errors.append(_to_error(line))
                 elif not batch.dry_run:
-                    ready.add(line)
+                    dumped = dump_line(line)
+                    ready.add(line, dumped)
                     if len(ready) == 1:  # at once, for early feedback
-                        write_chunk(self._files, batch.id, 0, [dump_line(line)])
+                        write_chunk(self._files, batch.id, 0, [dumped])
                         report.now(1, lines)
             chunks = sendable = min(1, len(ready))
             for chunk in ready.chunks():
-                if report.ending(len(ready), lines):
+                if report.check_ending(len(ready), lines):
                     complete = False
                     break
                 write_chunk(self._files, batch.id, chunks, chunk)
@@ -145,7 +149,7 @@ class Ingest:
         )
 
     def _lines(self, source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-        """Stripped."""
+        """The lines without white space around them, numbered from 1; None for one that is too long."""
         for number, raw in physical_lines(source, self._settings.max_body_bytes):
             yield number, raw if raw is None else raw.strip()
 
@@ -166,7 +170,7 @@ class Ingest:
                 if custom_id is not None:
                     ids.add(digest(custom_id))
                 yield
-                if report.ending():
+                if report.check_ending():
                     break
         return ids
 
@@ -182,8 +186,10 @@ class _Report:
         self.how = Ending.NONE
         self._at = float("-inf")  # on the monotonic clock
 
-    def ending(self, ready: int = 0, lines: int = 0) -> bool:
-        """Whether nothing more need be read; ready: lines that can be sent, of so many that were read.
+    def check_ending(self, ready: int = 0, lines: int = 0) -> bool:
+        """Report if it is time, and say whether nothing more need be read.
+
+        ready: lines that can be sent, of so many that were read.
 
         The line that an earlier reader of this file has sent is read in any case.
         """
@@ -209,12 +215,12 @@ class _Ready:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, dumped: bytes) -> None:
         index, group, shared = len(self), len(self), prefix(line)
         if shared is not None:
             group = self._first.setdefault(digest(shared), index)
         self._groups.append(group)
-        self._ends.append(self._ends[-1] + self._scratch.write(dump_line(line)))
+        self._ends.append(self._ends[-1] + self._scratch.write(dumped))
 
     def chunks(self) -> Iterator[list[bytes]]:
         """All lines but the first, which has a chunk of its own."""

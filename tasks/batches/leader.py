@@ -59,13 +59,13 @@ ROUND_SECONDS = Histogram(
 )
 
 
-class BatchDriver:
+class BatchLeader:
     """start() and stop() belong to the io worker's life."""
 
     def __init__(
         self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileManager
     ) -> None:
-        self._store = store
+        self._jobs = store
         self._files = files = keeper.objects
         self._cooldown = Cooldown(RETRY_S)
         self._token = uuid.uuid4().hex
@@ -117,7 +117,7 @@ class BatchDriver:
         while not self._stopping.wait(pause):
             self._round_began = time.monotonic()
             try:
-                leads = self.round()
+                leads = self.run_round()
                 pause = STANDBY_S if not leads else 0.0 if self._left_over else self._wait_for_work()
             except LeadLost as error:
                 log.warning("batches: %s", error)
@@ -155,12 +155,15 @@ class BatchDriver:
 
     def _wakes(self) -> redis.client.PubSub:
         if self._pubsub is None:
-            self._pubsub = self._store.db.redis.pubsub(ignore_subscribe_messages=True)
-            self._pubsub.subscribe(f"{self._store.db.prefix}wake")
+            self._pubsub = self._jobs.db.redis.pubsub(ignore_subscribe_messages=True)
+            self._pubsub.subscribe(f"{self._jobs.db.prefix}wake")
         return self._pubsub
 
-    def round(self) -> bool:
-        """Whether we lead. Raises LeadLost and StoreUnavailable; other trouble is that of one batch alone."""
+    def run_round(self) -> bool:
+        """Take or keep the lead, then send, collect, and start reading or finalizing. False if another leads.
+
+        Raises LeadLost and StoreUnavailable; an error of one batch stops no other.
+        """
         began = time.monotonic()
         workers = self._live()
         bulk, interactive = self._bulk.update(workers), self._interactive.update(workers)
@@ -182,7 +185,7 @@ class BatchDriver:
                 self._left_over = True
                 break
         for batch_id in work.cleanup:
-            self._begin(f"cleaning up after {batch_id}", CLEANING, self._remove_left(batch_id))
+            self._begin(f"cleaning up after {batch_id}", CLEANING, self._cleanup_steps(batch_id))
         self._forget({active.batch.id for active in work.active})
         ROUND_SECONDS.observe(time.monotonic() - began)
         return True
@@ -190,10 +193,10 @@ class BatchDriver:
     def _end_early(self, active: Active, now: float) -> None:
         batch = active.batch
         if not batch.ending and batch.expires_at <= now:
-            self._batches.end(batch.id, Ending.EXPIRED)
+            self._batches.stop(batch.id, Ending.EXPIRED)
         if batch.ending is Ending.CANCELLED and batch.id not in self._cancelled:
             for job_id in self._batches.live_jobs(batch.id):
-                self._store.cancel(job_id)
+                self._jobs.cancel(job_id)
             self._cancelled.add(batch.id)
 
     def _last_turn(self, active: Active) -> float:
@@ -203,10 +206,10 @@ class BatchDriver:
         batch = active.batch
         collected = self._collector.collect(active, now)
         if not batch.validated:
-            self._begin(f"reading of {batch.id}", batch.owner, self._read(batch.id))
+            self._begin(f"reading of {batch.id}", batch.owner, self._reading_steps(batch.id))
         elif batch.all_sent and not active.live and collected == active.ended:
             over = bool(batch.ending) or batch.expires_at <= now
-            self._begin(f"finalising of {batch.id}", batch.owner, self._finalize(batch.id, over=over))
+            self._begin(f"finalising of {batch.id}", batch.owner, self._finalizing_steps(batch.id, over=over))
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
@@ -228,7 +231,7 @@ class BatchDriver:
             log.warning("%s waits: %s", what, error)
             return None
 
-    def _read(self, batch_id: str) -> Steps:
+    def _reading_steps(self, batch_id: str) -> Steps:
         try:
             yield from self._ingest.run(batch_id)
             return
@@ -244,7 +247,7 @@ class BatchDriver:
             code, message = "internal_error", INTERNAL
         self._batches.fail(self._token, batch_id, code, message)
 
-    def _finalize(self, batch_id: str, *, over: bool) -> Steps:
+    def _finalizing_steps(self, batch_id: str, *, over: bool) -> Steps:
         """over: its time has passed, or it was cancelled. Before that, what is missing may come back."""
         try:
             yield from self._finalizer.run(batch_id)
@@ -253,7 +256,7 @@ class BatchDriver:
                 raise
             self._batches.fail(self._token, batch_id, "object_missing", str(error))
 
-    def _remove_left(self, batch_id: str) -> Steps:
+    def _cleanup_steps(self, batch_id: str) -> Steps:
         yield from remove_all(self._files, batch_id)
         self._batches.cleaned(batch_id)
 

@@ -103,7 +103,7 @@ class LineDecoder:
         sent = job.fixed(self._default_max_tokens)
         sent.pop("model", None)
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
-        return Line(number, custom_id, model, request, preview(sent))
+        return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"])
 
     def _id_problem(self, number: int, custom_id: object, halves: bool) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:

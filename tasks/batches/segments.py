@@ -64,7 +64,7 @@ def write_chunk(files: FileStore, batch_id: str, number: int, lines: Iterable[by
 
 
 def dump_line(line: Line) -> bytes:
-    return dump([line.number, line.custom_id, line.model, line.request, line.preview])
+    return dump([line.number, line.custom_id, line.model, line.request, line.preview, line.max_tokens])
 
 
 def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
@@ -100,7 +100,7 @@ def merged(
 def merging(
     files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
 ) -> Iterator[Result | None]:
-    """The same in short steps: None after one that gave no result yet."""
+    """As merged(), in short steps: None after one that gave no result yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     names = [segment_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
     names += [segment_name(batch_id, segment) for segment in segments if segment in present or not missing_ok]

@@ -44,7 +44,7 @@ WORKED_ON = (
 
 
 class BatchStore:
-    """Kept in a database."""
+    """Not bound to one process: the gateway creates and reads batches, the leader works on them."""
 
     def __init__(self, database: Database) -> None:
         self._settings = database.settings
@@ -152,7 +152,7 @@ class BatchStore:
         found = zip(answers[::2], answers[1::2], strict=True)
         return [Batch.from_hash(record, codes) for record, codes in found if record], len(ids) > limit
 
-    def end(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
+    def stop(self, batch_id: str, how: Ending, owner: str | None = None) -> Batch:
         """Send nothing more of it; an ended batch stays as it is. Raises BatchNotFound."""
         if not self._run("batches/stop", batch_id, how.value, owner):
             raise BatchNotFound(batch_id)
@@ -202,7 +202,7 @@ class BatchStore:
         """Let another lead at once."""
         self._run("leader/resign", token)
 
-    def release(
+    def release_deferred(
         self, token: str, shares: Mapping[str, int], model_queue: str = "", priority: Priority = Priority.BULK
     ) -> list[QueueMessage]:
         """Queue so many of each owner's deferred jobs; returns the messages to send. Raises LeadLost."""
@@ -248,7 +248,7 @@ class BatchStore:
         }
         _check(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
 
-    def fill(
+    def enqueue_lines(
         self,
         token: str,
         batch: Batch,
@@ -267,7 +267,7 @@ class BatchStore:
                 "custom_id": line.custom_id,
                 "model": line.model,
                 "preview": line.preview,
-                "max_tokens": json.loads(line.request).get("max_tokens", 0),
+                "max_tokens": line.max_tokens,
             }
             for job_id, line in jobs
         ]
@@ -285,14 +285,14 @@ class BatchStore:
         _check(status)
         return bool(status == "ok")
 
-    def ended_jobs(self, token: str, batch_id: str, most: int) -> Ended:
+    def next_results(self, token: str, batch_id: str, most: int) -> Ended:
         """The oldest results that are in no segment yet. Raises LeadLost."""
         status, *rest = self._run("batches/next_results", token, batch_id, most)
         _check(status)
         number, *records = rest
         return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
 
-    def collected(
+    def segment_stored(
         self,
         token: str,
         batch_id: str,
@@ -353,7 +353,7 @@ def _worked_on(text: str) -> Batch:
 
 
 def _by_model_queue(accounts: Sequence[str]) -> QueueCounts:
-    """From OWNER or OWNER@LANE and a number, each."""
+    """From OWNER or OWNER@MODEL and a number, each."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, count in pairs(accounts).items():
         owner, _, model_queue = name.partition("@")

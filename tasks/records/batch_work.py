@@ -20,6 +20,7 @@ class Line:
     model: str
     request: str  # JSON
     preview: str
+    max_tokens: int  # of the request
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class JobStore:
     def create(self, new: NewJob) -> tuple[Job, bool]:
         """Store a queued job; the flag says whether its message must be sent.
 
-        Not when the idempotency key gave an earlier one, nor when a job is held back until its owner's
+        Not when the idempotency key gave an earlier one, nor when the job is deferred until its owner's
         share allows it. Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewJob.
         """
         [made] = self.create_all(new, [{}])
@@ -236,10 +236,10 @@ class JobStore:
     def claim(
         self, job_id: str, worker: str, claim_id: str, isolates: bool = False, model: str = ""
     ) -> Claim | ClaimRejection | QueueMessage:
-        """Take a job for `worker`. token is unique to this claim and makes repeating it safe.
+        """Take a job for `worker`. claim_id is unique to this claim and makes repeating it safe.
 
-        last_alone: the worker does as Claim.alone says. model: what it serves. A job for another model that
-        is known waits for that one from now on, and its message must be sent.
+        isolates: this worker runs a last attempt alone, see Claim.isolated. model: what it serves. A job for
+        another model that is known waits for that one from now on, and its message must be sent.
         """
         arguments = {
             "id": job_id,
@@ -253,8 +253,8 @@ class JobStore:
         }
         answer = self._run("jobs/claim", arguments)
         if answer[0] == "elsewhere":
-            _, model_queue, other, line = answer
-            return QueueMessage(job_id, Priority(other), line, model_queue)
+            _, model_queue, priority, shown = answer
+            return QueueMessage(job_id, Priority(priority), shown, model_queue)
         if answer[0] != "claimed":
             return ClaimRejection(answer[0])
         return _claim(job_id, pairs(answer[1:]))
@@ -270,9 +270,9 @@ class JobStore:
             raise JobNotFound(job_id)
         return self._job(record)
 
-    def append_text(self, parts: Sequence[TextChunk]) -> list[bool]:
-        """Keep and publish parts of texts. False for each whose claim is no longer ours. Safe to repeat."""
-        flat = [value for p in parts for value in (p.job_id, p.fencing_token, p.before, p.text, p.message)]
+    def append_text(self, chunks: Sequence[TextChunk]) -> list[bool]:
+        """Keep and publish chunks of texts. False for each whose claim is no longer ours. Safe to repeat."""
+        flat = [value for c in chunks for value in (c.job_id, c.fencing_token, c.before, c.text, c.message)]
         return [answer == 1 for answer in self._run("jobs/append_text", TEXT_TTL_MS, *flat)]
 
     def text_so_far(self, job_id: str) -> str:
@@ -281,7 +281,7 @@ class JobStore:
             return self._redis.get(f"{self._prefix}text:{job_id}") or ""
 
     def heartbeat(self, claims: Sequence[tuple[str, int]]) -> list[Beat]:
-        """Renew the leases of (job id, fence) pairs in one round trip; answers in their order."""
+        """Renew the leases of (job id, fencing token) pairs in one round trip; answers in their order."""
         flat = [value for pair in claims for value in pair]
         return [Beat(answer) for answer in self._run("jobs/heartbeat", self._settings.lease_ms, *flat)]
 

@@ -21,8 +21,8 @@ class Waiting:
 class QueueStats:
     """jobs: records by status; ended: jobs that ever ended, by status; waiting and oldest_s: by priority.
 
-    oldest_s: since the creation of the oldest job that waits, 0 for none. held: jobs among those that
-    wait which were not sent yet, outstanding: bulk jobs that were and have not ended. lines: of batches,
+    oldest_s: since the creation of the oldest job that waits, 0 for none. deferred: jobs among those that
+    wait which were not sent yet, in_flight: bulk jobs that were and have not ended. lines: of batches,
     among those that wait, which are no jobs yet; they wait since their batch was made. led: an io worker
     works. webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
     models: jobs among those that wait which wait for one model alone, by its name and their

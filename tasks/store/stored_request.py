@@ -17,7 +17,7 @@ PAGE_BYTES = 4_194_304  # of what the jobs of a page share, written out in each
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """JSON objects, which joined are the requests. places: which prompt each of them has, "" for none."""
+    """JSON objects, which joined are the requests. prompt_keys: the prompt of each, "" for none."""
 
     common: str
     prompts: Sequence[str]

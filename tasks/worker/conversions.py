@@ -134,7 +134,7 @@ def to_error(claim: Claim, error: Exception) -> dict[str, Any]:
 
 
 def end_line(job: Job) -> str:
-    """The same line from a stored job; raises JobFailed for a failed one."""
+    """As result_line(), of a stored job; raises JobFailed for a failed one."""
     if job.error is not None:
         raise JobFailed(f"{job.error['code']}: {job.error['message']}")
     return unbegun(job.status) if job.result is None else result_line(job.result)

@@ -29,7 +29,7 @@ TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other m
 class RunningJob:
     """A claimed job in the engine under `request_id`. disowned: the claim is lost, so no result is written.
 
-    watched: its text is published as it comes.
+    streaming: its text is published as it comes.
     """
 
     claim: Claim
@@ -56,7 +56,7 @@ class Heartbeat:
         describe: Callable[[], WorkerInfo],
         start_stream: Callable[[RunningJob], bool],
     ) -> None:
-        """watch begins to publish a job's text; False: it is not in the engine (yet)."""
+        """start_stream begins to publish a job's text; False: it is not in the engine (yet)."""
         self._settings = settings
         self._store = store
         self._publisher = publisher

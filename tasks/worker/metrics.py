@@ -1,4 +1,4 @@
-"""The figures of a model worker: what its jobs waited for, and the counters of its engine."""
+"""The metrics of a model worker: what its jobs waited for, and the counters of its engine."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tasks.base.settings import Settings
 from tasks.batches import leader as batch_driver
 from tasks.batches.cooldown import Cooldown
 from tasks.batches.ingest import Ingest
-from tasks.batches.leader import BatchDriver
+from tasks.batches.leader import BatchLeader
 from tasks.batches.segments import chunk_name, segment_name
 from tasks.batches.store import BatchStore
 from tasks.broker.publisher import Publisher
@@ -83,11 +83,11 @@ class IoWorker:
     def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
         self.files = Folder(Path(settings.files))
         self.keeper = FileManager(self.files, FileRecords(store.db))
-        self.driver = BatchDriver(settings, store, publisher, self.keeper)
+        self.driver = BatchLeader(settings, store, publisher, self.keeper)
 
     def until(self, holds: Callable[[], bool]) -> None:
         def after_a_round() -> bool:
-            self.driver.round()
+            self.driver.run_round()
             return holds()
 
         wait_until(after_a_round, 20)
@@ -331,7 +331,7 @@ def test_a_missing_chunk_stops_no_other_work(system: System, io: IoWorker) -> No
     system.sent(2, io, owner="other")
     assert not is_held(system)
     assert not system.is_ended(batch), "what is missing may come back"
-    system.batches.end(batch.id, Ending.CANCELLED)
+    system.batches.stop(batch.id, Ending.CANCELLED)
     io.until(lambda: system.is_ended(batch))
     failed = system.batches.get(batch.id)
     assert (failed.status, failed.errors[0]["code"]) == (BatchStatus.FAILED, "object_missing")
@@ -380,7 +380,7 @@ def test_a_slow_file_store_ends_a_round_early(system: System, monkeypatch: pytes
     batches = ended_batches(system)
     io = system.io()
     for done in (1, 2):
-        assert io.driver.round()
+        assert io.driver.run_round()
         assert collected(system, batches) == done, "the next goes on with the other batch"
     system.sent(1, io)
 
@@ -395,7 +395,7 @@ def test_of_a_slow_file_store_one_chunk_is_read_in_a_round(
         deque(Ingest(io.files, system.batches, system.settings, "reader").run(batch.id), maxlen=0)
     system.batches.resign("reader")
     for done in (1, 2):
-        assert io.driver.round()
+        assert io.driver.run_round()
         assert sum(len(system.batches.live_jobs(batch.id)) for batch in batches) == done
 
 
@@ -483,7 +483,7 @@ def test_cleaning_up_leaves_room_for_reading(system: System, io: IoWorker) -> No
     system.store.db.redis.sadd(key, *(f"batch_old{n}" for n in range(20)))
     io.files.may_list.clear()
     try:
-        io.driver.round()
+        io.driver.run_round()
         system.sent(1, io)
     finally:
         io.files.may_list.set()

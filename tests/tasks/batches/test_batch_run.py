@@ -78,7 +78,7 @@ def test_the_first_line_does_not_wait_for_the_last(
     batch = client.create([line(n, "word " * 200) for n in range(20_000)])
     wait_until(lambda: client.get(batch).completed > 0, 20)
     seen = client.get(batch)
-    client.batches.end(batch.id, Ending.CANCELLED)
+    client.batches.stop(batch.id, Ending.CANCELLED)
     done = client.end(batch)
     assert seen.status is BatchStatus.VALIDATING
     assert 1 <= done.completed + done.failed == done.total <= 20_000
@@ -103,7 +103,7 @@ def test_a_cancelled_batch_answers_every_line(client: Client, settings: Settings
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.2") for n in range(200)])
     wait_until(lambda: client.get(batch).completed >= 4)
-    assert client.batches.end(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
+    assert client.batches.stop(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
     done = client.end(batch)
     assert done.status is BatchStatus.CANCELLED
     assert 4 <= done.completed < 200
@@ -151,7 +151,7 @@ def test_a_file_that_was_half_read_is_read_again(
     worker.kill()
     workers.io(settings)
     wait_until(lambda: client.get(batch).validated, 30)
-    client.batches.end(batch.id, Ending.CANCELLED)
+    client.batches.stop(batch.id, Ending.CANCELLED)
     done = client.end(batch)
     answered_once(client, done, 20_000)
 
@@ -192,7 +192,7 @@ def test_two_owners_share_a_worker(client: Client, settings: Settings, workers: 
     small = client.create([line(n, "x delay=0.05") for n in range(100)], owner="small")
     client.end(small)
     meanwhile = client.get(large).completed - before
-    client.batches.end(large.id, Ending.CANCELLED)
+    client.batches.stop(large.id, Ending.CANCELLED)
     # Beside it the large one may have as much, and what was sent before the small one came.
     assert 50 <= meanwhile <= 100 + 2 * 64
     client.end(large)
@@ -210,7 +210,7 @@ def test_among_one_owners_batches_the_earlier_deadline_goes_first(
     )
     client.end(early)
     assert client.get(late).completed < 1000
-    client.batches.end(late.id, Ending.CANCELLED)
+    client.batches.stop(late.id, Ending.CANCELLED)
     client.end(late)
 
 
@@ -224,7 +224,7 @@ def test_interactive_jobs_overtake_a_batch(
     job = ended(store, submitted(store, publisher, "quick"))
     assert job.status is Status.SUCCEEDED
     assert client.get(batch).completed < 1000
-    client.batches.end(batch.id, Ending.CANCELLED)
+    client.batches.stop(batch.id, Ending.CANCELLED)
     client.end(batch)
 
 

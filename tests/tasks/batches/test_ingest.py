@@ -85,7 +85,7 @@ def test_a_file_with_too_many_lines_is_not_read_to_its_end(
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_nothing_is_read_of_a_batch_that_has_been_ended(reader: Reader, how: Ending, dry_run: bool) -> None:
     batch = reader.batch(content(100), dry_run=dry_run)
-    reader.client.batches.end(batch.id, how)
+    reader.client.batches.stop(batch.id, how)
     assert sum(1 for _ in reader.ingest.run(batch.id)) == 1
     done = reader.finish(batch)
     assert (done.total, done.completed, done.failed) == (0, 0, 0)
@@ -103,7 +103,7 @@ def test_reading_ends_with_its_batch(reader: Reader, steps: int, monkeypatch: py
     run = reader.ingest.run(batch.id)
     for _ in range(steps):
         next(run)
-    reader.client.batches.end(batch.id, Ending.CANCELLED)
+    reader.client.batches.stop(batch.id, Ending.CANCELLED)
     assert sum(1 for _ in run) <= 2
     done = reader.finish(batch)
     assert done.status is BatchStatus.CANCELLED
@@ -123,7 +123,7 @@ def test_the_line_that_was_sent_is_answered_though_another_reads_the_file_then(r
     while reader.client.get(batch).chunks == 0:
         next(first)
     first.close()
-    reader.client.batches.end(batch.id, Ending.CANCELLED)
+    reader.client.batches.stop(batch.id, Ending.CANCELLED)
     done = reader.finish(batch)
     assert (done.total, done.failed) == (6, 6)
     assert ids(reader.client.read(done.error_file_id)) == [None] * 5 + ["id-0"]

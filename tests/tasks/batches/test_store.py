@@ -42,7 +42,7 @@ def batches(store: JobStore) -> BatchStore:
 
 def lines(first: int, count: int) -> list[Line]:
     request = '{"prompt":"p","max_tokens":1,"seed":0}'
-    return [Line(n, f"id-{n}", "", request, "p") for n in range(first, first + count)]
+    return [Line(n, f"id-{n}", "", request, "p", 1) for n in range(first, first + count)]
 
 
 def made(batches: BatchStore, **fields: object) -> Batch:
@@ -64,7 +64,7 @@ def send(batches: BatchStore, batch: Batch, count: int, first: int = 1) -> list[
     batches.chunks_ready("me", batch.id, 1, count)
     now = one(batches, batch.id).batch
     jobs = [(line_job_id(batch.id, line.number), line) for line in lines(first, count)]
-    assert batches.fill("me", now, (0, now.offset + count), jobs)
+    assert batches.enqueue_lines("me", now, (0, now.offset + count), jobs)
     return [job_id for job_id, _ in jobs]
 
 
@@ -118,13 +118,13 @@ def test_one_leads(batches: BatchStore) -> None:
     assert batches.lead("other", ROOM) is None
     for refused in (
         lambda: batches.chunks_ready("other", batch.id, 1, 1),
-        lambda: batches.fill("other", batch, (0, 1), []),
-        lambda: batches.ended_jobs("other", batch.id, 5),
-        lambda: batches.collected("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
+        lambda: batches.enqueue_lines("other", batch, (0, 1), []),
+        lambda: batches.next_results("other", batch.id, 5),
+        lambda: batches.segment_stored("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
         lambda: batches.validated("other", batch.id, chunks=0, lines=0, invalid={}, errors=[], model=None),
         lambda: batches.finalizing("other", batch.id, 0, ""),
         lambda: batches.finish("other", batch.id, "completed"),
-        lambda: batches.release("other", {"a": 1}),
+        lambda: batches.release_deferred("other", {"a": 1}),
     ):
         with pytest.raises(LeadLost):
             refused()
@@ -143,7 +143,7 @@ def test_lines_are_sent_once(batches: BatchStore, store: JobStore) -> None:
     before = one(batches, batch.id)
     assert (before.live, before.batch.offset) == (2, 2)
     stale = batch  # as it was before: chunk 0, place 0
-    assert not batches.fill("me", stale, (0, 2), [(first, lines(1, 1)[0])])
+    assert not batches.enqueue_lines("me", stale, (0, 2), [(first, lines(1, 1)[0])])
     assert one(batches, batch.id).live == 2
     assert lead(batches).in_flight == {"": {"o": 2}}
 
@@ -161,16 +161,16 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     assert lead(batches).in_flight == {}
     with pytest.raises(JobNotFinished):
         store.delete(first)
-    ended = batches.ended_jobs("me", batch.id, 1)
+    ended = batches.next_results("me", batch.id, 1)
     assert (ended.number, [(j.job_id, j.line, j.custom_id) for j in ended.jobs]) == (0, [(second, 2, "id-2")])
     assert ended.jobs[0].result == {"usage": usage}
-    batches.collected("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1})
-    batches.collected(
+    batches.segment_stored("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1})
+    batches.segment_stored(
         "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}
     )  # the reply was lost, or a crash before it
     with pytest.raises(JobNotFound):
         store.get(second)
-    ended = batches.ended_jobs("me", batch.id, 5)
+    ended = batches.next_results("me", batch.id, 5)
     assert (ended.number, [j.job_id for j in ended.jobs]) == (1, [first])
     kept = batches.get(batch.id)
     assert kept.segments == ("p",)
@@ -182,9 +182,9 @@ def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobSto
     batch = made(batches)
     lead(batches)
     [job_id] = send(batches, batch, 1)
-    assert batches.end(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
+    assert batches.stop(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
     now = one(batches, batch.id).batch
-    assert not batches.fill("me", now, (0, 2), [(line_job_id(batch.id, 2), lines(2, 1)[0])])
+    assert not batches.enqueue_lines("me", now, (0, 2), [(line_job_id(batch.id, 2), lines(2, 1)[0])])
     assert batches.live_jobs(batch.id) == [job_id]
     assert store.cancel(job_id).status is Status.CANCELLED
     assert batches.live_jobs(batch.id) == []
@@ -195,9 +195,9 @@ def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobSto
     ended = batches.get(batch.id)
     assert (ended.status, ended.failed, ended.output_file_id) == (BatchStatus.CANCELLED, 8, "file_o")
     assert set(ended.times) >= {"cancelling", "cancelled"}
-    assert batches.end(batch.id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
+    assert batches.stop(batch.id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
     with pytest.raises(BatchNotFound):
-        batches.end("batch_none", Ending.CANCELLED)
+        batches.stop("batch_none", Ending.CANCELLED)
 
 
 def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStore, store: JobStore) -> None:
@@ -214,7 +214,7 @@ def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStor
     assert work is not None
     assert (work.in_flight, work.deferred) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
     assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
-    assert batches.release("me", {"a": 1, "b": 5}) == [
+    assert batches.release_deferred("me", {"a": 1, "b": 5}) == [
         QueueMessage(held[n][0], Priority.BULK, "p") for n in (0, 1)
     ]
     store.cancel(held[2][0])
@@ -253,10 +253,10 @@ class Counters(RuleBasedStateMachine):
     def send(self, count: int, twice: bool) -> None:
         now = self.batches.get(self.batch.id)
         jobs = [(line_job_id(now.id, line.number), line) for line in lines(self.sent + 1, count)]
-        done = self.batches.fill(self.token, now, (0, self.sent + count), jobs)
+        done = self.batches.enqueue_lines(self.token, now, (0, self.sent + count), jobs)
         assert done is not self.cancelled
         if twice:
-            assert not self.batches.fill(self.token, now, (0, self.sent + count), jobs)
+            assert not self.batches.enqueue_lines(self.token, now, (0, self.sent + count), jobs)
         if done:
             self.sent += count
             self.live |= dict.fromkeys([job_id for job_id, _ in jobs])
@@ -304,7 +304,7 @@ class Counters(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5), crash=st.booleans(), twice=st.booleans())
     def collect(self, most: int, crash: bool, twice: bool) -> None:
-        ended = self.batches.ended_jobs(self.token, self.batch.id, most)
+        ended = self.batches.next_results(self.token, self.batch.id, most)
         number, jobs = ended.number, ended.jobs
         assert number == self.parts
         assert [j.job_id for j in jobs] == self.ends[self.collected_jobs :][:most]
@@ -312,7 +312,7 @@ class Counters(RuleBasedStateMachine):
             return
         codes = Counter("c" for j in jobs if j.error)
         for _ in range(1 + twice):
-            self.batches.collected(
+            self.batches.segment_stored(
                 self.token, self.batch.id, number, f"p{number}", len(jobs), (len(jobs), 0, 1), codes
             )
         self.parts += 1
@@ -326,12 +326,12 @@ class Counters(RuleBasedStateMachine):
         self.token = uuid.uuid4().hex
         assert self.batches.lead(self.token, ROOM) is not None
         with pytest.raises(LeadLost):
-            self.batches.ended_jobs(old, self.batch.id, 1)
+            self.batches.next_results(old, self.batch.id, 1)
 
     @precondition(lambda self: not self.cancelled and self.sent > 3)
     @rule()
     def cancel_batch(self) -> None:
-        self.batches.end(self.batch.id, Ending.CANCELLED)
+        self.batches.stop(self.batch.id, Ending.CANCELLED)
         self.cancelled = True
 
     @invariant()
@@ -371,7 +371,7 @@ def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
     lead(batches)
     for batch in (short, long):
         batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
-        batches.collected("me", batch.id, 0, "p", 0, (0, 0, 0), {})
+        batches.segment_stored("me", batch.id, 0, "p", 0, (0, 0, 0), {})
         batches.finish("me", batch.id, "completed")
         batches.cleaned(batch.id)
 
@@ -405,7 +405,7 @@ def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: 
     before = one(batches, batch.id).batch
     batches.fail("me", batch.id, "c", "m")
     [line] = lines(4, 1)
-    assert not batches.fill("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
+    assert not batches.enqueue_lines("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
     assert store.get(queued).status is Status.CANCELLED
     assert store.heartbeat([(running, claim.fencing_token)]) == [Beat.CANCEL]
     assert store.finish(running, claim.fencing_token, Status.CANCELLED)
@@ -422,7 +422,7 @@ def test_every_answer_says_why_lines_failed(batches: BatchStore) -> None:
     lead(batches)
     batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
     assert batches.create(new).codes == {"a": 1}
-    assert batches.end(batch.id, Ending.CANCELLED).codes == {"a": 1}
+    assert batches.stop(batch.id, Ending.CANCELLED).codes == {"a": 1}
 
 
 def test_a_round_reads_no_lists_of_errors(batches: BatchStore) -> None:
@@ -449,6 +449,6 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
     assert work.deferred == {name: {"o": 1} for name in names}
     assert work.in_flight == {"": {"first": 1}} | {name: {"o": 1} for name in names}
     for name in names:
-        [unsent] = batches.release("me", {"o": 1}, name)
+        [unsent] = batches.release_deferred("me", {"o": 1}, name)
         assert (unsent.job_id, unsent.model_queue) == (ids[name], name)
     assert lead(batches).deferred == {}

@@ -217,7 +217,7 @@ def test_queued_jobs_of_all(narrow: JobStore) -> None:
 
 
 def line(number: int, tokens: int) -> Line:
-    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p")
+    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p", tokens)
 
 
 def made(batches: BatchStore, key: ApiKey) -> Batch:
@@ -239,7 +239,7 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     batches.chunks_ready("me", batch.id, 1, 3)
     active = next(a.batch for a in lead(batches).active if a.batch.id == batch.id)
     sent = [(f"job_{batch.id[6:]}-{n}", line(n, 50)) for n in (1, 2)]
-    assert batches.fill("me", active, (0, 2), sent)
+    assert batches.enqueue_lines("me", active, (0, 2), sent)
     assert (spent(keys, key), jobs(keys, key)) == (100, 0), "lines have no seats"
     assert lead(batches).spent == {key.id}
     with pytest.raises(BudgetSpent):

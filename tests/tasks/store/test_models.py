@@ -276,7 +276,7 @@ def test_single_bulk_jobs_are_held_for_their_model_alone(store: JobStore, client
     assert work.deferred == {ONE: {"o": 1}, TWO: {"o": 1}}
     assert work.in_flight == {ONE: {"o": 1}, TWO: {"o": 1}, "": {"o": 1}}
     assert queue_stats(store.db).models[TWO]["bulk"].jobs == 2, "held ones wait too"
-    [released] = client.batches.release("me", {"o": 9}, TWO)
+    [released] = client.batches.release_deferred("me", {"o": 9}, TWO)
     assert released.model_queue == TWO
 
 

@@ -48,7 +48,7 @@ def test_lines_of_a_batch_that_are_no_jobs_yet_wait_too(
     after = redis_now(store)
     assert now.waiting["bulk"] == now.lines == 2 * SENT
     assert before - ROUNDING_S <= batch.created_at + now.oldest_s["bulk"] <= after + ROUNDING_S
-    client.batches.end(batch.id, Ending.CANCELLED)
+    client.batches.stop(batch.id, Ending.CANCELLED)
     assert (queue_stats(store.db).lines, queue_stats(store.db).oldest_s["bulk"]) == (0, 0)
 
 

@@ -159,15 +159,15 @@ def test_batches_count_and_their_lines_are_never_refused(
     request = json.dumps({"prompt": "x" * 60_000, "max_tokens": 9})
     errors = [{"code": "x", "message": "y" * 1000}]
     batches.validated("me", batch.id, chunks=1, lines=2, invalid={}, errors=errors, model=None)
-    jobs = [(f"job_{n}", Line(n, f"c{n}", "", request, "x")) for n in (1, 2)]
-    assert batches.fill("me", batch, (1, 0), jobs)
+    jobs = [(f"job_{n}", Line(n, f"c{n}", "", request, "x", 9)) for n in (1, 2)]
+    assert batches.enqueue_lines("me", batch, (1, 0), jobs)
     assert counted(store, owner) > 2 * 60_000
     with pytest.raises(StorageLimit):
         batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", owner=owner))
     for job_id, _ in jobs:
         end(store, job_id, "z" * 1000)
-    ended = batches.ended_jobs("me", batch.id, 10)
-    batches.collected("me", batch.id, ended.number, "part", ended.taken, (1, 1, 1), {})
+    ended = batches.next_results("me", batch.id, 10)
+    batches.segment_stored("me", batch.id, ended.number, "part", ended.taken, (1, 1, 1), {})
     assert empty + 1000 < counted(store, owner) < empty + 2000, "its errors are kept"
     batches.finish("me", batch.id, "completed")
     assert batches.delete(batch.id, owner)

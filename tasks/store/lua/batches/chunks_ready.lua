@@ -2,7 +2,7 @@
 -- ARGV: leader token, id, chunks that can be sent from now on, lines so far.
 -- While a file is still read: its first lines need not wait for its last. Returns 'ok' and what has ended the batch
 -- meanwhile, or '', or 'lost' and '' if another leads or has ended it.
-if not leads(ARGV[1]) then return { 'lost', '' } end
+if not renew_lead(ARGV[1]) then return { 'lost', '' } end
 local key = P .. 'batch:' .. ARGV[2]
 if redis.call('HGET', key, 'validated') == '1' then return { 'ok', '' } end
 if is_over(ARGV[2]) then return { 'lost', '' } end

@@ -5,7 +5,7 @@
 --       answer)
 -- Returns 'ok', 'lost' (another leads), 'moved' (somebody sent these already) or 'ending' (nothing may be sent).
 local args = cjson.decode(ARGV[1])
-if not leads(args.token) then return 'lost' end
+if not renew_lead(args.token) then return 'lost' end
 local id, model_queue = args.id, args.model_queue
 local key = P .. 'batch:' .. id
 local batch = redis.call('HMGET', key, 'chunk', 'place', 'ending', 'owner', 'expires_at')

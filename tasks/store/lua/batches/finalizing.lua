@@ -1,7 +1,7 @@
 -- needs: base, batches, leader
 -- ARGV: leader token, id, lines that were never sent, their code. All results are in parts.
 -- Returns 'ok', or 'lost' if another leads or has ended it.
-if not leads(ARGV[1]) then return 'lost' end
+if not renew_lead(ARGV[1]) then return 'lost' end
 local key = P .. 'batch:' .. ARGV[2]
 if is_over(ARGV[2]) then return 'lost' end
 if not redis.call('HGET', key, 'finalizing_at') then

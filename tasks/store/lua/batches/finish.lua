@@ -1,7 +1,7 @@
 -- needs: base, files, job_states, jobs, leader, outbox, quotas
 -- ARGV: leader token, id, result ttl ms, status, then names and values of further fields. Its end, once.
 -- Returns 'ok', or 'lost' if another leads.
-if not leads(ARGV[1]) then return 'lost' end
+if not renew_lead(ARGV[1]) then return 'lost' end
 local id, ttl, status = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local key = P .. 'batch:' .. id
 if redis.call('ZREM', P .. 'batches:active', id) == 0 then return 'ok' end

@@ -1,7 +1,7 @@
 -- needs: base, leader
--- ARGV: leader token, batch id, most. Returns 'lost', or 'ok', the number of the next part and the records of the
--- jobs that ended first and whose results are not in a part yet; without an id for one that is gone.
-if not leads(ARGV[1]) then return { 'lost' } end
+-- ARGV: leader token, batch id, most. Returns 'lost', or 'ok', the number of the next segment and the records of the
+-- jobs that ended first and whose results are in no segment yet; without an id for one that is gone.
+if not renew_lead(ARGV[1]) then return { 'lost' } end
 local key = P .. 'batch:' .. ARGV[2]
 local answer = { 'ok', redis.call('HGET', key, 'parts') }
 for _, id in ipairs(redis.call('LRANGE', key .. ':ended', 0, tonumber(ARGV[3]) - 1)) do

@@ -4,7 +4,7 @@
 --       dropped: the segment is durable.
 -- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if a segment of this number was counted already.
 local args = cjson.decode(ARGV[1])
-if not leads(args.token) then return 'lost' end
+if not renew_lead(args.token) then return 'lost' end
 local key = P .. 'batch:' .. args.id
 if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end
 if is_over(args.id) then return 'lost' end

@@ -4,7 +4,7 @@
 --       are invalid -> how many)
 -- Returns 'ok', or 'lost' if another leads or has ended it.
 local args = cjson.decode(ARGV[1])
-if not leads(args.token) then return 'lost' end
+if not renew_lead(args.token) then return 'lost' end
 local key = P .. 'batch:' .. args.id
 if redis.call('HGET', key, 'validated') == '1' then return 'ok' end
 if is_over(args.id) then return 'lost' end

@@ -13,7 +13,7 @@ local key = P .. 'job:' .. job.id
 local ours = job.status == 'running' and job.claim_token == args.claim_id -- the reply of this very claim was lost
 if not ours then
   if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
-  if closed_before_run(job, args.max_attempts, args.ttl_ms) then return { 'done' } end
+  if close_if_not_runnable(job, args.max_attempts, args.ttl_ms) then return { 'done' } end
 
   local sent = queue_key('claimed', job.priority, job.lane)
   if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end

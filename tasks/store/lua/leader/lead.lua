@@ -4,10 +4,10 @@
 -- in-flight and deferred jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
 -- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
 -- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
-if not leads(ARGV[1]) then
+if not renew_lead(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
   redis.call('SET', P .. 'led_by', ARGV[1])
-  leads(ARGV[1])
+  renew_lead(ARGV[1])
 end
 redis.call('SET', P .. 'bulk_room', ARGV[2], 'PX', LEAD_MS)
 redis.call('SET', P .. 'interactive_room', ARGV[3], 'PX', LEAD_MS)

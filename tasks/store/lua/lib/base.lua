@@ -6,9 +6,13 @@
 -- keys hash             SHA-256 of an API key -> its id, of those that stand
 -- key_ids list          ids of all keys ever made, in their order
 -- seq                   the last sequence number given
--- events                channel: "ID STATUS" when a job ends, and at each change of a watched one
+-- events                channel: "ID STATUS" when a job ends, and at each change of a streaming one
 -- wake                  channel: there is something to send or to collect
--- figures, figures:WORKER    workers that left figures for Prometheus, and the figures of each
+-- figures, figures:WORKER    workers that left metrics for Prometheus, and the metrics of each
+--
+-- Stored under older names: segments parts, offset place, model_queue lane, deferred held, in_flight outstanding,
+-- streaming watched, capacity room, fencing_token fence, claim_id claim_token, isolated uncounted, metrics figures,
+-- concurrency slot seat.
 
 local P = KEYS[1]
 local TIME = redis.call('TIME')

@@ -2,7 +2,7 @@
 -- The records of batches.
 --
 -- batch:ID hash         a batch; batch:ID:live its jobs that have not ended, batch:ID:ended those that have
---                       and whose results are not collected yet, batch:ID:parts names of the parts of those that
+--                       and whose results are not collected yet, batch:ID:parts names of the segments of those that
 --                       are, batch:ID:codes why lines failed -> how many
 -- batches, batches:active    id -> sequence number; those that somebody must still work on
 -- owner:KEY:batches     index of what a key has: id -> sequence number

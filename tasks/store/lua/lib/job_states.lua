@@ -4,8 +4,8 @@
 -- leases, deadlines     id -> when the lease of a running job, or the time of a live one, runs out
 -- expiry                ended jobs: id -> when the record is dropped
 -- ended                 status -> how many jobs have ended in it, ever
--- text:ID               the text so far of a watched job that runs
--- tokens                channel: the parts of the text of watched jobs, as JSON
+-- text:ID               the text so far of a streaming job that runs
+-- tokens                channel: the chunks of the text of streaming jobs, as JSON
 
 local function move(job, status)
   for _, scope in ipairs(scopes(job.owner)) do
@@ -65,7 +65,7 @@ local function requeue(job, attempts)
 end
 
 -- Ends a live job that must not run (again): cancelled, past its deadline, out of attempts.
-local function closed_before_run(job, max_attempts, ttl_ms)
+local function close_if_not_runnable(job, max_attempts, ttl_ms)
   if job.cancel_requested ~= '' then
     close(job, 'cancelled', '', '', ttl_ms)
   elseif job.deadline and job.deadline <= NOW then

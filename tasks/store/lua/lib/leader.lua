@@ -11,7 +11,7 @@ local LEAD_MS = 5000 -- a leader that is silent so long may be replaced
 
 -- Whether the holder of the token works on batches, and renews its lead: being slow costs it nothing unless
 -- another has taken over.
-local function leads(token)
+local function renew_lead(token)
   if redis.call('GET', P .. 'led_by') ~= token then return false end
   redis.call('SET', P .. 'leader', token, 'PX', LEAD_MS)
   redis.call('PEXPIRE', P .. 'bulk_room', LEAD_MS)

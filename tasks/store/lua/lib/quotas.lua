@@ -45,7 +45,7 @@ local function release_concurrency_slot(counts, slot, owner)
   if slot ~= '' and redis.call('HINCRBY', P .. counts, owner, -1) <= 0 then redis.call('HDEL', P .. counts, owner) end
 end
 
--- What an ended job took in place of what was set aside for it, and its seat.
+-- What an ended job took in place of what was set aside for it, and its concurrency slot.
 local function settle_quota(job, tokens)
   if job.spent_in ~= '' and redis.call('EXISTS', job.spent_in) == 1 then
     redis.call('INCRBY', job.spent_in, int(tokens - tonumber(job.set_aside)))

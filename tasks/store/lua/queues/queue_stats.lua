@@ -24,7 +24,7 @@ local function since(priority, created_at, model_queue)
   end
 end
 
--- The first to be sent, the first to be created of all that are queued, and of each owner's held ones.
+-- The first to be sent, the first to be created of all that are queued, and of each owner's deferred ones.
 local function waits(id)
   local job = redis.call('HMGET', P .. 'job:' .. id, 'priority', 'created_at', 'lane')
   if job[1] then since(job[1], job[2], job[3] or '') end

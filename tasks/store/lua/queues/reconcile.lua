@@ -61,7 +61,7 @@ if NOW - last > args.gap_ms then redis.call('SET', P .. 'grace_since', int(last)
 
 local since = tonumber(redis.call('GET', P .. 'grace_since') or int(NOW))
 for _, job in ipairs(due(P .. 'leases', math.min(NOW, since))) do
-  if closed_before_run(job, args.max_attempts, ttl) then
+  if close_if_not_runnable(job, args.max_attempts, ttl) then
     lost = lost + 1
   else
     requeue(job, job.attempts)

@@ -1,7 +1,7 @@
 -- needs: base, jobs, leader, queues
 -- ARGV: leader token, priority, then account and number. Makes so many of the accounts' deferred jobs ready to be sent.
 -- Returns 'lost' if another leads, else 'ok' and id, preview and model queue of each.
-if not leads(ARGV[1]) then return { 'lost' } end
+if not renew_lead(ARGV[1]) then return { 'lost' } end
 local answer = { 'ok' }
 for i = 3, #ARGV, 2 do
   local deferred = counts_key('held', ARGV[2]) .. ':' .. ARGV[i]

@@ -3,7 +3,7 @@
 --       most_lost (senders that one may lose in a row), ttl_ms (of results), kept (most of a status), sending: what the
 --       caller is sending, as owner, host and how many of each
 -- Takes deliveries that are due; whoever holds one must say what came of it within the lease. Drops old records.
--- Returns ms until the next one is due or -1, ms of now, then of each delivery: id, fence, which of its tries this is,
+-- Returns ms until the next one is due or -1, ms of now, then of each delivery: id, fencing token, which of its tries this is,
 -- owner, url, host, body.
 local args = cjson.decode(ARGV[1])
 local ttl, kept = args.ttl_ms, args.kept

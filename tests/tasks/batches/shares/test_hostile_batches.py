@@ -47,7 +47,7 @@ def test_cancelled_batches_of_blank_lines_hold_nobody_up(
     file_id = client.upload_bytes(b"\n" * 12_000_000)
     for _ in range(10):
         batch = client.batches.create(NewBatch(COMPLETIONS, file_id, owner=other, dry_run=True))
-        client.batches.end(batch.id, Ending.CANCELLED)
+        client.batches.stop(batch.id, Ending.CANCELLED)
     assert one_line(client, honest) < LIMIT_S
 
 
@@ -67,7 +67,7 @@ def test_long_files_hold_nobody_up(
     assert one_line(client, honest) < LIMIT_S
     assert any(not client.get(batch).validated for batch in batches), "there is nothing to wait for"
     began = time.monotonic()
-    stopping = [threading.Thread(target=client.batches.end, args=(b.id, Ending.CANCELLED)) for b in batches]
+    stopping = [threading.Thread(target=client.batches.stop, args=(b.id, Ending.CANCELLED)) for b in batches]
     for thread in stopping:
         thread.start()
     for thread in stopping:

@@ -48,7 +48,7 @@ def test_jobs_beyond_the_room_are_held_and_released(batches: BatchStore, store: 
     assert lead(batches, {"": 2}) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
     now = queue_stats(store.db)
     assert (now.deferred, now.waiting["interactive"], now.waiting["bulk"]) == (3, 5, 0)
-    assert batches.release(LEADER, {"b": 5}, priority=Priority.INTERACTIVE) == [
+    assert batches.release_deferred(LEADER, {"b": 5}, priority=Priority.INTERACTIVE) == [
         QueueMessage(held[1][0].id, Priority.INTERACTIVE, "p")
     ]
     store.cancel(held[2][0].id)
@@ -68,7 +68,7 @@ def test_models_have_rooms_of_their_own(batches: BatchStore, store: JobStore) ->
     asked = ("one", "one", "two", "two", "two", None)
     assert [create(store, "o", model)[1] for model in asked] == [True, False, True, True, False, True]
     assert queue_stats(store.db).models["one"]["interactive"].jobs == 2
-    [released] = batches.release(LEADER, {"o": 9}, "one", Priority.INTERACTIVE)
+    [released] = batches.release_deferred(LEADER, {"o": 9}, "one", Priority.INTERACTIVE)
     assert released.model_queue == "one"
 
 

@@ -31,7 +31,7 @@ def test_weights_are_shares_of_the_workers(
     wait_until(lambda: client.get(large).completed >= 550, 60)
     ratio = (client.get(large).completed - before[0]) / (client.get(small).completed - before[1])
     for batch in (small, large):
-        client.batches.end(batch.id, Ending.CANCELLED)
+        client.batches.stop(batch.id, Ending.CANCELLED)
     assert 2 < ratio < 4.5
     for batch in (small, large):
         client.end(batch)
