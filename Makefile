@@ -22,7 +22,7 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 test: install ## the test suite, in three processes: on two cores, one usually waits
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
 
-test-fast: install ## in under a minute, what needs neither servers nor much computing
+test-fast: install ## what needs neither services nor much computing
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not stack and not slow"
 
 check: install ## formatting, lint, types, layers
