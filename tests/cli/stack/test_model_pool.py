@@ -193,7 +193,7 @@ def test_while_a_crashed_model_rests_another_may_have_its_memory(
 @pytest.fixture
 def member(pool: Pool, tmp_path: Path) -> PooledModel:
     member = PooledModel(pool.models[0], Model("a", pool.need))
-    member.starts(tmp_path / "a.log")
+    member.mark_started(tmp_path / "a.log")
     return member
 
 
@@ -201,16 +201,16 @@ WORKER = WorkerInfo("w", "a", 2048, 1, 1, "h", 0.0)
 
 
 def test_a_crash_gives_no_second_turn(member: PooledModel) -> None:
-    member.see(True, 1, None, 0, 0, 0.0)
-    member.see(True, 1, WORKER, 0, 0, 10.0)
-    member.see(True, None, None, 0, 0, 20.0)
+    member.observe(True, 1, None, 0, 0, 0.0)
+    member.observe(True, 1, WORKER, 0, 0, 10.0)
+    member.observe(True, None, None, 0, 0, 20.0)
     assert member.model.phase is Phase.LOADING
-    member.see(True, 2, None, 0, 0, 21.0)
-    member.see(True, 2, WORKER, 0, 0, 30.0)
+    member.observe(True, 2, None, 0, 0, 21.0)
+    member.observe(True, 2, WORKER, 0, 0, 30.0)
     assert (member.model.phase, member.model.running_since) == (Phase.RUNNING, 10.0)
-    member.see(False, None, None, 0, 0, 40.0)
+    member.observe(False, None, None, 0, 0, 40.0)
     assert member.model.phase is Phase.PARKED
-    member.starts(Path("a.log"))
-    member.see(True, 3, None, 0, 0, 41.0)
-    member.see(True, 3, WORKER, 0, 0, 50.0)
+    member.mark_started(Path("a.log"))
+    member.observe(True, 3, None, 0, 0, 41.0)
+    member.observe(True, 3, WORKER, 0, 0, 50.0)
     assert member.model.running_since == 50.0

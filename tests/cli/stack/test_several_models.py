@@ -162,7 +162,7 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
     hanging = sent(url, "a", "hanging delay=60")
     wait_until(lambda: httpx.get(f"{url}/v1/jobs/{hanging}").json()["status"] == "running", 20)
     sent(url, "b", "waits")
-    wait_until(lambda: sum("a is parked" in line for line in running.lines) == 2, 20)
+    wait_until(lambda: sum("a is unloaded" in line for line in running.lines) == 2, 20)
     shown = cli("top", "--once", "--url", url).stdout
     assert re.search(r"^a +stopping +0 +- +\d+ MB$", shown, re.MULTILINE), shown
     assert re.search(r"^b +parked +1 +[\d.]+ s +\d+ MB$", shown, re.MULTILINE), shown

@@ -76,7 +76,7 @@ def test_a_job_alone_shares_nothing(store: JobStore) -> None:
 
 def test_messages_are_sent_for_all_but_those_held_back(store: JobStore) -> None:
     assert [sent for _, sent in store.create_all(new(), SEEDS)] == [True] * 3
-    store.db.scripts.run("leader/lead", "me", 1, "{}", 1, "id")  # with room for one bulk job
+    store.db.scripts.run("leader/lead", "me", '{"": 1}', "{}", 1, "id")  # with room for one bulk job
     assert [sent for _, sent in store.create_all(new(priority=Priority.BULK), SEEDS)] == [True, False, False]
 
 
