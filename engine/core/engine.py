@@ -238,9 +238,8 @@ class Engine:
     def _draft(self, plan: Plan) -> list[Draft]:
         """One draft for each ready sequence, cut to the tokens it may still emit and to the free rows."""
         budget = self.max_rows - sum(span.count for span in plan.spans)
-        if (
-            self.cache.ordered
-        ):  # the cells of rejected drafts stay occupied, and admission has not counted them
+        # Here the cells of rejected drafts stay occupied, and admission has not counted them.
+        if self.cache.ordered:
             budget = min(budget, self.scheduler.spare_cells)
         leaf_ids = list(self.leaf_ids)
         drafts = []

@@ -17,27 +17,8 @@ from engine.host.measurement_cache import read_measurement, write_measurement
 
 log = logging.getLogger(__name__)
 
-ROWS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    10,
-    12,
-    16,
-    24,
-    32,
-    48,
-    63,
-    96,
-    128,
-    192,
-    256,
-)  # sizes that are measured
+# Sizes that are measured.
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)
 BUDGET_S = 1.0  # of the rounds after the first; small sizes get the most rounds, as they matter most
 FIRST_ROUND_S = 4.0  # sizes not reached in this time are extrapolated
 LEAST_SIZES = 4
