@@ -44,9 +44,8 @@ class Authentication:
         self._app = app
         self._settings = settings
         self._local = is_loopback(settings.reached_at)
-        self._loopback = is_loopback(
-            settings.host
-        )  # False in a container whose port is published on loopback
+        # False in a container whose port is published on loopback.
+        self._loopback = is_loopback(settings.host)
         self._open_until = float("-inf")
         self._threads = KeyThreads()
 

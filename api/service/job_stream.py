@@ -36,9 +36,8 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
         refresh = True
         while True:
             if refresh:
-                with contextlib.suppress(
-                    StoreUnavailable
-                ):  # go on with the last known record until Redis is back
+                # The last known record serves until Redis is back.
+                with contextlib.suppress(StoreUnavailable):
                     job, text = await run_in_threadpool(_read, gateway, job)
                     if missing := position.missing(text, job):
                         yield missing

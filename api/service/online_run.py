@@ -115,9 +115,8 @@ class OnlineRun:
 
 
 def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
-    latest = (
-        time.time() + gateway.settings.online_timeout_s
-    )  # in case this gateway is killed and cannot cancel
+    # In case this gateway is killed and cannot cancel.
+    latest = time.time() + gateway.settings.online_timeout_s
     due = latest if request.job.deadline is None else min(request.job.deadline, latest)
     body = request.job.model_copy(update={"deadline": due})
     try:

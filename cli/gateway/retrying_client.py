@@ -85,9 +85,8 @@ class RetryingClient:
                 if not response.is_success:
                     await response.aread()
                     answer(response)
-                skip = (
-                    read if response.status_code == httpx.codes.OK else 0
-                )  # the server ignored the Range header
+                # With 200 the server ignored the Range header.
+                skip = read if response.status_code == httpx.codes.OK else 0
                 async for chunk in response.aiter_raw():
                     moved = time.monotonic()
                     chunk, skip = chunk[skip:], max(0, skip - len(chunk))

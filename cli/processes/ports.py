@@ -15,9 +15,8 @@ def check_port_free(host: str, port: int, owner: str, option: str) -> None:
     """Raise CliError if the port cannot be bound. option: the option that chooses another."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the servers do: TIME_WAIT is no obstacle
+        # As the servers do: TIME_WAIT is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:

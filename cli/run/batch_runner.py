@@ -25,9 +25,8 @@ WORKERS_POLL_S = 5.0
 YEAR_S = 365 * 24 * 3600  # deadline of the batches: a run itself has none
 OUTPUT_EXPIRY_S = 30 * 24 * 3600  # for runs that are never finished
 MAX_LOSSES = 3  # of one part, before the run fails
-LOST_CODES = frozenset(
-    {"file_not_found", "idempotency_conflict"}
-)  # the uploaded file or the batch no longer exists
+# The uploaded file or the batch no longer exists.
+LOST_CODES = frozenset({"file_not_found", "idempotency_conflict"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,8 @@ class HeadSource(DraftSource):
         proposals = [_Proposal(s.length, [], [], []) for s in sequences]
         best = np.ones(len(sequences))
         rows = np.arange(len(sequences))
-        top = min(
-            self._top, max(1, int(1 / max(self.min_path_probability, 1e-3)))
-        )  # no more are that likely at once
+        # No more tokens than that can be so likely at once.
+        top = min(self._top, max(1, int(1 / max(self.min_path_probability, 1e-3))))
         for head in range(min(depth, self.heads.heads)):
             tokens, probabilities = self.heads.propose(hidden[rows], head + 1, top, first=head)
             chances = np.where(

@@ -180,9 +180,8 @@ class DecodeBenchmark:
             drafting = min((used[kind, e], used[ALL, e], e) for e in (0, 1))[2]
             pair = self._pair([prompt.text for prompt in block], requests, drafting)
             on_pair(done, len(blocks))
-            if not (
-                pair.plain.tokens and pair.auto.tokens
-            ):  # answered by a single token: nothing was decoded
+            # Answered by a single token: nothing was decoded.
+            if not (pair.plain.tokens and pair.auto.tokens):
                 continue
             if requests == 1:
                 used[kind, drafting] += 1

@@ -15,23 +15,8 @@ from engine.base.histogram import Distribution
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.records.job import Priority
 
-WAITS = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    60,
-    300,
-    1800,
-    7200,
-)  # bulk jobs wait for hours
+# Bulk jobs wait for hours.
+WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 QUEUE_SECONDS = Histogram(
     "medusaq_job_queue_seconds",
     "From a job's creation until the engine admitted it",

@@ -22,10 +22,8 @@ MEDUSAQ_HEADS=heads.onnx. Pickles (.pt, .bin) need torch: pip install 'medusaq[t
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model."""
 
 
-BITS = (
-    8,
-    4,
-)  # those of engine.medusa.onnx.format, which cannot be imported where the engine is not installed
+# Those of engine.medusa.onnx.format, which cannot be imported where the engine is not installed.
+BITS = (8, 4)
 
 
 def export_heads(
