@@ -275,10 +275,11 @@ def test_a_request_that_takes_long_does_not_hold_the_others_up(
     packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_at_once(monkeypatch)
-    monkeypatch.setattr(tuning, "DRAIN_S", 0.0)
+    monkeypatch.setattr(tuning, "DRAIN_S", 0.1)
     service = start(config(packed, speculation=False))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     first = service.submit(bulk("long", max_tokens=400))
+    wait_until(lambda: service._tuning._busy_s > 0, ANSWERED_S)
     assert service.submit(bulk("short", max_tokens=2)).result(ANSWERED_S).completion_tokens == 2
     assert not first.done()
     assert "Q8_0" in service.info.quantization
