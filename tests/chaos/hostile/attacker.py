@@ -1,7 +1,7 @@
 """The process of a hostile client: `python -m tests.chaos.hostile.attacker PORT KEY BEHAVIOUR...`.
 
-Goes on until its standard input closes; then it prints, as JSON, how many answers of each class it got. It
-runs at the lowest priority: its own computing must not pass for the system's.
+Goes on until its standard input closes. Each second, and at the end, it prints a line of JSON: how many
+answers of each class it has got.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import sys
 from tests.chaos.hostile.behaviours import BEHAVIOURS
 from tests.chaos.hostile.wire import Peer
 
-LOWEST = 19
+TELL_S = 1.0
 
 
-async def attack(port: int, key: str, names: list[str]) -> dict[str, int]:
+async def attack(port: int, key: str, names: list[str]) -> None:
     peer = Peer("127.0.0.1", port, key)
     acts = [asyncio.ensure_future(BEHAVIOURS[name].act(peer)) for name in names]
+    acts.append(asyncio.ensure_future(tell(peer)))
     over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await asyncio.wait([over, *acts], return_when=asyncio.FIRST_COMPLETED)
     for act in acts:
@@ -27,13 +28,18 @@ async def attack(port: int, key: str, names: list[str]) -> dict[str, int]:
             act.result()  # broke off: it must not end unseen
         act.cancel()
     await asyncio.gather(*acts, return_exceptions=True)
-    return dict(peer.answers)
+    print(json.dumps(peer.answers), flush=True)
+
+
+async def tell(peer: Peer) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        print(json.dumps(peer.answers), flush=True)
 
 
 def main() -> None:
-    os.nice(LOWEST)
     port, key, *names = sys.argv[1:]
-    print(json.dumps(asyncio.run(attack(int(port), key, names))), flush=True)
+    asyncio.run(attack(int(port), key, names))
     os._exit(0)  # what still waits for standard input has nothing left to do
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
+from typing import IO
 
 from tasks.records.api_key import Limits
 from tasks.store.api_keys import KeyStore
@@ -26,6 +28,7 @@ SETTLE_S = 120.0
 END_S = 30.0
 HOSTILE_PER_MINUTE = 600  # requests, of the key that has such a limit
 MAIN = "job"  # the kind with columns of its own
+LOWEST_PRIORITY = ("nice", "-n", "19")  # its own computing must not pass for the system's
 LARGEST_RATIO = 2.0  # of the p95 of jobs beside one behaviour and alone
 
 
@@ -78,9 +81,10 @@ class Bench:
         for _ in range(count):
             found.alone.append(self.honest.phase(seconds))
             per_minute = HOSTILE_PER_MINUTE if BEHAVIOURS[name].limited else None
-            with self.attacked([name], found.answers, per_minute):
+            with self.attacked([name], per_minute) as answers:
                 time.sleep(BEGIN_S)
                 found.beside.append(self.honest.phase(seconds))
+            found.answers.update(answers)
             found.unsettled = not self.honest.settled(SETTLE_S)
             if found.unsettled:
                 break
@@ -88,26 +92,38 @@ class Bench:
 
     @contextmanager
     def attacked(
-        self, names: list[str], answers: Counter[str], per_minute: int | None = None
-    ) -> Iterator[None]:
+        self, names: list[str], per_minute: int | None = None, before: Sequence[str] = LOWEST_PRIORITY
+    ) -> Iterator[Counter[str]]:
         """Meanwhile a process behaves so under a key of its own, which is revoked at the end.
 
-        per_minute: requests that the key may send.
+        per_minute: requests that the key may send. before: a command that becomes the process. Yields its
+        answers by class, up to date once a second and at the end.
         """
         limits = Limits(requests_per_minute=per_minute)
         key, secret = self._keys.create("hostile", limits)
-        for before in filter(None, (BEHAVIOURS[name].before for name in names)):
-            before(self._store, key.id)
-        command = [sys.executable, "-m", "tests.chaos.hostile.attacker", str(self._port), secret, *names]
+        for make in filter(None, (BEHAVIOURS[name].before for name in names)):
+            make(self._store, key.id)
+        attacker = [sys.executable, "-m", "tests.chaos.hostile.attacker", str(self._port), secret, *names]
         process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*before, *attacker], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        answers: Counter[str] = Counter()
+        reader = threading.Thread(target=_follow, args=(process.stdout, answers))
+        reader.start()
         try:
-            yield
-            told, _ = process.communicate("", timeout=END_S)
-            assert process.returncode == 0, "the hostile client broke off"
-            answers.update(json.loads(told))
+            yield answers
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(END_S) == 0, "the hostile client broke off"
         finally:
             process.kill()
-            process.communicate()
+            reader.join()
+            process.wait()
             self._keys.revoke(key.id)
+
+
+def _follow(told: IO[str], answers: Counter[str]) -> None:
+    """Keeps the counts of the last line."""
+    with told:
+        for line in told:
+            answers.update({name: count - answers[name] for name, count in json.loads(line).items()})
