@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tasks.base.settings import lookahead
 from tasks.records.batch_work import QueueCounts
@@ -20,6 +20,7 @@ SLOTS_UNSEEN = 8  # of workers, while none is there: they may just be starting
 GAPS = 2  # between rounds of the leader in which jobs end before others are sent
 WINDOW_S = 1.0  # over which ends are counted, and the longest gap is remembered
 FORGOTTEN = 0.1  # jobs a second
+RESERVED = 8  # one slot in so many is left to jobs of a lower priority that wait
 
 
 class Capacity:
@@ -37,14 +38,30 @@ class Capacity:
         self._gap_s = 0.0  # the longest between two rounds of late
         self._at = clock()
 
-    def update(self, workers: Sequence[WorkerInfo]) -> dict[str, int]:
-        """By model queue; a queue that has no worker has the capacity of all of them, which is that of ""."""
-        slots = Counter({"": 0})
+    def update(self, workers: Sequence[WorkerInfo], waiting: Collection[str] = ()) -> dict[str, int]:
+        """By model queue; a queue that has no worker has the capacity of all of them, which is that of "".
+
+        waiting: queues in which jobs of a lower priority wait, where "" is served by all workers. There the
+        capacity is some slots less and nothing is sent ahead, so that those jobs do not wait for ever.
+        """
+        slots, taken = Counter({"": 0}), Counter({"": 0})
         for worker in workers:
             for queue in {"", worker.model}:
-                slots[queue] += worker.slots + lookahead(worker.slots)
-        self._by_queue = {queue: self._of(queue, taken or SLOTS_UNSEEN) for queue, taken in slots.items()}
+                slots[queue] += worker.slots
+                taken[queue] += worker.slots + lookahead(worker.slots)
+        shared = {*taken} if "" in waiting else {*waiting, ""} if waiting else set()
+        self._by_queue = {
+            queue: count - reserved
+            if queue in shared and (reserved := slots[queue] // RESERVED)
+            else self._of(queue, count or SLOTS_UNSEEN)
+            for queue, count in taken.items()
+        }
         return self._by_queue
+
+    @property
+    def in_flight(self) -> Collection[str]:
+        """Queues that had jobs in flight after the last round."""
+        return [queue for queue, count in self._sent.items() if count]
 
     def of(self, queue: str) -> int:
         """The capacity of this queue, or that of "" if it has no worker; jobs/create.lua decides alike."""

@@ -166,7 +166,8 @@ class BatchLeader:
         """
         began = time.monotonic()
         workers = self._live()
-        bulk, interactive = self._bulk.update(workers), self._interactive.update(workers)
+        bulk = self._bulk.update(workers)
+        interactive = self._interactive.update(workers, waiting=self._bulk.in_flight)
         work = self._batches.lead(self._token, bulk, interactive)
         if work is None:
             return False

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 
 from tasks.base.settings import Settings
+from tests.support.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, Workers, environment, wait_until
 
@@ -45,7 +46,7 @@ class GatewayProcess:
         port = free_port()
         self.log = folder / f"gateway{port}.log"
         with self.log.open("wb") as out:
-            self._process = subprocess.Popen(
+            self._process = start(
                 [
                     *UVICORN,
                     *BOUNDED,
@@ -54,8 +55,8 @@ class GatewayProcess:
                     *options,
                     *(["--uds", str(socket)] if socket else []),
                 ],
-                cwd=ROOT,
-                env={**environment(settings), **(env or {})},
+                ROOT,
+                {**environment(settings), **(env or {})},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

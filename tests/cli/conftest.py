@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tasks.base.settings import Settings
 from tests.cli.helpers.running import COMMAND, Cli
+from tests.support.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import Workers, environment, wait_until
 
@@ -45,9 +45,8 @@ def gateway(
     workers = Workers(folder)
     url = f"http://127.0.0.1:{served.port}"
     with (folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, *COMMAND, "gateway"], env=environment(served), stdout=log, stderr=log
-        )
+        command = [sys.executable, *COMMAND, "gateway"]
+        process = start(command, folder, environment(served), stdout=log, stderr=log)
     try:
         workers.model(served, env=worker_env)
         workers.io(served, worker_env)

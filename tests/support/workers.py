@@ -20,8 +20,8 @@ from tasks.base.setting_names import ENV_PREFIX
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
+from tests.support.forks import ROOT, Process, start
 
-ROOT = Path(__file__).parents[2]
 SCRIPTED = "tests.support.scripted:load"
 START_TIMEOUT_S = 30.0
 BE_WORKER = """import sys; from tests.support.tuned import tune; tune()
@@ -37,7 +37,7 @@ SET_HOST = ["sh", "-c", f'hostname {CONTAINED_HOST} && exec "$0" "$@"']
 class Worker:
     """One process and its log file. id: as a model worker has it in the records of its jobs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, contained: bool = False) -> None:
+    def __init__(self, process: Process, log: Path, contained: bool = False) -> None:
         self.process = process
         self.log = log
         self.id = f"{CONTAINED_HOST}:1" if contained else f"{socket.gethostname()}:{process.pid}"
@@ -110,9 +110,8 @@ class Workers:
             command = [*CONTAINED, *SET_HOST, *command]
         log = self._folder / f"worker{len(self.all)}.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env={**environment(settings), **env}, stdout=out, stderr=subprocess.STDOUT
-            )
+            variables = {**environment(settings), **env}
+            process = start(command, ROOT, variables, stdout=out, stderr=subprocess.STDOUT)
         worker = Worker(process, log, contained)
         self.all.append(worker)
         return worker

@@ -35,12 +35,16 @@ BOUNDARY = "hostile"
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """title: of its row. limited: its key may send few requests a minute. before: makes its records."""
+    """title: of its row. limited: its key may send few requests a minute. before: makes its records.
+
+    fills_slots: its jobs run in all slots, so that another job waits until one of them ends.
+    """
 
     title: str
     act: Act
     limited: bool = False
     before: Before | None = None
+    fills_slots: bool = False
 
 
 BEHAVIOURS: dict[str, Behaviour] = {}
@@ -48,10 +52,10 @@ ALL = "all"  # fills both cores, of which an honest key has what is left
 
 
 def behaviour(
-    name: str, title: str, limited: bool = False, before: Before | None = None
+    name: str, title: str, limited: bool = False, before: Before | None = None, fills_slots: bool = False
 ) -> Callable[[Act], Act]:
     def note(act: Act) -> Act:
-        BEHAVIOURS[name] = Behaviour(title, act, limited, before)
+        BEHAVIOURS[name] = Behaviour(title, act, limited, before, fills_slots)
         return act
 
     return note
@@ -108,7 +112,7 @@ async def long_jobs(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=2 long"}), 4, 10.0)
 
 
-@behaviour("more-than-runs", "jobs of 1 s each, 60 a second: more than the workers run")
+@behaviour("more-than-runs", "jobs of 1 s each, 60 a second: more than the workers run", fills_slots=True)
 async def more_than_runs(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=1 more"}), 8, 60.0)
 
@@ -116,7 +120,7 @@ async def more_than_runs(peer: Peer) -> None:
 @behaviour("choices", "completions with `n=60` and prompts of 1 MB, two at a time")
 async def choices(peer: Peer) -> None:
     """Just within the limit of prompts times answers."""
-    body = {"prompt": "word " * (MB // 5), "n": 60}
+    body = {"prompt": f"unsaid={'x' * MB}", "n": 60}  # answers as short as a model's would be
     await repeating(peer, peer.request("POST", "/v1/completions", body), 2, 2.0)
 
 

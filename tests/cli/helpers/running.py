@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -11,12 +10,13 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import httpx
 
 from tasks.records.batch import ENDED
-from tests.cli.helpers.warm import Warm
+from tests.support.forks import Process, start
 from tests.support.workers import ROOT, SCRIPTED, wait_until
 
 COMMAND = ["-P", "-m", "cli"]
@@ -24,29 +24,18 @@ MARK = "TEST_MARK"
 TIMEOUT_S = 120.0
 
 
-@functools.cache
-def warm() -> Warm:
-    """Of this test process."""
-    return Warm()
-
-
-def _heed_ctrl_c() -> None:
-    """A shell's background jobs ignore it, and so would what they start."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 class Running:
     """The command in the background, its stderr as it comes."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process, stderr: IO[str]) -> None:
         self.process = process
+        self._stderr = stderr
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.lines.append(line.rstrip("\n"))
 
     def text(self) -> str:
@@ -69,8 +58,7 @@ class Running:
         """The exit code."""
         code = self.process.wait(TIMEOUT_S)
         self._reader.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self._stderr.close()
         return code
 
 
@@ -96,14 +84,7 @@ class Cli:
     def __call__(
         self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end. file_kb: no file may grow beyond, as if the disk were full.
-
-        As a fork of a process that has imported it, where nothing hangs on the start of its own.
-        """
-        if self.command == COMMAND and not stdin and file_kb is None and warm().fits(self.env):
-            code, out, err = warm().run(arguments, self.folder, self.env, TIMEOUT_S)
-            assert "Traceback" not in err, err
-            return subprocess.CompletedProcess(arguments, code, out, err)
+        """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
         command = [sys.executable, *self.command, *arguments]
         if file_kb is not None:
             # -B: a .pyc that is cut short would be kept, and break every later import
@@ -115,32 +96,29 @@ class Cli:
                 *self.command,
                 *arguments,
             ]
-        ended = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-        )
-        out, err = ended.stdout.decode(), ended.stderr.decode()
-        assert "Traceback" not in err, err
-        return subprocess.CompletedProcess(ended.args, ended.returncode, out, err)
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            process = start(command, self.folder, self.env, out, err, given)
+            try:
+                code = process.wait(TIMEOUT_S)
+            finally:
+                process.kill()
+            said = []
+            for file in (out, err):
+                file.seek(0)
+                said.append(file.read().decode())
+        assert "Traceback" not in said[1], said[1]
+        return subprocess.CompletedProcess(command, code, *said)
 
     def start(self, *arguments: str, stdin: Path = Path(os.devnull), **env: str) -> Running:
         """Run it in the background."""
-        with stdin.open("rb") as given:
-            process = subprocess.Popen(
-                [sys.executable, *self.command, *arguments],
-                cwd=self.folder,
-                env={**self.env, **env},
-                stdin=given,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                preexec_fn=_heed_ctrl_c,
-            )
-        running = Running(process)
+        ours, theirs = os.pipe()
+        command = [sys.executable, *self.command, *arguments]
+        with stdin.open("rb") as given, os.fdopen(theirs, "wb") as stderr:
+            variables = {**self.env, **env}
+            process = start(command, self.folder, variables, subprocess.DEVNULL, stderr, given)
+        running = Running(process, os.fdopen(ours, encoding="utf-8"))
         self._running.append(running)
         return running
 

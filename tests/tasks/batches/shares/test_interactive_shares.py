@@ -87,8 +87,14 @@ def test_the_leader_is_woken_only_where_a_job_is_held(batches: BatchStore, store
     pubsub.close()
 
 
-def send(store: JobStore, publisher: Publisher, owner: str, prompt: str) -> Job:
-    job, to_send = store.create(NewJob({"prompt": prompt}, owner=owner))
+def send(
+    store: JobStore,
+    publisher: Publisher,
+    owner: str,
+    prompt: str,
+    priority: Priority = Priority.INTERACTIVE,
+) -> Job:
+    job, to_send = store.create(NewJob({"prompt": prompt}, owner=owner, priority=priority))
     if to_send:
         publisher.try_all([QueueMessage.of(job)])
     return job
@@ -121,6 +127,24 @@ def test_a_key_with_many_jobs_holds_nobody_up(
     assert {store.get(job.id).attempts for job in many} == {1}
     for name in ("interactive_held", "interactive_outstanding"):
         assert not store.db.redis.exists(store.db.prefix + name)
+
+
+@pytest.mark.stack
+def test_bulk_jobs_of_another_key_run_beside_more_interactive_ones_than_the_workers_take(
+    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+) -> None:
+    workers.model(settings.model_copy(update={"slots": 8}))
+    workers.io(settings)
+    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")), 30)
+    time.sleep(0.6)  # a round of the leader, which sees the worker
+    many = [send(store, publisher, "hostile", "delay=0.1 x") for _ in range(5 * MANY)]
+    bulk = [send(store, publisher, "honest", "delay=0.1 y", Priority.BULK) for _ in range(2 * MANY)]
+    left = queue_stats(store.db).waiting["interactive"]
+    wait_until(lambda: queue_stats(store.db).waiting["interactive"] < MANY, 60)
+    ended = sum(store.get(job.id).status is Status.SUCCEEDED for job in bulk)
+    assert ended > (left - MANY) / 8, "one slot of eight is theirs"
+    for job in many:
+        store.cancel(job.id)
 
 
 @pytest.mark.stack
