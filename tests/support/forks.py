@@ -1,4 +1,4 @@
-"""Processes that need not import what they run: forks of one that has imported it.
+"""Processes that need not import what they run: forks of one that has imported it (fork_server.py).
 
 All else is their own: arguments, folder, environment, standard files, signals, exit code and whatever they
 start are those of a process that was begun as a user begins it. Imports take one to two seconds of processor
@@ -9,59 +9,31 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import json
 import os
-import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 ROOT = Path(__file__).parents[2]
-# None of these may read a setting, or a constant that tests/support/tuned.py changes, by being imported.
-IMPORTED = (
-    "api.app",
-    "api.http.bounded_protocol",
-    "celery.app.amqp",
-    "celery.app.events",
-    "celery.app.log",
-    "celery.backends.base",
-    "celery.bin.worker",
-    "celery.concurrency.thread",
-    "celery.loaders.app",
-    "celery.worker.components",
-    "celery.worker.consumer",
-    "celery.worker.strategy",
-    "celery.worker.worker",
-    "cli.doctor.checks",
-    "cli.gateway.retrying_client",
-    "cli.main",
-    "cli.run.session",
-    "cli.stack.ephemeral_stack",
-    "cli.stack.services",
-    "cli.views.progress",
-    "engine",
-    "kombu.transport.redis",
-    "tasks.batches.leader",
-    "tasks.files.factory",
-    "tasks.store.api_keys",
-    "tasks.webhooks.sender",
-    "tasks.worker.model_worker",
-    "uvicorn.lifespan.on",
-    "uvicorn.loops.auto",
-)
-# Not by an import:
-READ_LATER = ("MEDUSAQ_", "SCRIPTED_", "FLOWER_", "TEST_MARK", "PYTEST_", "XDG_", "HF_", "AWS_")
+ADDRESS = "TEST_FORKS"  # of the server, for what a fork starts in turn
+TITLE_BYTES = 4000  # of the command line and of the environment that others see
 MOST_BYTES = 1 << 20  # of a request
+MOST_FILES = 8
+# Not by an import:
+READ_LATER = (
+    ADDRESS, "AWS_", "CHAOS_", "FLOWER_", "HF_", "MEDUSAQ_", "PYTEST_", "SCRIPTED_", "TEST_MARK", "XDG_"
+)  # fmt: skip
 KILLED = -signal.SIGKILL
+_ENV = {**os.environ, "PYTHONPATH": str(ROOT)}  # of most that is started
+_asked_for: list[dict[str, str]] = []  # once: other variables that what is imported may have read
 
 
 class Process(Protocol):
@@ -88,10 +60,23 @@ def start(
 ) -> Process:
     """The command as a fork, or as subprocess.Popen starts it where it is none of this Python's modules."""
     words = [str(word) for word in command]
-    of_module = words[0] == sys.executable and words[1] in ("-P", "-m", "-c")
-    if of_module and "PYTEST_VERSION" in os.environ and _server().fits(env):
-        return _server().start(words[1:], cwd, env, [stdin, stdout, stderr])
+    if is_python(words) and "PYTEST_VERSION" in os.environ:
+        imported = read_by_imports(env)
+        if imported == read_by_imports(_ENV) or imported in _asked_for:
+            return _server(json.dumps(imported, sort_keys=True)).start(
+                words, cwd, env, (stdin, stdout, stderr)
+            )
+        _asked_for.append(imported)
     return subprocess.Popen(words, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def is_python(words: Sequence[str]) -> bool:
+    """Whether the command is one of this Python, and known by a name or a text."""
+    return words[0] == sys.executable and words[1] in ("-P", "-m", "-c")
+
+
+def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(READ_LATER)}
 
 
 class Fork:
@@ -133,44 +118,52 @@ class Fork:
             return self.returncode
 
 
+def ask(
+    server: socket.socket,
+    words: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    files: Sequence[IO[Any] | int],
+    **more: object,
+) -> Fork:
+    """Have the server fork. files: standard input, output and error. more: see fork_server.Wanted."""
+    told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with Path(os.devnull).open("r+b") as null, theirs:
+        numbers: list[int] = []
+        for file in files:
+            number = file if isinstance(file, int) else file.fileno()
+            same = {subprocess.DEVNULL: null.fileno(), subprocess.STDOUT: numbers[-1] if numbers else -1}
+            numbers.append(same.get(number, number))
+        wanted = {"command": list(words), "folder": str(folder), "env": dict(env), **more}
+        socket.send_fds(server, [json.dumps(wanted).encode()], [theirs.fileno(), *numbers])
+    return Fork(told)
+
+
 class Server:
     """Forks; all that run when it is closed are killed."""
 
-    def __init__(self) -> None:
-        self._env = _read_by_imports({**os.environ, "PYTHONPATH": str(ROOT)})
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.address = f"medusaq-forks-{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
         with theirs:
-            code = f"from {__name__} import serve; serve({theirs.fileno()})"
+            code = f"from tests.support.fork_server import serve; serve({theirs.fileno()}, {self.address!r})"
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
+                [sys.executable, "-P", "-c", code, "-" * TITLE_BYTES],
                 cwd=ROOT,
-                env=self._env,
+                env={**env, "TEST_PADDING": "-" * TITLE_BYTES},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(self.close)
 
-    def fits(self, env: Mapping[str, str]) -> bool:
-        """Whether what was imported would be the same with these variables."""
-        return _read_by_imports(env) == self._env
-
     def start(
-        self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], files: Sequence[IO[Any] | int]
+        self, words: Sequence[str], folder: Path, env: Mapping[str, str], files: Sequence[IO[Any] | int]
     ) -> Fork:
-        """arguments: of Python, with -m or -c. files: standard input, output and error."""
-        request = {"arguments": list(arguments), "folder": str(folder), "env": dict(env)}
-        told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with Path(os.devnull).open("r+b") as null, theirs:
-            ends = [null.fileno() if file == subprocess.DEVNULL else file for file in files]
-            if ends[2] == subprocess.STDOUT:
-                ends[2] = ends[1]
-            numbers = [end if isinstance(end, int) else end.fileno() for end in ends]
-            with self._lock:
-                socket.send_fds(self._ours, [json.dumps(request).encode()], [theirs.fileno(), *numbers])
-        return Fork(told)
+        with self._lock:
+            return ask(self._ours, words, folder, {**env, ADDRESS: self.address}, files)
 
     def close(self) -> None:
         self._ours.close()
@@ -178,77 +171,6 @@ class Server:
 
 
 @functools.cache
-def _server() -> Server:
-    """Of this process."""
-    return Server()
-
-
-def _read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith(READ_LATER)}
-
-
-def serve(number: int) -> None:
-    """Fork for every request, until whoever asks is gone; returns in the forks too, when they are done."""
-    before = set(os.environ)
-    for name in IMPORTED:
-        import_module(name)
-    by_imports = {name: value for name, value in os.environ.items() if name not in before}
-    assert "tasks.app" not in sys.modules, "it reads the settings"
-    assert threading.active_count() == 1, "a thread would be missing in the forks"
-    gc.freeze()
-    with socket.socket(fileno=number) as asked:
-        wanted = _until_forked(asked)
-    if wanted is not None:
-        os.environ.clear()
-        os.environ.update({**by_imports, **wanted["env"]})
-        _become(wanted["folder"], wanted["arguments"])
-
-
-def _until_forked(asked: socket.socket) -> Any:
-    """In each fork what it was asked for, with its standard files open; None at the end of the server."""
-    told: dict[
-        int, tuple[int, socket.socket]
-    ] = {}  # by file descriptor of a fork: its pid, who hears of its end
-    while True:
-        ready, _, _ = select.select([asked, *told], [], [])
-        for ended in ready:
-            if isinstance(ended, int):
-                pid, listener = told.pop(ended)
-                os.close(ended)
-                _, status = os.waitpid(pid, 0)
-                with listener, suppress(OSError):  # nobody waits for it any more
-                    listener.send(str(os.waitstatus_to_exitcode(status)).encode())
-        if asked not in ready:
-            continue
-        request, (*files,), _, _ = socket.recv_fds(asked, MOST_BYTES, 4)
-        if not request:
-            for pid, _ in told.values():
-                os.kill(pid, signal.SIGKILL)
-            return None
-        listener = socket.socket(fileno=files.pop(0))
-        if pid := os.fork():
-            for file in files:
-                os.close(file)
-            pidfd = os.pidfd_open(pid)
-            told[pidfd] = pid, listener
-            with suppress(OSError):
-                socket.send_fds(listener, [str(pid).encode()], [pidfd])
-            continue
-        for other, (_, one) in told.items():
-            os.close(other)
-            one.close()
-        listener.close()
-        for place, file in enumerate(files):
-            os.dup2(file, place)
-            os.close(file)
-        return json.loads(request)
-
-
-def _become(folder: str, arguments: list[str]) -> None:
-    os.chdir(folder)
-    kind, what, *rest = arguments[arguments[0] == "-P" :]
-    sys.argv = [what if kind == "-m" else kind, *rest]
-    if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-    else:
-        exec(what, {"__name__": "__main__"})
+def _server(env: str) -> Server:
+    """Of this process, for what is imported with these variables."""
+    return Server(json.loads(env))

@@ -134,7 +134,8 @@ class Cli:
                     continue
                 inside = str((entry / "cwd").readlink()).startswith(str(self.folder))
                 if inside or self.mark.encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    words = (entry / "cmdline").read_text().rstrip("\0").split("\0")
+                    found[int(entry.name)] = " ".join([*words, ""])
             except OSError:  # it ended meanwhile, or is somebody else's
                 continue
         return found
