@@ -31,7 +31,7 @@ from api.service.file_response import READ_BYTES, ContentResponse, Download, ope
 from api.service.model_routing import model_of_unnamed
 from api.service.submission import check_target, hash_of
 from tasks.base.errors import BatchNotFound, FileNotFound, ObjectMissing
-from tasks.batches.segments import dump, merged
+from tasks.batches.segments import merged
 from tasks.files.records import Purpose
 from tasks.records.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
 from tasks.records.ids import FILE
@@ -249,9 +249,9 @@ async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: b
 def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
     """The result lines so far, in blocks; of a failed batch those that still exist."""
     block = bytearray()
-    for result in merged(gateway.files.objects, batch.id, batch.segments, missing_ok=batch.ended):
-        if result.failed is failed:
-            block += dump(result.entry)
+    for entry in merged(gateway.files.objects, batch.id, batch.segments, missing_ok=batch.ended):
+        if entry.failed is failed:
+            block += entry.line
         if len(block) >= READ_BYTES:
             yield bytes(block)
             block.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from tasks.batches.segments import UNSENT, Result, dump, dump_result, merging, read_chunk, segment_name
+from tasks.batches.segments import UNSENT, Result, dump_result, merging, read_chunk, segment_name
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.manager import FileManager, Upload
@@ -69,15 +69,15 @@ class Finalizer:
         """The ids of the files, by their field; none for a file that would be empty."""
         files: dict[str, Upload] = {}
         with contextlib.ExitStack() as open_files:
-            for result in merging(self._files, batch.id, batch.segments):
+            for entry in merging(self._files, batch.id, batch.segments):
                 yield
-                if result is None:
+                if entry is None:
                     continue
-                kind = ERRORS if result.failed else OUTPUT
+                kind = ERRORS if entry.failed else OUTPUT
                 if kind not in files:
                     file_id = f"file_{batch.id.removeprefix('batch_')}_{kind}"
                     files[kind] = open_files.enter_context(self._keeper.begin(file_id))
-                files[kind].write(dump(result.entry))
+                files[kind].write(entry.line)
             for kind, file in files.items():
                 name = f"{batch.id}_{kind}.jsonl"
                 file.finish(name, Purpose.BATCH_OUTPUT, batch.output_expires_s, owner=batch.owner)

@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO
 from tasks.base.errors import BatchNotFound, BatchRefused
 from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
-from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of, prefix
+from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
 from tasks.batches.segments import INVALID, Result, dump_line, dump_result, segment_name, write_chunk
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
@@ -216,9 +216,9 @@ class _Ready:
         return len(self._groups)
 
     def add(self, line: Line, dumped: bytes) -> None:
-        index, group, shared = len(self), len(self), prefix(line)
-        if shared is not None:
-            group = self._first.setdefault(digest(shared), index)
+        index = group = len(self)
+        if line.prefix is not None:
+            group = self._first.setdefault(digest(line.prefix), index)
         self._groups.append(group)
         self._ends.append(self._ends[-1] + self._scratch.write(dumped))
 

@@ -103,7 +103,7 @@ class LineDecoder:
         sent = job.fixed(self._default_max_tokens)
         sent.pop("model", None)
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
-        return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"])
+        return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"], _prefix(sent))
 
     def _id_problem(self, number: int, custom_id: object, halves: bool) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
@@ -130,9 +130,8 @@ def _object(raw: bytes) -> dict[str, Any] | Problem:
     return text if isinstance(text, Problem) else json_object(text)
 
 
-def prefix(line: Line) -> str | None:
+def _prefix(request: Mapping[str, Any]) -> str | None:
     """What a line shares with others if they have the same instruction; None for a short one."""
-    request = json.loads(line.request)
     if (prompt := request.get("prompt")) is not None:
         text = str(prompt)
     else:

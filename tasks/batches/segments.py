@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
+import re
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from tasks.records.batch_work import Line
 
 INVALID, UNSENT = "invalid", "unsent"
 FAN_IN = 64  # segments read at once: each is an open file or connection
+RESULT = re.compile(rb"\[(\d+),(true|false),(\{.*\})\]\n")  # as dump_result writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class Result:
     line: int
     failed: bool
     entry: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the output file, or of the error file."""
+
+    failed: bool
+    line: bytes
 
 
 def _folder(batch_id: str) -> str:
@@ -87,20 +97,20 @@ def dump_result(result: Result) -> bytes:
 
 def merged(
     files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
-) -> Iterator[Result]:
-    """All results so far in the order of their lines, in bounded memory. segments: the recorded ones.
+) -> Iterator[Entry]:
+    """The entries of all lines so far, in their order, in bounded memory. segments: the recorded ones.
 
     Raises ObjectMissing unless missing_ok.
     """
-    for result in merging(files, batch_id, segments, missing_ok=missing_ok):
-        if result is not None:
-            yield result
+    for entry in merging(files, batch_id, segments, missing_ok=missing_ok):
+        if entry is not None:
+            yield entry
 
 
 def merging(
     files: FileStore, batch_id: str, segments: Iterable[str], *, missing_ok: bool = False
-) -> Iterator[Result | None]:
-    """As merged(), in short steps: None after one that gave no result yet."""
+) -> Iterator[Entry | None]:
+    """As merged(), in short steps: None after one that gave no entry yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
     names = [segment_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
     names += [segment_name(batch_id, segment) for segment in segments if segment in present or not missing_ok]
@@ -120,19 +130,26 @@ def merging(
                     yield None
                 group = [opened.enter_context(path.open("rb"))]
             streams += group
-        for line, failed, entry in _merge(streams):
-            yield Result(line, failed, entry)
+        for found in _merge(streams):
+            yield Entry(found[2] == b"true", found[3] + b"\n")
 
 
-def _merge(streams: Sequence[IO[bytes]]) -> Iterator[Any]:
-    return heapq.merge(*(map(json.loads, stream) for stream in streams), key=lambda item: item[0])
+def _merge(streams: Sequence[IO[bytes]]) -> Iterator[re.Match[bytes]]:
+    """The lines of segments as RESULT takes them apart; entries stay as they were written."""
+    return heapq.merge(*(map(_taken_apart, stream) for stream in streams), key=lambda found: int(found[1]))
+
+
+def _taken_apart(line: bytes) -> re.Match[bytes]:
+    if (found := RESULT.fullmatch(line)) is None:
+        raise ValueError("a segment is damaged: one of its lines is no result")
+    return found
 
 
 def _merge_into(path: Path, streams: Sequence[IO[bytes]]) -> Iterator[None]:
     """Step by step; closes the streams in the end."""
     with path.open("wb") as out:
-        for item in _merge(streams):
-            out.write(dump(item))
+        for found in _merge(streams):
+            out.write(found[0])
             yield
     for stream in streams:
         stream.close()

@@ -21,6 +21,7 @@ class Line:
     request: str  # JSON
     preview: str
     max_tokens: int  # of the request
+    prefix: str | None = None  # by which a file's lines are grouped; in no chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def whole_jobs(client: Any, prefix: str, records: Sequence[Mapping[str, str]]) -
 def joined(own: str, *shared: str) -> dict[str, Any]:
     """A request from the JSON objects in which it is stored, "" for none."""
     whole: dict[str, Any] = {}
-    for part in (*shared, own):
-        whole |= json.loads(part or "{}")
+    for part in filter(None, (*shared, own)):
+        whole |= json.loads(part)
     return whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_partial_results_can_be_read(client: Client, settings: Settings, workers
     batch = client.create([line(n, "x delay=0.3") for n in range(24)])
     wait_until(lambda: bool(client.get(batch).segments))
     seen = client.get(batch)
-    results = [r.entry["custom_id"] for r in merged(client.files, batch.id, seen.segments)]
+    results = [json.loads(entry.line)["custom_id"] for entry in merged(client.files, batch.id, seen.segments)]
     assert 0 < len(results) < 24
     assert results == sorted(results, key=lambda name: int(name[3:]))
     assert client.end(batch).completed == 24

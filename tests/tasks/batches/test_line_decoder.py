@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tasks.batches.line_decoder import InvalidLine, LineDecoder, kind_of, prefix
+from tasks.batches.line_decoder import InvalidLine, LineDecoder, kind_of
 from tasks.batches.segments import dump
 from tasks.records.batch_work import Line
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
@@ -182,7 +182,7 @@ def test_a_call_without_content_is_no_trouble() -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     got = decoder(JOBS).decode(1, line(url=JOBS, body={"messages": [message]}))
     assert isinstance(got, Line)
-    assert (got.preview, prefix(got)) == ("", None)
+    assert (got.preview, got.prefix) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,6 @@ def test_lines_with_one_long_beginning_share_it() -> None:
     for i, content in enumerate([shared + "one", shared + "two", "short"]):
         got = d.decode(i + 1, line(str(i), body={"messages": [{"role": "system", "content": content}]}))
         assert isinstance(got, Line)
-        made.append(prefix(got))
+        made.append(got.prefix)
     assert made[0] == made[1] is not None
     assert made[2] is None

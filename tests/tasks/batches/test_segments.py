@@ -1,0 +1,111 @@
+"""Chunks and segments: what is written once is passed on as it stands."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tasks.batches import segments as segments_module
+from tasks.batches.segments import (
+    INVALID,
+    UNSENT,
+    Entry,
+    Result,
+    chunk_name,
+    dump,
+    dump_line,
+    merged,
+    merging,
+    new_segment_name,
+    read_chunk,
+    segment_name,
+    write_chunk,
+    write_segment,
+)
+from tasks.files.base import FileStore
+from tasks.records.batch_work import Line
+
+ANSWER = {
+    "custom_id": "a,b]}",
+    "response": {"body": {"x": [1e16, -0.0, 1e-7, 0.1, True, None, "}]\n,é\u2028"]}},
+}
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def all_of(files: FileStore, batch_id: str, names: list[str]) -> list[Entry]:
+    return list(merged(files, batch_id, names))
+
+
+def test_entries_come_in_the_order_of_their_lines_as_they_were_written(files: FileStore) -> None:
+    names = [new_segment_name(number) for number in range(2)]
+    results = [Result(number, number % 3 == 0, {**ANSWER, "n": number}) for number in range(1, 13)]
+    write_segment(files, "b", names[0], results[8:3:-1])
+    write_segment(files, "b", names[1], results[9:])
+    write_segment(files, "b", INVALID, results[:2])
+    write_segment(files, "b", UNSENT, results[2:4])
+    write_segment(files, "b", new_segment_name(2), [Result(99, False, {"of": "a late leader"})])
+    assert all_of(files, "b", names) == [Entry(r.failed, dump(r.entry)) for r in results]
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.dictionaries(texts, values, max_size=3)), max_size=4))
+def test_any_entry_stays_what_it_is(files: FileStore, entries: list[tuple[bool, dict[str, Any]]]) -> None:
+    name = new_segment_name(0)
+    write_segment(files, "b", name, [Result(n, failed, entry) for n, (failed, entry) in enumerate(entries)])
+    assert all_of(files, "b", [name]) == [Entry(failed, dump(entry)) for failed, entry in entries]
+
+
+def test_many_segments_are_merged_in_groups(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments_module, "FAN_IN", 3)
+    results = [Result(number, number % 2 == 0, {**ANSWER, "n": number}) for number in range(40)]
+    names = [new_segment_name(number) for number in range(8)]
+    for start, name in enumerate(names):
+        write_segment(files, "b", name, results[start::8])
+    steps = list(merging(files, "b", names))
+    assert steps[:40] == [None] * 40, "one step for each line of each group"
+    assert steps[40:] == [Entry(r.failed, dump(r.entry)) for r in results]
+
+
+@pytest.mark.parametrize("fan_in", [1, 64])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"{",
+        b"\n",
+        b"null\n",
+        b'[1,false,{"a":1}]',
+        b'[1,false,{"a":1}\n',
+        b'[1,false,"a"]\n',
+        b"[x,true,{}]\n",
+    ],
+)
+def test_a_damaged_segment_is_no_result(
+    files: FileStore, damaged: bytes, fan_in: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments_module, "FAN_IN", fan_in)
+    write_segment(files, "b", "good", [Result(0, False, {})])
+    with files.open_new(segment_name("b", "bad")) as out:
+        out.write(damaged)
+    with pytest.raises(ValueError, match="damaged"):
+        all_of(files, "b", ["good", "bad"])
+
+
+def test_a_chunk_gives_its_lines_back_without_what_only_the_reader_of_the_file_needs(
+    files: FileStore,
+) -> None:
+    request = dump({"messages": [{"role": "user", "content": 'ü "x"\n'}], "max_tokens": 5}).decode().strip()
+    line = Line(7, "a", "m", request, "ü", 5, prefix="Answer in one word. ")
+    write_chunk(files, "b", 0, [dump_line(line)])
+    assert read_chunk(files, "b", 0) == [Line(7, "a", "m", request, "ü", 5)]
+    with files.open(chunk_name("b", 0)) as chunk:
+        assert json.load(chunk) == [7, "a", "m", request, "ü", 5]
