@@ -80,7 +80,16 @@ def dump_line(line: Line) -> bytes:
 def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
     """All lines of a chunk."""
     with files.open(chunk_name(batch_id, number)) as chunk:
-        return [Line(*json.loads(line)) for line in chunk]
+        return [_line(*json.loads(line)) for line in chunk]
+
+
+def _line(
+    number: int, custom_id: str, model: str, request: str, preview: str, max_tokens: int | None = None
+) -> Line:
+    """max_tokens: not in the chunks of earlier releases."""
+    if max_tokens is None:
+        max_tokens = json.loads(request)["max_tokens"]
+    return Line(number, custom_id, model, request, preview, max_tokens)
 
 
 def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterable[Result]) -> None:

@@ -109,3 +109,8 @@ def test_a_chunk_gives_its_lines_back_without_what_only_the_reader_of_the_file_n
     assert read_chunk(files, "b", 0) == [Line(7, "a", "m", request, "ü", 5)]
     with files.open(chunk_name("b", 0)) as chunk:
         assert json.load(chunk) == [7, "a", "m", request, "ü", 5]
+
+
+def test_a_chunk_of_an_earlier_release_is_read(files: FileStore) -> None:
+    write_chunk(files, "b", 0, [dump([7, "a", "m", '{"prompt":"p","max_tokens":5}', "p"])])
+    assert read_chunk(files, "b", 0) == [Line(7, "a", "m", '{"prompt":"p","max_tokens":5}', "p", 5)]
