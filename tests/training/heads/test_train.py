@@ -192,16 +192,16 @@ def test_broken_off_it_ends_like_a_run_without_a_break(
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     whole = train(options(tiny_gguf, states, tmp_path / "a"), quiet)
-    look, count = Run._look, 0
+    evaluate, count = Run._evaluate, 0
 
     def interrupted(run: Run) -> Scores:
         nonlocal count
         count += 1
         if count == 4:
             raise KeyboardInterrupt
-        return look(run)
+        return evaluate(run)
 
-    monkeypatch.setattr(Run, "_look", interrupted)
+    monkeypatch.setattr(Run, "_evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(options(tiny_gguf, states, tmp_path / "b"), quiet)
     assert not (tmp_path / "b" / "heads.safetensors").exists()
@@ -218,7 +218,7 @@ def test_it_stops_when_nothing_gets_better(
 ) -> None:
     monkeypatch.setattr("training.heads.training_loop.evaluate", lambda *_: Scores([0, 0], [0, 0], 1.0, 1))
     train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
-    assert "no better for 2 looks: stopped early" in said(quiet)
+    assert "no better in 2 evaluations: stopped early" in said(quiet)
     ended = json.loads(metadata(tmp_path / "heads.safetensors")["recipe"])["steps"]
     assert ended < 50
     train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
