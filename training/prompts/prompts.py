@@ -221,7 +221,7 @@ COMPOSERS: dict[str, tuple[float, Callable[[Random], str]]] = {
 
 
 def compose(count: int, seed: int = 0) -> Iterator[Prompt]:
-    """Yield `count` different prompts, determined by the seed. Every prefix has the same mix of categories."""
+    """Yield `count` different prompts, fixed by the seed. Every prefix has the same mix of categories."""
     rng = Random(seed)
     seen: set[str] = set()
     weights = [weight for weight, _ in COMPOSERS.values()]
