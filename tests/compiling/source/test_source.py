@@ -183,10 +183,10 @@ def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
 
 def test_a_file_of_somebody_else_is_not_replaced(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "llama-f32.gguf").write_bytes(b"precious")
-    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
+    with pytest.raises(SourceError, match="exists, and is not as this command wrote it"):
         prepare(str(llama), tmp_path, progress=Silence())
     (tmp_path / "llama-f32.gguf.source").write_text('{"result": [5, 6]}')
-    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
+    with pytest.raises(SourceError, match="exists, and is not as this command wrote it"):
         prepare(str(llama), tmp_path, progress=Silence())
     assert (tmp_path / "llama-f32.gguf").read_bytes() == b"precious"
 
