@@ -166,7 +166,7 @@ def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
         ):
             prepare(str(llama), tmp_path / "made", progress=Silence())
         with pytest.raises(
-            RoomError, match=r"\(6. MB for llama as a GGUF, at least \d+ kB for what is made of"
+            RoomError, match=r"\(6. MB for llama as a GGUF, at least \d+ kB for the files made from"
         ):
             prepare(str(llama), tmp_path / "made", progress=Silence(), types=("q8_0",))
     monkeypatch.setattr(resource_check, "look_at_memory", lambda: Memory(10**9, 10**8))

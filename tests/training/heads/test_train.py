@@ -241,7 +241,7 @@ def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
 
 def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet: Console) -> None:
     other = write_tiny_gguf(tmp_path / "other.gguf", seed=8)
-    with pytest.raises(TrainingError, match=r"another model than .*other\.gguf"):
+    with pytest.raises(TrainingError, match=r"not from the model .*other\.gguf"):
         train(options(other, states, tmp_path), quiet)
 
 
@@ -266,7 +266,7 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
     with pytest.raises(ModelLoadError, match="no such file"):
         check(str(tmp_path / "none.gguf"), output, "cpu")
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
-    with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
+    with pytest.raises(TrainingError, match="a recurrent model cannot discard"):
         check(mamba, output, "cpu")
     with monkeypatch.context() as missing:
         missing.setitem(sys.modules, "onnxruntime", None)
