@@ -1,1 +1,1 @@
-"""From a checkpoint to GGUFs in several number formats, each measured against the source on this machine."""
+"""Converts a checkpoint to GGUFs in several number formats, and compares each with the source."""

@@ -1,4 +1,4 @@
-"""A compilation: make the files, measure them against the source, recommend one; resumable at every step."""
+"""A compilation: makes the files, compares them with the source, recommends one. Resumes at every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFERENCE = "exact values"  # in the record, beside the types
 
 
 def compile_model(options: Options, progress: Progress) -> Compiled:
-    """Raises CompileError or EngineError; repeating goes on from what is done."""
+    """Compile a model. Raises CompileError or EngineError; a repeated call resumes."""
     for text in (options.text, options.imatrix):
         if text is not None:
             read_text(text)
@@ -52,12 +52,12 @@ def compile_model(options: Options, progress: Progress) -> Compiled:
 
 
 def _gguf(options: Options, progress: Progress) -> str:
-    """The source as a GGUF, which is made if need be."""
+    """The path of the source as a GGUF, which is converted if necessary."""
     return str(prepare(options.source, options.folder, progress=progress, types=options.types))
 
 
 class _Run:
-    """One compilation whose options hold."""
+    """One compilation with valid options."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class _Run:
             left_out=self._left_out,
         )
 
-    # What is done, and what is missing
+    # Stored and missing results
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -148,13 +148,13 @@ class _Run:
 
     @cached_property
     def _unpacked(self) -> str:
-        """The format of the file of exact values. Looking takes as long as reading the source."""
+        """The format of the file of exact values. Takes as long as reading the source."""
         return unpacked_format(self._source.path)
 
     # Before the work
 
     def _clear(self) -> None:
-        """Remove partial files of an interrupted run. Raises CompileError for files that others made."""
+        """Remove partial files of an interrupted run. Raises CompileError for files of other programs."""
         self._work.mkdir(exist_ok=True)
         for left in (
             *self._work.glob("*.part"),
@@ -234,7 +234,7 @@ class _Run:
         path = self._files.begin(type)
         matrix = None
         if self._weighed is not None:
-            if not self._matrix.exists():  # where a file is made again after all was measured
+            if not self._matrix.exists():  # a file is made again after all measurements
                 self._weigh()
             with np.load(self._matrix) as kept:
                 matrix = dict(kept)

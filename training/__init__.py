@@ -1,1 +1,1 @@
-"""Trains draft heads for a GGUF on the GGUF's own outputs: prompts, collection, training."""
+"""Trains Medusa heads for a GGUF on the model's own outputs: prompts, collection, training."""

@@ -54,9 +54,8 @@ class BoundedHttp(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._registry = ConnectionRegistry.of(server_state, self.limits)
-        self._answered_cycle: RequestResponseCycle | None = (
-            None  # being answered; self.cycle is the last received
-        )
+        # The request that is being answered; self.cycle is the last one received.
+        self._answered_cycle: RequestResponseCycle | None = None
         self._error: ApiError | None = None  # raised in a parser callback, which httptools wraps
         self._header_bytes = 0  # bytes of the complete headers
         self._in_body = False  # headers are complete, the message is not

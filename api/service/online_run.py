@@ -115,7 +115,7 @@ class OnlineRun:
 
 
 def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
-    # In case this gateway is killed and cannot cancel.
+    # The jobs have a deadline in case this gateway is killed and cannot cancel them.
     latest = time.time() + gateway.settings.online_timeout_s
     due = latest if request.job.deadline is None else min(request.job.deadline, latest)
     body = request.job.model_copy(update={"deadline": due})

@@ -24,9 +24,8 @@ def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = Non
     Raises ApiError, InvalidRequest, IdempotencyConflict and StoreUnavailable.
     """
     body_hash = "" if key is None else hash_of(body.sent())
-    if (
-        earlier := gateway.store.earlier(key, body_hash)
-    ) is not None:  # skip the checks, which might fail now
+    # A repeat skips the checks, which might fail by now.
+    if (earlier := gateway.store.earlier(key, body_hash)) is not None:
         return earlier
     new = _checked(gateway, body, owner, online=False)
     [job] = _send(gateway, replace(new, idempotency_key=key, body_hash=body_hash), [{}])

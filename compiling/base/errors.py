@@ -1,21 +1,21 @@
 """Errors of compiling.
 
 CompileError
-├── HubError       a hub does not give what was named
-├── SourceError    the checkpoint or GGUF cannot be compiled as it stands
-│   └── UnknownError   its architecture or tokenizer is one that llama.cpp does not know
-├── ConverterError llama.cpp's converter cannot be had
-├── FormatError    a number format that does not exist, or that the tensors' shapes forbid
-└── RoomError      too little disk or memory, or a target that cannot be written
+├── HubError       a model cannot be fetched from a hub
+├── SourceError    the checkpoint or GGUF is incomplete, damaged, or cannot be converted
+│   └── UnknownError   llama.cpp does not support its architecture or tokenizer
+├── ConverterError llama.cpp's converter is not installed and cannot be fetched
+├── FormatError    a number format does not exist, or does not fit the tensors' shapes
+└── RoomError      there is too little disk or memory, or a target cannot be written
 """
 
 
 class CompileError(Exception):
-    """Anything that keeps a model from being compiled; the message is one line a person can act on."""
+    """Base of the errors of compiling; the message is one line that says what to do."""
 
 
 class HubError(CompileError):
-    """A hub does not give what was named: no such repository, a gated one, no network."""
+    """A model cannot be fetched from a hub: no such repository, a gated one, no network."""
 
 
 class SourceError(CompileError):
@@ -23,16 +23,16 @@ class SourceError(CompileError):
 
 
 class UnknownError(SourceError):
-    """An architecture, or a tokenizer, that llama.cpp does not know."""
+    """llama.cpp does not support the architecture or the tokenizer."""
 
 
 class ConverterError(CompileError):
-    """llama.cpp's converter, or a package that it needs, is not there and cannot be fetched."""
+    """llama.cpp's converter, or a package that it needs, is not installed and cannot be fetched."""
 
 
 class FormatError(CompileError):
-    """A number format that does not exist, or that the shapes of the model's tensors forbid."""
+    """A number format does not exist, or does not fit the shapes of the model's tensors."""
 
 
 class RoomError(CompileError):
-    """Too little disk or memory for what was asked, or a target that cannot be written."""
+    """There is too little disk or memory for the request, or a target cannot be written."""

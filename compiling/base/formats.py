@@ -1,4 +1,4 @@
-"""What a GGUF holds, and which number formats it can be written in."""
+"""The properties of a GGUF, and the number formats in which it can be written."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from engine.llama.model import read_shape
 from engine.weights.quantise import FORMATS, unfit_tensors
 
 DEFAULT_TYPES = ("bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0")
-K_BLOCK = 256  # weights that a K-quant packs together, which does not fit every model
+K_BLOCK = 256  # weights in a block of a K-quant, which must divide the rows of the model's tensors
 INSTEAD = {"q5_k_m": "q5_0", "q4_k_m": "iq4_nl"}  # of about the same size, with a smaller block
 EXACT, WIDER = "f16", "f32"  # formats whose kernels do not round activations to 8 bits; WIDER holds any value
-BEYOND_F16 = 0x4780  # 65,536 and all above in BF16, without the sign
-AT_ONCE = 1 << 24  # numbers
-WHOLE = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}  # formats whose own outputs are exact
+BEYOND_F16 = 0x4780  # 65,536 in BF16: F16 holds no such value, nor a larger one
+AT_ONCE = 1 << 24  # numbers checked at a time, to limit memory
+WHOLE = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}  # formats computed without rounding activations
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """type: its number format by name. exact: its own outputs are those of its values. cell_bytes: of a token
-    in a KV cache.
+    """A GGUF. type: the name of its number format. exact: its kernels do not round activations, so it can be
+    the reference itself. cell_bytes: of one token in the KV cache.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Source:
 
 
 def read_source(path: str) -> Source:
-    """Without reading its weights. Raises ModelLoadError or SourceError."""
+    """Read the metadata of a GGUF, without its weights. Raises ModelLoadError or SourceError."""
     shape = read_shape(path)
     reader = _open(path)
     counts: Counter[GGMLQuantizationType] = Counter()
@@ -61,9 +61,9 @@ def read_source(path: str) -> Source:
 
 
 def unpacked_format(path: str) -> str:
-    """For a model's exact values: EXACT, or WIDER where one of those in BF16 is too large for it.
+    """The format for a model's exact values: EXACT, or WIDER if a BF16 value is too large for EXACT.
 
-    Reads the tensors that are in BF16. Raises SourceError.
+    Reads the BF16 tensors. Raises SourceError.
     """
     for tensor in _open(path).tensors:
         if tensor.tensor_type == GGMLQuantizationType.BF16:
@@ -82,7 +82,7 @@ def _open(path: str) -> GGUFReader:
 
 
 def _name(stated: int | None, counts: Counter[GGMLQuantizationType]) -> str:
-    """By what the file says, else by what most of its numbers are in."""
+    """The format that the file states, otherwise that of most of its weights."""
     if stated in set(LlamaFileType):
         return LlamaFileType(stated).name.lower().removeprefix("mostly_").removeprefix("all_")
     return counts.most_common(1)[0][0].name.lower()
@@ -91,9 +91,9 @@ def _name(stated: int | None, counts: Counter[GGMLQuantizationType]) -> str:
 def chosen_types(
     asked: Sequence[str] | None, source: Source, with_importance: bool
 ) -> tuple[list[str], list[str]]:
-    """(types to make, lines on those left out).
+    """Return (types to make, messages about types that are left out).
 
-    Raises FormatError for one that was asked for by name, and cannot be.
+    asked: None for DEFAULT_TYPES. Raises FormatError if a type in `asked` is unknown or does not fit.
     """
     if asked is not None:
         return _named(asked, source, with_importance)
@@ -110,16 +110,16 @@ def chosen_types(
 
 
 def least_bytes(asked: Sequence[str] | None, numbers: int, source: str = "") -> tuple[int, ...]:
-    """Less than a file of so many numbers takes in each of these types, or in those that fit any model.
+    """Lower bounds, in bytes, of files of this many numbers in each type.
 
-    source: the type that there is already.
+    asked: None for the types that fit any model. source: the type of the existing file, which is left out.
     """
     types = [name for name in DEFAULT_TYPES if FORMATS[name].block < K_BLOCK] if asked is None else asked
     return tuple(numbers * int(re.findall(r"\d+", name)[0]) // 8 for name in types if name != source)
 
 
 def check_names(asked: Sequence[str], with_importance: bool) -> list[str]:
-    """The types of these names, each once. Raises FormatError."""
+    """The types of these names without duplicates. Raises FormatError."""
     types = list(dict.fromkeys(name.strip().lower() for name in asked))
     for name in types:
         if name not in FORMATS:
@@ -137,11 +137,11 @@ def _named(asked: Sequence[str], source: Source, with_importance: bool) -> tuple
     if source.type not in types:
         return types, []
     types.remove(source.type)
-    return types, [f"{source.type} is what the source is in already"]
+    return types, [f"{source.type} is left out: the source is in this format"]
 
 
 def _unfit(source: Source, name: str) -> str | None:
-    """Why the shapes of the tensors forbid this type."""
+    """Why this type does not fit the shapes of the tensors; None if it does."""
     tensors = unfit_tensors(source.path, name)
     if not tensors:
         return None

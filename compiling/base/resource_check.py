@@ -9,9 +9,9 @@ from pathlib import Path
 from compiling.base.errors import RoomError
 from engine.host.system_memory import look_at_memory
 
-PROCESS_BYTES = 300_000_000  # of one that measures, besides the model and its cells
+PROCESS_BYTES = 300_000_000  # of a measuring process, besides the model and its KV cells
 CONVERTER_BYTES = 800_000_000  # of the converter before it reads a tensor
-TENSOR_COPIES = 4  # of the largest tensor, each in 32 bits: the most that was seen while one is converted
+TENSOR_COPIES = 4  # of the largest tensor, each in 32 bits: the measured peak of the converter
 VOCABULARY_BYTES = 64_000_000  # more than any tokenizer takes in a GGUF
 NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # formats that a checkpoint is converted to
 CELLS = 4096  # more than the bulk prompts fill
@@ -19,8 +19,8 @@ CELLS = 4096  # more than the bulk prompts fill
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What is to be made of a checkpoint. numbers: in all of its tensors. largest: in the largest one, 0
-    where that is not known yet. follows: bytes, at least, of the files that are to be made of the result.
+    """A conversion of a checkpoint. numbers: in all of its tensors. largest: in the largest one, 0 if that is
+    unknown. follows: lower bounds, in bytes, of the files to be made from the result.
     """
 
     name: str
@@ -35,19 +35,19 @@ class Conversion:
 
     @property
     def exact(self) -> int:
-        """Bytes of a file of its exact values, where it is not one itself."""
+        """Bytes of the file of its exact values; 0 if the result itself is exact."""
         return 2 * self.numbers if self.format == "bf16" else 0
 
 
 def check_conversion(wanted: Conversion, folder: Path, *, fetched: int = 0) -> None:
-    """fetched: bytes that are to be fetched to the folder's disk before. Raises RoomError."""
+    """Check disk and memory. fetched: bytes to download to the folder's disk first. Raises RoomError."""
     made = wanted.bytes + VOCABULARY_BYTES
     follows = max(wanted.exact, sum(wanted.follows))
     needed, free = fetched + made + follows, shutil.disk_usage(folder).free
     if needed > free:
-        parts = [f"{size(fetched)} for what is fetched"] * bool(fetched)
+        parts = [f"{size(fetched)} for the download"] * bool(fetched)
         parts += [f"{size(made)} for {wanted.name} as a GGUF"]
-        parts += [f"at least {size(follows)} for what is made of it"] * bool(follows)
+        parts += [f"at least {size(follows)} for the files made from it"] * bool(follows)
         raise RoomError(
             f"{folder}: {size(needed)} of disk are needed ({', '.join(parts)}), {size(free)} are free; give "
             "another folder, or name fewer types with --types"
@@ -64,7 +64,7 @@ def check_conversion(wanted: Conversion, folder: Path, *, fetched: int = 0) -> N
 
 
 def check_disk(folder: Path, needed: int) -> None:
-    """Raises RoomError with both numbers."""
+    """Raises RoomError if less than `needed` bytes are free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise RoomError(
@@ -74,7 +74,7 @@ def check_disk(folder: Path, needed: int) -> None:
 
 
 def check_memory(name: str, largest: int, cell_bytes: int) -> None:
-    """largest: bytes of the largest file that is to be loaded, called name. Raises RoomError."""
+    """Raises RoomError if memory does not hold `name`, the largest model to load, of `largest` bytes."""
     needed = largest + CELLS * cell_bytes + PROCESS_BYTES
     free = look_at_memory().available
     if needed > free:
@@ -96,7 +96,7 @@ def make_folder(folder: Path) -> None:
 
 
 def existing(path: Path) -> Path:
-    """This folder, or the nearest above it that is there."""
+    """The folder, or its nearest ancestor that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
 
 

@@ -14,7 +14,7 @@ NAME = "compile.json"
 
 
 class Record:
-    """Values by kind and by what they depend on. Each put() is on the disk, whole, before it returns."""
+    """Values by kind and by what they depend on. put() writes atomically and durably."""
 
     def __init__(self, folder: Path) -> None:
         """Raises CompileError for a damaged or foreign file."""
@@ -37,7 +37,7 @@ class Record:
         return self._content.get(kind, {}).get(digest(*about))
 
     def put(self, kind: str, value: object, *about: object) -> None:
-        """Raises RoomError where it cannot be written."""
+        """Store a value. Raises RoomError if the file cannot be written."""
         self._content.setdefault(kind, {})[digest(*about)] = value
         try:
             atomic_write(self.path, json.dumps(self._content, indent=1), durable=True)

@@ -1,4 +1,4 @@
-"""Measures quantised files, each in a process of its own: speed, KL divergence, perplexity.
+"""Measures quantised files, each in its own process: speed, KL divergence, perplexity.
 
 In: GGUF files and texts.
 Out: measurements in rounds.

@@ -1,4 +1,4 @@
-"""Fixed prompts for the bulk measurement: what people run over many inputs, short and long."""
+"""Fixed prompts for the bulk measurement: typical tasks over many inputs, short and long."""
 
 from __future__ import annotations
 

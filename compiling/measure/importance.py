@@ -1,4 +1,4 @@
-"""The importance matrix of a text, in a process of its own: it holds the source's model.
+"""Computes the importance matrix of a text in its own process, since that loads the source's model.
 
 python -m compiling.measure.importance FILE --text TEXT --target NPZ [--threads N]
 """

@@ -1,9 +1,9 @@
-"""How far a GGUF's outputs are from those of the source's exact values, over a text.
+"""Measures how far a GGUF's outputs are from those of the source's exact values, over a text.
 
     python -m compiling.measure.quality FILE --reference LOGITS --text TEXT [--write] [--threads N]
 
---write keeps the logits of FILE as the reference; without it, FILE is compared with what is kept. Prints JSON
-lines, the last of them with the result. Nothing but a few rows is ever in memory beside the model.
+--write stores the logits of FILE as the reference; without it, FILE is compared with the reference. Prints
+JSON lines, the last of which holds the result. Besides the model, only a few rows of logits are in memory.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from compiling.measure.texts import read_text
 from engine.llama.context import Context, Rows
 from engine.llama.model import Model, Tokens
 
-ROWS = 16  # a call, as in decoding many requests
-WINDOW = 512  # tokens that see each other; the next ones start anew
-MOST_TOKENS = 4096  # of the text: more says little more, and takes hours with a large model
-MOST_LETTERS = 64 * MOST_TOKENS  # of the text that is cut into tokens: fewer than 64 make one
+ROWS = 16  # per decode call, as with many concurrent requests
+WINDOW = 512  # tokens of a context; the next window starts with an empty one
+MOST_TOKENS = 4096  # of the text: more hardly changes the result, and takes hours with a large model
+MOST_LETTERS = 64 * MOST_TOKENS  # characters that are tokenized: a token has fewer than 64
 LOGIT_BYTES = 4
 
 Logits = NDArray[np.float32]
@@ -36,8 +36,8 @@ LogProbabilities = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Over `tokens` places of the text: mean KL divergence from the reference in nats a token, its standard
-    error, the share of places with the same likeliest token, and the perplexity of the text itself.
+    """Over `tokens` positions of the text: mean KL divergence from the reference in nats per token, its
+    standard error, the share of positions with the same most likely token, and the perplexity of the text.
     """
 
     tokens: int
@@ -52,9 +52,9 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """Logits after each of a few tokens, [tokens, vocab], and the tokens that then come in the text.
+    """Logits after each of a few tokens, [tokens, vocab], and the next token of the text for each.
 
-    following is one shorter at the end of a window.
+    At the end of a window, following is one shorter.
     """
 
     logits: Logits
@@ -62,7 +62,7 @@ class Rated:
 
 
 def windows(model: Model, text: str) -> list[Tokens]:
-    """The text's tokens in windows, each begun as the model wants a text to begin."""
+    """The text's tokens in windows, each with the model's BOS token first if it has one."""
     begin = model.tokenize("", add_bos=True, special=False)
     tokens = model.tokenize(text[:MOST_LETTERS], add_bos=False, special=False)[:MOST_TOKENS]
     length = min(WINDOW, model.trained_context or WINDOW) - len(begin)
@@ -71,12 +71,12 @@ def windows(model: Model, text: str) -> list[Tokens]:
 
 
 def most_rows(size: int) -> int:
-    """Of windows of a text of so many bytes, about, with those that each begins with."""
+    """Approximate number of rows of all windows of a text of `size` bytes, BOS tokens included."""
     return min(size, MOST_TOKENS) * WINDOW // (WINDOW - 1) + 2
 
 
 def rated(model: Model, parts: Sequence[Tokens], threads: int = 0) -> Iterator[Rated]:
-    """A few rows at a time; their memory is llama.cpp's, and used again."""
+    """Yield a few rows at a time. llama.cpp owns their memory and reuses it."""
     context = Context(model, cells=max(map(len, parts)), seq_ids=1, max_rows=ROWS, threads=threads)
     for tokens in parts:
         context.truncate(0, 0)
@@ -88,19 +88,19 @@ def rated(model: Model, parts: Sequence[Tokens], threads: int = 0) -> Iterator[R
 
 
 def log_probabilities(logits: Logits) -> LogProbabilities:
-    """[tokens, vocab], natural."""
+    """Natural log-softmax, [tokens, vocab]."""
     exact = logits.astype(np.float64)
     exact -= exact.max(axis=1, keepdims=True)
     return np.asarray(exact - np.log(np.exp(exact).sum(axis=1, keepdims=True)))
 
 
 def divergences(exact: LogProbabilities, other: LogProbabilities) -> NDArray[np.float64]:
-    """[tokens], Kullback-Leibler, in nats."""
+    """Kullback-Leibler divergence of `other` from `exact` in nats, [tokens]."""
     return np.asarray((np.exp(exact) * (exact - other)).sum(axis=1))
 
 
 def same_likeliest(exact: LogProbabilities, other: LogProbabilities) -> NDArray[np.bool_]:
-    """[tokens]."""
+    """Whether both have the same most likely token, [tokens]."""
     return np.asarray(exact.argmax(axis=1) == other.argmax(axis=1))
 
 
@@ -152,7 +152,7 @@ def _measure(path: str, text: str, threads: int, note: child.Note, kept: BinaryI
     total, done, tally = sum(map(len, parts)), 0, Tally()
     for one in rated(model, parts, threads):
         if not np.isfinite(one.logits).all():
-            raise CompileError(f"{path}: its outputs are no finite numbers")
+            raise CompileError(f"{path}: its outputs are not finite numbers")
         other = log_probabilities(one.logits)
         if write:
             kept.write(one.logits.tobytes())

@@ -1,6 +1,6 @@
-"""Rounds of measuring speed: a round counts when all files shown were measured in it, one after the other.
+"""Rounds of speed measurements. A round is complete if one process measured all files in it.
 
-Machines are faster on one day than on another; a file timed today must not be compared with one of last week.
+The speed of a machine varies over days, so files must only be compared within a round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from compiling.measure.speed import Speed
 
 
 class Rounds:
-    """Of what a record knows. key: what the speed of a type depends on."""
+    """The rounds stored in a record. key: what the speed of a type depends on."""
 
     def __init__(self, record: Record, key: Callable[[str], list[object]], count: int) -> None:
         self._record = record
@@ -23,15 +23,15 @@ class Rounds:
         self._now = secrets.token_hex(8)  # marks what this process measures
 
     def missing(self, types: Sequence[str]) -> list[int]:
-        """Numbers of those that are to be measured, for all these types."""
+        """Numbers of the rounds that are not complete for all these types."""
         return [number for number in range(self._count) if not self._is_whole(types, number)]
 
     def put(self, type: str, number: int, speed: dict[str, Any]) -> None:
-        """speed: as Speed.json() has it."""
+        """Store a measurement. speed: the result of Speed.json()."""
         self._record.put("speed", {"round": self._now, "speed": speed}, *self._key(type), number)
 
     def speeds(self, type: str) -> tuple[Speed, ...]:
-        """Of each round, all of which were measured."""
+        """The speed in each round, all of which must be complete."""
         return tuple(Speed.of(self._known(type, number)["speed"]) for number in range(self._count))
 
     def _known(self, type: str, number: int) -> Any:

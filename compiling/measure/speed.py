@@ -1,8 +1,8 @@
-"""How fast a GGUF runs on this machine: one round of measuring, in a process of its own.
+"""Measures the speed of a GGUF on this machine: one round, in its own process.
 
     python -m compiling.measure.speed FILE [--threads N]
 
-prints JSON lines, the last of them with the result.
+prints JSON lines, the last of which holds the result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from engine.llama.model import Model
 from engine.speculative.row_timer import largest_timed, row_timer
 
 SLOTS = 16  # requests decoded together
-ROWS = (1, 2, 3, 4, 6, 8, 16)  # n of T(n)
-LEAST_ROUNDS, MOST_ROUNDS = 3, 12  # over them
-ROUNDS_S = 2.0  # time for more than the least
+ROWS = (1, 2, 3, 4, 6, 8, 16)  # the n for which T(n) is measured
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12  # repetitions over all ROWS
+ROUNDS_S = 2.0  # time limit for rounds beyond LEAST_ROUNDS
 PREFILL = 256  # tokens of the prompt that is timed
 KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """load_s: until an engine stands. row_s: seconds of a decode call by its rows, T(n).
+    """load_s: to load the model and create the engine. row_s: seconds of a decode call by its rows, T(n).
 
-    prefill_per_s: tokens of one prompt. bulk_per_s: generated tokens by the wall clock while SLOTS requests
-    run, their prompts included. peak_bytes: of the process's memory, with the cells of these requests.
+    prefill_per_s: prompt tokens per second of one prompt. bulk_per_s: generated tokens per second of
+    wall-clock time while SLOTS requests run, with the time of their prompts. peak_bytes: peak memory of the
+    process.
     """
 
     load_s: float
@@ -53,18 +54,18 @@ class Speed:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Speed:
-        """From json(), whose keys have become text."""
+        """Parse the output of json(), in which JSON has made the keys of row_s strings."""
         rows = {int(n): seconds for n, seconds in content["row_s"].items()}
         return cls(**{**content, "row_s": rows})
 
     @property
     def alone_per_s(self) -> float:
-        """Tokens a second of a lone stream."""
+        """Tokens per second of a single stream."""
         return 1 / self.row_s[1]
 
 
 def measure(path: str, threads: int, note: child.Note) -> Speed:
-    """Raises EngineError."""
+    """Measure one round. Raises EngineError."""
     began = time.perf_counter()
     model = Model(path)
     loaded = time.perf_counter() - began
@@ -76,7 +77,7 @@ def measure(path: str, threads: int, note: child.Note) -> Speed:
         kv_cells=sum(lengths) + len(lengths) * (OUTPUT + 1) + PREFILL,
         threads=threads,
         prefix_sharing=False,
-        speculation=False,  # which would compare drafts, not formats
+        speculation=False,  # it would make the result depend on the drafts
     )
     began = time.perf_counter()
     engine = Engine(config, model)
@@ -96,7 +97,7 @@ def measure(path: str, threads: int, note: child.Note) -> Speed:
 def run(
     engine: Engine, prompts: Sequence[str], max_tokens: int, note: child.Note = lambda _: None
 ) -> list[Completion]:
-    """Answer all these texts, each to its full length, as they stand. Raises EngineError."""
+    """Complete the raw prompts, each with exactly max_tokens tokens. Raises EngineError."""
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     for i, prompt in enumerate(prompts):
         request = Request(id=str(i), prompt=prompt, sampling=sampling, raw=True)
@@ -115,7 +116,7 @@ def run(
 
 
 def row_seconds(model: Model, config: EngineConfig, rows: Sequence[int] = ROWS) -> dict[int, float]:
-    """T(n): the median of several rounds over all n. Each twice: the first call pays for the switch."""
+    """T(n): the median of several rounds over all n. The first call with a new n is slower, and not used."""
     times: dict[int, list[float]] = {n: [] for n in rows if n <= largest_timed(config)}
     with row_timer(model, config) as timer:
         began, rounds = time.perf_counter(), 0
@@ -137,12 +138,12 @@ def _prefill(engine: Engine) -> float:
 
 
 def peak_bytes() -> int:
-    """Most memory that this process has held: its part of the file among it, once it was read."""
+    """Peak resident memory of this process, including the pages of the mapped file that were read."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * KIB
-    # Elsewhere than on Linux; it begins with the peak of the process that started this one.
+    # Not on Linux, where this value starts at the peak of the parent process.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * KIB
 

@@ -1,4 +1,4 @@
-"""The text over which quality is measured: ours, fixed, of many kinds."""
+"""The text over which quality is measured: fixed, written for this project, of many kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PASSAGES = PASSAGES_FILE.read_text(encoding="utf-8")
 
 
 def read_text(path: Path) -> str:
-    """Raises SourceError for what is no text, or hardly any."""
+    """Read a UTF-8 text. Raises SourceError if it cannot be read or has fewer than two words."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -12,8 +12,8 @@ from compiling.measure.quality import Quality
 from compiling.measure.speed import Speed
 from compiling.result.recommendation import Load, Recommendation
 
-ROUNDS = 3  # of speed: single ones differ by a tenth on a machine with neighbours
-MAX_KL = 0.02  # nats a token; see docs/how-to/compile.md
+ROUNDS = 3  # speed rounds: single ones differ by a tenth on a shared machine
+MAX_KL = 0.02  # nats per token; see docs/how-to/compile.md
 
 
 def bulk(speed: Speed) -> float:
@@ -24,14 +24,14 @@ def alone(speed: Speed) -> float:
     return speed.alone_per_s
 
 
-COUNTS = {Load.BULK: bulk, Load.ONE: alone}  # tokens a second, under each load
+COUNTS = {Load.BULK: bulk, Load.ONE: alone}  # tokens per second under each load
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """source: a GGUF, or what compiling.source can make one of. types: None is a sensible set. imatrix and
-    text: files of text. keep: the files of all types stay, not of the recommended one alone. threads: 0 is
-    every core.
+    """source: a GGUF, or anything that compiling.source can convert to one. types: None is DEFAULT_TYPES.
+    imatrix, text: text files. keep: keep the files of all types, not only of the recommended one. threads: 0
+    is every core.
     """
 
     source: str
@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured file. speeds: of each round."""
+    """One measured file. speeds: one per round."""
 
     type: str
     path: str
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def speed(self) -> Speed:
-        """The median of each value over the rounds; of memory the maximum."""
+        """The median of each value over the rounds, and the maximum of the memory."""
         each = self.speeds
         rows = {n: statistics.median(one.row_s[n] for one in each) for n in each[0].row_s}
         return Speed(
@@ -70,14 +70,14 @@ class Row:
         )
 
     def ratio(self, base: Row, value: Callable[[Speed], float]) -> float:
-        """To the base, round by round, since both were then measured within minutes; the median."""
+        """Median over the rounds of the ratio to the base: in one round both are measured within minutes."""
         pairs = zip(self.speeds, base.speeds, strict=True)
         return statistics.median(value(own) / value(other) for own, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """rows: the source as it is first, then the types. exact: quality of the source's exact values."""
+    """rows: the unchanged source first, then the types. exact: quality of the source's exact values."""
 
     source: Source
     rows: tuple[Row, ...]

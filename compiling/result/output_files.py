@@ -12,7 +12,7 @@ from compiling.base.state import Record
 
 
 class MadeFiles:
-    """Of one source in a folder. key: what the file of a type depends on, beside the source's name."""
+    """The files of one source in a folder. key: what a type's file depends on besides the source's name."""
 
     def __init__(
         self, folder: Path, source: Source, record: Record, key: Callable[[str], list[object]]
@@ -23,7 +23,7 @@ class MadeFiles:
         self._key = key
 
     def path(self, type: str) -> Path:
-        """Of the file of this type, whether or not it is there."""
+        """The path of the file of this type, which need not exist."""
         return self._folder / f"{self._stem}.{type}.gguf"
 
     def there(self, type: str) -> bool:
@@ -32,7 +32,7 @@ class MadeFiles:
         return stamp is not None and self._record.get("made", *self._key(type)) == stamp
 
     def check(self, types: Sequence[str]) -> None:
-        """Raises CompileError for files that others made or changed."""
+        """Raises CompileError for files that another program created or changed."""
         for path in map(self.path, types):
             if not path.exists():
                 continue
@@ -61,7 +61,7 @@ class MadeFiles:
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """Size in bytes and time of the last change in nanoseconds; None where it is not there."""
+    """Size in bytes and modification time in nanoseconds; None if the file does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which of the measured formats to run: the fastest that answers nearly as the source does."""
+"""Recommends a format: the fastest whose outputs are close to those of the source."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from enum import StrEnum
 class Load(StrEnum):
     """The load for which a format is recommended."""
 
-    ONE = "one"  # a lone stream: T(1)
+    ONE = "one"  # a single stream: T(1)
     BULK = "bulk"  # many requests at once
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """kl: mean divergence from the source in nats a token. per_s: tokens a second under the load that counts.
+    """kl: mean divergence from the source in nats per token. per_s: tokens per second under the chosen load.
 
-    ratio: of that to the source as it is. bytes: of the file.
+    ratio: of per_s to that of the unchanged source. bytes: of the file.
     """
 
     type: str
@@ -30,7 +30,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """fits: whether its divergence is within the bound; else it is the closest that there is."""
+    """fits: whether its divergence is at most the bound; otherwise it is the format with the lowest."""
 
     type: str
     fits: bool
@@ -38,10 +38,10 @@ class Recommendation:
 
 
 def recommend(candidates: Sequence[Candidate], load: Load, max_kl: float) -> Recommendation:
-    """Recommend a format whose divergence is at most max_kl, or else the closest one.
+    """Recommend the fastest format whose divergence is at most max_kl, or else the one with the lowest.
 
-    The fastest is the one of the highest ratio, which was taken between measurements that lie close together.
-    Of equally fast ones the smaller file, of equally close ones the faster.
+    Speed is compared by the ratio to the source, which comes from measurements in the same round. Ties go to
+    the smaller file, or to the faster format.
     """
     within = [one for one in candidates if one.kl <= max_kl]
     what = "in bulk" if load is Load.BULK else "for a lone stream"

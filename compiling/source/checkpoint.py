@@ -1,4 +1,4 @@
-"""A Hugging Face folder: which files hold its weights, whether they are whole, and in which number format."""
+"""Reads a Hugging Face folder: its weight files, whether they are complete, and their number format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from compiling.base.errors import SourceError
 
-PICKLES_READER = Path(__file__).with_name("pickle_child.py")  # in a process of its own: it loads torch
+PICKLES_READER = Path(__file__).with_name("pickle_child.py")  # runs in its own process: it imports torch
 SAFETENSORS, PICKLES = ("model", ".safetensors"), ("pytorch_model", ".bin")
 TOKENIZERS = ("tokenizer.model", "tokenizer.json", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
@@ -28,7 +28,7 @@ FORMATS = {"F32": "f32", "F64": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """dtype: as safetensors spells it."""
+    """dtype: safetensors' name. size: count of numbers."""
 
     dtype: str
     size: int
@@ -36,7 +36,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder that is whole. files: those that hold the weights."""
+    """A complete folder. files: those with the weights."""
 
     folder: Path
     name: str
@@ -45,7 +45,7 @@ class Checkpoint:
 
     @property
     def format(self) -> str:
-        """f32, f16 or bf16: that of most of the weights, whatever config.json says."""
+        """f32, f16 or bf16: the format of most weights, which config.json may state wrongly."""
         counts: Counter[str] = Counter()
         for tensor in self.tensors:
             counts[tensor.dtype] += tensor.size
@@ -62,7 +62,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint:
-    """Raises SourceError for whatever is missing, cut off or not readable; reads no weights."""
+    """Check a folder without reading its weights. Raises SourceError for a missing or damaged file."""
     read_settings(folder)
     files = tuple(folder / file for file in _weight_files(folder))
     for file in files:
@@ -88,7 +88,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """That there is one, as far as files tell. Raises SourceError."""
+    """Check that a tokenizer's file exists and is not empty. Raises SourceError."""
     names = [path.name for path in folder.iterdir() if path.is_file()]
     found = [file for file in names if any(fnmatch(file, pattern) for pattern in TOKENIZERS)]
     if not found:
@@ -98,7 +98,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def wanted_files(names: Sequence[str]) -> list[str]:
-    """Of a repository's files, those that conversion reads: safetensors rather than pickles, never both."""
+    """The files of a repository that conversion reads: safetensors if there are any, otherwise pickles."""
     top = [name for name in names if "/" not in name]
     for stem, suffix in (SAFETENSORS, PICKLES):
         weights = [name for name in top if name.startswith(stem) and name.endswith(suffix)]
@@ -135,7 +135,7 @@ def _named_in(index: Path) -> list[str]:
 
 
 def _parts_missing(found: Iterable[str]) -> list[str]:
-    """Of files as NAME-00001-of-00003, those that are not there."""
+    """Missing files of series such as NAME-00001-of-00003."""
     missing = []
     for file in found:
         if match := PART.fullmatch(file):
@@ -160,7 +160,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _check_whole(file: Path) -> None:
-    """As far as the first bytes tell."""
+    """Raises SourceError for an empty file or a Git LFS pointer."""
     try:
         with file.open("rb") as stream:
             start = stream.read(len(LFS_POINTER))
@@ -184,7 +184,7 @@ def _safetensors(file: Path) -> list[Tensor]:
 
 
 def read_pickles(files: Sequence[Path]) -> list[Tensor]:
-    """Of PyTorch's own files, in a process of its own. Raises SourceError; nothing in a file is executed."""
+    """The tensors of PyTorch files, read in another process. No code in them is run. Raises SourceError."""
     for file in files:
         if not zipfile.is_zipfile(file):
             raise SourceError(

@@ -1,7 +1,7 @@
-"""The process that converts: llama.cpp's script, run as it is, for one list of arguments after the other.
+"""The converting process: runs llama.cpp's script unchanged, once for each list of arguments.
 
-`python -P convert_child.py SCRIPT JSON`: it ends with the process that holds the other end of its standard
-input. Nothing of ours is imported: the converter's modules must be the only ones of their names.
+`python -P convert_child.py SCRIPT JSON` exits when its standard input is closed, as when the parent ends. It
+imports no module of this project: names of the converter's modules could clash with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""llama.cpp's own converter of checkpoints, at the version of the installed runtime.
+"""Runs llama.cpp's converter of checkpoints, in the version of the installed runtime.
 
-It lies in the source distribution of llama-cpp-python, within the llama.cpp that the wheel is built from, and
-is fetched from there once. It runs in a process of its own, with memory of its own.
+The source distribution of llama-cpp-python contains it, with the llama.cpp from which the wheel is built; it
+is fetched from there once. It runs in its own process, whose memory is freed at its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKAGE = "llama-cpp-python"
 SCRIPT = "convert_hf_to_gguf.py"
 NEEDED = (SCRIPT, "LICENSE", "conversion/", "gguf-py/gguf/", "models/templates/")
 PACKAGES = ("gguf", "numpy", "safetensors", "sentencepiece", "torch", "transformers")
-LOOK_S = 0.2  # between two looks at how much is written
+LOOK_S = 0.2  # between two checks of how much is written
 ERROR_LINE = re.compile(r"(?:ERROR:[\w.-]+:|(?:[\w.]+\.)?(\w+(?:Error|Exception)): )(.*)")
 UNKNOWN_ARCHITECTURE = re.compile(r"Model (\S+) is not supported")
 UNKNOWN_TOKENIZER = "BPE pre-tokenizer was not recognized"
@@ -60,7 +60,7 @@ def runtime_version() -> str:
 
 
 def find(progress: Progress) -> Path:
-    """The folder of llama.cpp that holds the converter, fetched if need be. Raises ConverterError."""
+    """The folder of llama.cpp with the converter, which is fetched if necessary. Raises ConverterError."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConverterError(f"converting needs {', '.join(missing)}: pip install 'medusaq[compile]'")
@@ -76,7 +76,9 @@ def find(progress: Progress) -> Path:
         try:
             _fetch(kept)
         except OSError as error:
-            raise ConverterError(f"{kept}: llama.cpp's converter cannot be kept: {error.strerror}") from error
+            raise ConverterError(
+                f"{kept}: llama.cpp's converter cannot be stored: {error.strerror}"
+            ) from error
     return kept
 
 
@@ -88,12 +90,12 @@ def _fetch(kept: Path) -> None:
         try:
             unpacked.rename(kept)
         except OSError:
-            if not (kept / SCRIPT).is_file():  # somebody else was faster
+            if not (kept / SCRIPT).is_file():  # otherwise another process was faster
                 raise
 
 
 def _download(folder: Path) -> Path:
-    """pip does it, so that a person's index, proxy and certificates hold."""
+    """Download with pip, which uses the user's index, proxy and certificates."""
     wanted = f"{PACKAGE}=={runtime_version()}"
     options = ["--no-deps", "--no-binary", PACKAGE, "--disable-pip-version-check", "-d", str(folder)]
     command = [sys.executable, "-m", "pip", "download", wanted, *options]
@@ -111,7 +113,7 @@ def _download(folder: Path) -> Path:
 
 
 def _unpack(sdist: Path, folder: Path) -> None:
-    """Of vendor/llama.cpp, what the converter needs."""
+    """Unpack the files in vendor/llama.cpp that the converter needs."""
     try:
         with tarfile.open(sdist) as tar:
             for member in tar:
@@ -130,9 +132,9 @@ def _unpack(sdist: Path, folder: Path) -> None:
 
 
 def run(converter: Path, jobs: Sequence[Job], progress: Progress, expected: int = 0) -> None:
-    """The jobs in turn, up to the first that fails. expected: about how many bytes the last one writes.
+    """Run the jobs in turn, up to the first that fails. expected: approximate bytes that the last one writes.
 
-    Raises SourceError with the converter's own reason, RoomError when it was killed.
+    Raises SourceError with the converter's message, and RoomError if it was killed.
     """
     arguments = json.dumps([job.arguments() for job in jobs])
     command = [sys.executable, "-P", convert_child.__file__, str(converter / SCRIPT), arguments]
@@ -141,11 +143,11 @@ def run(converter: Path, jobs: Sequence[Job], progress: Progress, expected: int 
         tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # nothing is written: the child ends when this end goes
+            stdin=subprocess.PIPE,  # nothing is written: the child exits when the pipe is closed
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env=env | {"HF_HUB_OFFLINE": "1"},
-            process_group=0,  # Ctrl-C reaches us alone
+            process_group=0,  # Ctrl-C reaches only this process
         ) as process,
     ):
         try:

@@ -1,4 +1,4 @@
-"""Models by the names they have on a hub, through huggingface_hub (HF_ENDPOINT, HF_TOKEN, HF_HOME)."""
+"""Fetches models by name from a hub, through huggingface_hub (HF_ENDPOINT, HF_TOKEN, HF_HOME)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-import engine  # noqa: F401  which switches off what the hub's client reports, before that is imported
+import engine  # noqa: F401  disables the telemetry of the hub's client, before that is imported
 from compiling.base.errors import HubError, RoomError
 from compiling.base.resource_check import existing, size
 
@@ -20,14 +20,14 @@ MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
 
 
 def looks_like_a_name(source: str) -> bool:
-    """As organisation/repository."""
+    """Whether it has the form organisation/repository."""
     return NAME.fullmatch(source) is not None
 
 
 def fetch(name: str, patterns: Sequence[str]) -> Path:
-    """A folder of the hub's cache with these files of a repository; only what is missing is fetched.
+    """A folder of the hub's cache with these files of a repository; only missing files are fetched.
 
-    patterns: as shells have them, "*.json". Raises HubError.
+    patterns: of shells, such as "*.json". Raises HubError.
     """
     with _errors_of(name, BROKEN_OFF):
         from huggingface_hub import snapshot_download
@@ -39,10 +39,10 @@ Check = Callable[[Mapping[str, int], int], None]
 
 
 def choose(name: str, pick: Callable[[Sequence[str]], list[str]], check: Check | None = None) -> Path:
-    """fetch() of those files that `pick` takes out of all; an earlier copy where the hub gives none.
+    """Fetch the files that `pick` selects; return a cached copy if the hub gives no list of files.
 
-    check: is told the sizes in bytes of these files, and how much is still to be fetched, before anything is;
-    it may raise. Raises HubError, or RoomError when the disk does not hold them.
+    check: called before the download with the sizes of these files and the size still missing, in bytes; it
+    may raise. Raises HubError, and RoomError if the disk is too small.
     """
     try:
         sizes = list_files(name)
@@ -78,7 +78,7 @@ def _kept(name: str) -> Path | None:
 
 
 def cache() -> Path:
-    """The folder that files are fetched to, whether or not it is there."""
+    """The folder to which files are fetched; it need not exist."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
@@ -91,7 +91,7 @@ def _is_kept(name: str, file: str) -> bool:
 
 
 def _half_fetched(name: str) -> int:
-    """Bytes of a download that broke off."""
+    """Bytes of interrupted downloads."""
     from huggingface_hub.file_download import repo_folder_name
 
     blobs = cache() / repo_folder_name(repo_id=name, repo_type="model") / "blobs"
@@ -109,7 +109,7 @@ def _check_disk(name: str, needed: int) -> None:
 
 @contextmanager
 def _errors_of(name: str, failure: str) -> Iterator[None]:
-    """What huggingface_hub raises, as one line that says what to do. failure: of the network or the disk."""
+    """Convert errors of huggingface_hub to HubError. failure: the message for network and disk errors."""
     try:
         from huggingface_hub import errors
     except ImportError as error:
@@ -127,7 +127,7 @@ def _errors_of(name: str, failure: str) -> Iterator[None]:
     except errors.HFValidationError as error:
         raise HubError(f"{name}: not a name of the hub, which are as organisation/repository") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise HubError(f"{name}: the hub cannot be reached, and an earlier copy is not kept here") from error
+        raise HubError(f"{name}: the hub cannot be reached, and there is no cached copy") from error
     except errors.HfHubHTTPError as error:
         raise HubError(f"{name}: the hub answered: {next(iter(str(error).splitlines()), '')}") from error
     except (OSError, httpx.HTTPError) as error:
@@ -135,7 +135,7 @@ def _errors_of(name: str, failure: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first of the errors that led to this one: the others only wrap it."""
+    """The message of the root cause, which the other errors only wrap."""
     while deeper := error.__cause__ or error.__context__:
         error = deeper
     return next(iter(str(error).splitlines()), "") or type(error).__name__

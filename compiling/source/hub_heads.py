@@ -1,4 +1,4 @@
-"""Medusa heads by the names they have on a hub."""
+"""Fetches Medusa heads by name from a hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SUFFIXES = (".pt", ".bin", ".safetensors", ".onnx")
 
 
 def find(heads: str) -> Path:
-    """A file or folder as it is; of a hub's name, a folder with the repository's heads, fetched once.
+    """The path of heads. For a hub's name the heads are fetched once to a folder.
 
-    A path that leads nowhere is given back. Raises HubError or RoomError.
+    A path that does not exist is returned unchanged. Raises HubError or RoomError.
     """
     path = Path(heads)
     if path.exists() or path.suffix in SUFFIXES or not hub.looks_like_a_name(heads):
@@ -25,7 +25,7 @@ def find(heads: str) -> Path:
 
 
 def wanted_files(name: str, names: Sequence[str]) -> list[str]:
-    """Of a repository's files, those that the engine would read of a folder. Raises HubError."""
+    """The files of a repository that the engine would read from a folder. Raises HubError."""
     for pattern in FILES:
         if found := [file for file in names if fnmatch(file, pattern) and "/" not in file]:
             return [*found, *(file for file in names if file == "config.json")]

@@ -1,7 +1,7 @@
-"""The process that looks into PyTorch's pickles: `python -P pickle_child.py FILE...`
+"""The process that reads PyTorch's pickles: `python -P pickle_child.py FILE...`
 
-Prints [dtype, numbers] of every tensor as JSON. torch reads them with weights_only, which builds tensors and
-nothing else, and on the meta device, so that no weights are read.
+Prints [dtype, numbers] of every tensor as JSON. torch loads them with weights_only, which creates only
+tensors, and on the meta device, so that no weights are read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def main() -> None:
         try:
             tensors = torch.load(file, map_location="meta", mmap=True, weights_only=True)
         except pickle.UnpicklingError:
-            sys.exit(f"{file}: holds more than tensors, which is not read, since it could run code")
+            sys.exit(f"{file}: holds objects other than tensors, which are not loaded: they could run code")
         except (RuntimeError, EOFError) as error:
             sys.exit(f"{file}: damaged or cut off: {next(iter(str(error).splitlines()), '')}")
         if not isinstance(tensors, dict) or not all(
             isinstance(one, torch.Tensor) for one in tensors.values()
         ):
-            sys.exit(f"{file}: holds something else than named tensors")
+            sys.exit(f"{file}: does not hold named tensors")
         found += [(DTYPES.get(one.dtype, str(one.dtype)), one.numel()) for one in tensors.values()]
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""Checks a hub's model before its weights are downloaded, when a refusal costs only seconds."""
+"""Checks a hub's model before its weights are downloaded, so that most errors appear within seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(
     progress: Progress,
     types: Sequence[str] | None,
 ) -> None:
-    """sizes: bytes of each file, of which so many are missing. types: as for prepare() of source.
+    """sizes: bytes of each file. missing: bytes to download. types: as in source.prepare().
 
     Raises HubError, SourceError, ConverterError and RoomError.
     """
@@ -40,7 +40,7 @@ def check(
 
 
 def _check_room(name: str, weights: int, missing: int, folder: Path, types: Sequence[str] | None) -> None:
-    """As if they were in 32 bits, the fewest numbers: what settings say of that is not always so."""
+    """Assumes weights of 32 bits, which gives the lowest need: the settings may state the format wrongly."""
     numbers = weights // resource_check.NUMBER_BYTES["f32"]
     wanted = resource_check.Conversion(
         name.rpartition("/")[2], numbers, "f32", follows=least_bytes(types, numbers)
@@ -50,9 +50,9 @@ def _check_room(name: str, weights: int, missing: int, folder: Path, types: Sequ
 
 
 def _check_known(name: str, settings: Path, folder: Path, progress: Progress) -> None:
-    """That the converter knows architecture and tokenizer: it writes the vocabulary without the weights.
+    """Check that the converter supports architecture and tokenizer, by converting only the vocabulary.
 
-    It may fail for want of weights too, where an architecture reads more of them than most: no reason yet.
+    Other failures are only reported: some architectures read weights even for that.
     """
     found = converter.find(progress)
     work = folder / f"{name.rpartition('/')[2]}.look.part"
@@ -65,6 +65,6 @@ def _check_known(name: str, settings: Path, folder: Path, progress: Progress) ->
     except UnknownError:
         raise
     except SourceError as error:
-        progress.say(f"{error}: tried again when its weights are here")
+        progress.say(f"{error}: will be tried again with its weights")
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -1,7 +1,8 @@
 """The GGUF that a compilation starts from: a given one, or the conversion of a checkpoint.
 
-A conversion works in a folder beside its result, `NAME-FORMAT.gguf.part`, and moves the whole file out at its
-end; what a killed one left there goes at the next start. `NAME-FORMAT.gguf.source` says what it is made from.
+A conversion works in a folder beside its result, `NAME-FORMAT.gguf.part`, and renames the complete file at
+its end; the next start removes what a killed one left. `NAME-FORMAT.gguf.source` records what it was made
+from.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ PART_OF_GGUF = re.compile(r".*-\d{5}-of-(\d{5})\.gguf")
 
 
 def prepare(source: str, folder: Path, *, progress: Progress, types: Sequence[str] | None = ()) -> Path:
-    """The GGUF of a source: a GGUF, a checkpoint's folder or a hub's name; of a checkpoint, made once.
+    """The GGUF of a source: a GGUF, a checkpoint's folder or a hub's name. A checkpoint is converted once.
 
-    types: what is to be made of it and measured, which disk and memory must hold, too; None is the default
-    ones. Raises HubError, SourceError, ConverterError and RoomError.
+    types: the types to be made from it and measured, for which disk and memory are checked, too; None is the
+    default ones. Raises HubError, SourceError, ConverterError and RoomError.
     """
     path = Path(source)
     if path.is_file():
@@ -40,7 +41,7 @@ def prepare(source: str, folder: Path, *, progress: Progress, types: Sequence[st
     if path.is_dir():
         checkpoint = read_checkpoint(path, path.resolve().name)
     elif hub.looks_like_a_name(source) and not source.endswith(".gguf"):
-        progress.say(f"fetching {source}")  # the hub's client has bars of its own
+        progress.say(f"fetching {source}")  # the hub's client shows its own progress bars
         check = partial(preflight.check, source, folder=folder, progress=progress, types=types)
         fetched = hub.choose(source, wanted_files, check)
         checkpoint = read_checkpoint(fetched, source.rpartition("/")[2])
@@ -59,7 +60,7 @@ def _given(path: Path) -> Path:
 
 
 def _check_gguf(path: Path) -> None:
-    """Whether the runtime knows it, as far as its header and its length tell."""
+    """Check header and length of a GGUF. Raises SourceError."""
     try:
         read_shape(str(path))
     except ModelLoadError as error:
@@ -80,9 +81,7 @@ class _Conversion:
         if self._is_made():
             return self._target
         if self._target.exists() and not self._is_ours():
-            raise SourceError(
-                f"{self._target}: there already, and not as this command converted it; move it away"
-            )
+            raise SourceError(f"{self._target}: exists, and is not as this command wrote it; move it")
         wanted = self._wanted(types)
         resource_check.check_conversion(wanted, self._folder)
         found = converter.find(progress)
@@ -90,7 +89,7 @@ class _Conversion:
         progress.begin(f"converting {self._checkpoint.name} to {self._checkpoint.format.upper()}")
         try:
             made = self._convert(found, progress, wanted.bytes)
-            self._target.unlink(missing_ok=True)  # of another checkpoint; its note goes now
+            self._target.unlink(missing_ok=True)  # of another checkpoint; its note is replaced next
             self._note.write_text(json.dumps(self._identity(made)), encoding="utf-8")
             made.replace(self._target)
         except OSError as error:
@@ -106,7 +105,7 @@ class _Conversion:
         return resource_check.Conversion(checkpoint.name, numbers, format, checkpoint.largest, follows)
 
     def _convert(self, found: Path, progress: Progress, expected: int) -> Path:
-        """The vocabulary alone first, which takes seconds and finds a tokenizer that is not known."""
+        """Convert the vocabulary first: it takes seconds, and fails for an unknown tokenizer."""
         staging, made = self._work / "checkpoint", self._work / "model.gguf"
         stage(self._checkpoint.folder, staging)
         name, outtype = self._checkpoint.name, self._checkpoint.format
@@ -118,7 +117,7 @@ class _Conversion:
         return made
 
     def _identity(self, made: Path) -> dict[str, Any]:
-        """Of what it is made from, by what, and of the file made."""
+        """The checkpoint's files, the converter's version, and the stamp of the result."""
         folder = self._checkpoint.folder
         settings = [folder / name for name in wanted_files([path.name for path in folder.iterdir()])]
         files = {path.name: _stamp(path) for path in {*settings, *self._checkpoint.files}}
@@ -142,6 +141,6 @@ class _Conversion:
 
 
 def _stamp(path: Path) -> list[int]:
-    """Size in bytes and time of the last change in nanoseconds."""
+    """Size in bytes and modification time in nanoseconds."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]

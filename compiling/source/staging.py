@@ -1,4 +1,4 @@
-"""The folder that the converter sees: the checkpoint's files by links, and nothing that could be executed.
+"""Makes the folder that the converter reads: links to the checkpoint's files, without executable code.
 
 The converter loads tokenizers with trust_remote_code: transformers then runs modules that `auto_map` names.
 """
@@ -17,7 +17,7 @@ CODE = (".py", ".pyc", ".so")
 
 
 def stage(checkpoint: Path, staging: Path, *, leave_out: Collection[str] = ()) -> None:
-    """Only the folder's own files: code lies in subfolders too. leave_out: endings. Raises SourceError."""
+    """Link the folder's files, without subfolders. leave_out: endings of file names. Raises SourceError."""
     staging.mkdir(parents=True)
     for path in checkpoint.iterdir():
         if not path.is_file() or path.name.endswith((*CODE, *leave_out)):

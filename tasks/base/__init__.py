@@ -1,4 +1,4 @@
-"""What every process needs first: settings, errors, logs, file syncs, the address of Redis.
+"""Shared basics of every process: settings, errors, logging, queue names, Redis addresses, telemetry.
 
 In: the environment.
 Out: Settings, the errors of this package and helpers without state.

@@ -1,4 +1,7 @@
-"""A password for redis-py that no text shows: errors of its Sentinels list all options of a connection."""
+"""A redis-py credential provider that hides the password.
+
+redis-py's errors about Sentinels print all options of a connection.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from redis import CredentialProvider
 
 
 class HiddenPassword(CredentialProvider):
-    """Of the user that a server takes where none is named."""
+    """Authenticates as the default user of the server."""
 
     def __init__(self, password: str) -> None:
         self._password = password

@@ -4,38 +4,38 @@ TasksError
 ├── SettingsError          a setting has a bad value; the message names the variable
 ├── StoreUnavailable       Redis cannot be reached, is full, or did not answer in time
 ├── PublishFailed          the record is stored, but its Celery message could not be sent
-├── LimitReached           too much is queued, of all or of one key
-│   ├── BudgetSpent        a key has no tokens left today
-│   └── StorageLimit       an owner's records take as much of Redis as they may
-├── FilesLimit             an owner's files are as many or as large as they may be
+├── LimitReached           too many jobs are queued, in total or for one key
+│   ├── BudgetSpent        a key has too few tokens left today
+│   └── StorageLimit       an owner's records in Redis have reached their limit of bytes
+├── FilesLimit             an owner's files have reached their limit of number or bytes
 ├── KeyNotFound            no API key under this id
-├── InvalidRequest         a body is not what its schema says; `param` names the field at fault
+├── InvalidRequest         a request body does not match its schema; `param` names the field at fault
 ├── JobNotFound            no record under this id
 ├── JobNotFinished         only a job that has ended can be deleted
 ├── BatchNotFound          no batch under this id
-├── BatchRefused           a file that cannot be run as a batch at all
-├── LeadLost               another io worker works on batches now
+├── BatchRefused           the input file of a batch is invalid as a whole
+├── LeadLost               another io worker has become the leader
 ├── FileNotFound           no file record under this id
 ├── FileInUse              a batch under way reads this file
-├── FileStoreUnavailable   the file store cannot be reached, or refused
-│   └── FileStoreFull      it has no room left
+├── FileStoreUnavailable   the file store cannot be reached, or failed
+│   └── FileStoreFull      the file store has no space left
 ├── ObjectMissing          the file store has no object of this name
-├── BadObjectName          a name that is none of ours, or would leave the store
+├── BadObjectName          an object name does not match the store's syntax
 ├── DeliveryNotFound       no delivery of a webhook under this id
-├── SecretFixed            the settings give the secrets of webhooks
+├── SecretFixed            the settings set the secrets of webhooks
 ├── SecretChanging         the secret of webhooks was changed less than a day ago
-├── TargetRefused          a webhook leads where nothing may be sent
-├── AnswerTooLong          a receiver of a webhook answers with more than is read
-├── AddressBusy            too many webhooks are on their way to one address
-├── IdempotencyConflict    the same idempotency key came with another body
+├── TargetRefused          a webhook's host is invalid, cannot be resolved, or has a forbidden address
+├── AnswerTooLong          the response head of a webhook receiver is too long
+├── AddressBusy            all connections to the address of a webhook are in use
+├── IdempotencyConflict    the idempotency key was used before with another body
 └── JobFailed              what the Celery task raises so that Flower shows a failed job as failed
 """
 
-MOST_SHOWN = 100  # characters
+MOST_SHOWN = 100  # characters of an id that an error repeats; no id is longer
 
 
 class TasksError(Exception):
-    """Anything the job system refuses or fails at."""
+    """Base of all errors of the job system."""
 
 
 class SettingsError(TasksError):
@@ -51,7 +51,7 @@ class PublishFailed(TasksError):
 
 
 class LimitReached(TasksError):
-    """Nothing more is taken for now; retry_after_s None for as long as any other pause."""
+    """No more work is accepted for now. retry_after_s: None for the gateway's default pause."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class LimitReached(TasksError):
 
 
 class BudgetSpent(LimitReached):
-    """A key has not so many tokens left today."""
+    """A key has too few tokens left today for the request."""
 
     def __init__(self, limit: int, retry_after_s: float) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ class BudgetSpent(LimitReached):
 
 
 class StorageLimit(LimitReached):
-    """An owner's records take as many bytes of Redis as they may."""
+    """An owner's records in Redis have reached their limit of bytes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -79,7 +79,7 @@ class StorageLimit(LimitReached):
 
 
 class FilesLimit(TasksError):
-    """An owner's files are as many, or together as large, as they may be."""
+    """An owner's files have reached their limit of number or bytes."""
 
 
 class KeyNotFound(TasksError):
@@ -90,7 +90,7 @@ class KeyNotFound(TasksError):
 
 
 class InvalidRequest(TasksError):
-    """A body is not what its schema says; the message is one line."""
+    """A request body does not match its schema; the message is one line."""
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -120,7 +120,7 @@ class BatchNotFound(TasksError):
 
 
 class BatchRefused(TasksError):
-    """A file that cannot be run as a batch at all: one code for the whole of it."""
+    """The input file of a batch is invalid as a whole; code: the batch's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -128,7 +128,7 @@ class BatchRefused(TasksError):
 
 
 class LeadLost(TasksError):
-    """Another io worker works on batches now: nothing was changed."""
+    """Another io worker has become the leader; nothing was changed."""
 
     def __init__(self) -> None:
         super().__init__("another io worker leads")
@@ -149,11 +149,11 @@ class FileInUse(TasksError):
 
 
 class FileStoreUnavailable(TasksError):
-    """The file store cannot be reached, or refused; the message is one line."""
+    """The file store cannot be reached, or failed; the message is one line."""
 
 
 class FileStoreFull(FileStoreUnavailable):
-    """The file store has no room left; the message is one line."""
+    """The file store has no space left; the message is one line."""
 
 
 class ObjectMissing(TasksError):
@@ -164,21 +164,21 @@ class ObjectMissing(TasksError):
 
 
 class BadObjectName(TasksError):
-    """A name that is none of ours, or would leave the store."""
+    """An object name does not match the store's syntax, which also keeps it inside the store's folder."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name!r} cannot be the name of an object")
 
 
 class DeliveryNotFound(TasksError):
-    """No delivery has this id; it never existed, or its time has passed."""
+    """No delivery has this id; it never existed, or its time to live has passed."""
 
     def __init__(self, delivery_id: str) -> None:
         super().__init__(f"no delivery with id {_cut(delivery_id)!r}")
 
 
 class SecretFixed(TasksError):
-    """The settings give the secrets of webhooks; who set them knows them, and changes them there."""
+    """The settings set the secrets of webhooks, so they can only be read and changed there."""
 
     def __init__(self) -> None:
         super().__init__("MEDUSAQ_WEBHOOK_SECRETS gives the secrets of webhooks: ask who runs this system")
@@ -195,19 +195,19 @@ class SecretChanging(TasksError):
 
 
 class TargetRefused(TasksError):
-    """A webhook leads where nothing may be sent; the message is one line."""
+    """A webhook's host is invalid, cannot be resolved, or has a forbidden address; one line."""
 
 
 class AnswerTooLong(TasksError):
-    """A receiver of a webhook sends more than is read before its answer is complete; one line."""
+    """The response head of a webhook receiver exceeds the limit; the message is one line."""
 
 
 class AddressBusy(TasksError):
-    """Too many webhooks are on their way to one address; the message is one line."""
+    """All connections to the address of a webhook are in use; the message is one line."""
 
 
 class IdempotencyConflict(TasksError):
-    """The idempotency key was already used with another body."""
+    """The idempotency key was used before with another body."""
 
     def __init__(self, object_id: str) -> None:
         super().__init__(f"this Idempotency-Key was used with another body, for {object_id}")
@@ -221,5 +221,5 @@ class JobFailed(TasksError):
 
 
 def _cut(given: str) -> str:
-    """What somebody gave as an id, repeated in an error: no longer than an id may be."""
+    """Cut an id that a user sent, which may have any length."""
     return given[:MOST_SHOWN]

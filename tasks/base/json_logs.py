@@ -1,4 +1,4 @@
-"""Logs as JSON, a line for each record, with the ids of jobs and batches as fields."""
+"""JSON logging: one line per record, with the ids of jobs and batches as fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _about: ContextVar[str] = ContextVar("about", default="")
 
 @contextmanager
 def about(job_id: str) -> Iterator[None]:
-    """What is logged inside is of this job, whether or not it says so."""
+    """Add the job's id to every record that is logged inside the context."""
     token = _about.set(job_id)
     try:
         yield
@@ -31,7 +31,7 @@ def about(job_id: str) -> Iterator[None]:
 
 
 class JsonLines(JsonFormatter):
-    """Only fields that are named here: Celery adds others, the beginnings of prompts among them."""
+    """Formats the fields in KEPT and the ids. Celery's other fields may hold the beginnings of prompts."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class JsonLines(JsonFormatter):
 
 
 def _ids(text: str) -> dict[str, str]:
-    """Those that the text names, where it is one of each."""
+    """The job id and the batch id in the text; neither if there are several of its kind."""
     jobs = set(JOB.findall(text))
     batches = set(BATCH.findall(text)) | {f"batch_{found}" for found in LINE_JOB.findall(text)}
     found = {"job_id": jobs, "batch_id": batches}
@@ -55,7 +55,7 @@ def _ids(text: str) -> dict[str, str]:
 
 
 def log_json(level: int | str) -> None:
-    """To stderr, from every logger of this process."""
+    """Write the records of all loggers of this process to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -64,5 +64,5 @@ def log_json(level: int | str) -> None:
 
 
 def quiet_pool() -> None:
-    """At DEBUG, Celery's pool logs whole messages, which hold the beginnings of prompts."""
+    """Silence Celery's pool at DEBUG: it logs whole messages, which hold the beginnings of prompts."""
     logging.getLogger("celery.pool").setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""Calls a function again and again, on a thread of its own."""
+"""Calls a function periodically on its own thread."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Start once with start(), end with stop(). After an exception, which is logged, the next call comes."""
+    """Runs from start(), which may be called once, to stop(). Exceptions are logged and do not end it."""
 
     def __init__(self, name: str, seconds: float, call: Callable[[], object]) -> None:
-        """seconds: from the end of a call to the begin of the next, whatever becomes of the time of day."""
+        """seconds: pause between the end of a call and the begin of the next, on the monotonic clock."""
         self._seconds, self._call = seconds, call
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        """The first call comes at once."""
+        """Start the thread, which makes the first call at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for a call that is under way; no other follows."""
+        """End the loop, and wait for a call that is running."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -32,6 +32,6 @@ class Periodic:
         while not self._stopping.is_set():
             try:
                 self._call()
-            except Exception:  # this thread must outlive anything
+            except Exception:  # no error may end this thread
                 log.exception("%s failed", self._thread.name)
             self._stopping.wait(self._seconds)

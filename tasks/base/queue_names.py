@@ -17,9 +17,9 @@ IO_QUEUE = "medusaq.io"
 
 
 def queue_of(priority: Priority, model: str = "") -> str:
-    """The name of a queue. model: whose it is; "" is the queue of jobs that any worker may run.
+    """The name of a model's queue; model "" gives the queue of jobs that any worker may run.
 
-    Two models never share one, whatever is in their names.
+    The model's name is percent-encoded, so that two models never share a queue.
     """
     if not model:
         return QUEUES[priority]

@@ -1,4 +1,4 @@
-"""A service tells whoever started it that it is ready: by a byte to the pipe named in its environment."""
+"""Readiness notification: a service writes one byte to the pipe whose descriptor is in MEDUSAQ_READY_FD."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ READY_FD = "MEDUSAQ_READY_FD"
 
 
 def tell_ready() -> None:
-    """Once; nothing where nobody asks, or has gone."""
+    """Notify once. Does nothing if the variable is unset or the reader has closed the pipe."""
     descriptor = os.environ.pop(READY_FD, None)
     if descriptor is not None:
         with contextlib.suppress(OSError, ValueError):

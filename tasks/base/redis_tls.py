@@ -1,6 +1,6 @@
-"""What the query of a Redis URL says, in redis-py's words: TLS, and how long an answer may take.
+"""The options in the query of a Redis URL, named as in redis-py: TLS and the socket timeout.
 
-The options are taken off the URL and handed on as keyword arguments: kombu would not read all of them there.
+They are removed from the URL and passed on as keyword arguments: kombu does not read all of them from a URL.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-# For a connection and for each answer: above the pauses of a busy server; then a client gets 503.
+# For connecting and for each response: longer than the pauses of a busy server. Then clients get 503.
 TIMEOUT_S = 3.0
 REQUIRED, NONE = "required", "none"
 
@@ -49,7 +49,7 @@ SENTINEL_PASSWORD = "sentinel_password"  # stays in the address: tasks/base/sent
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
     """address: the URL without these options. tls: keyword arguments of redis-py, and of Celery's
-    broker_use_ssl; empty unless the URL begins with rediss. JSON alone: workers report their settings.
+    broker_use_ssl; empty unless the URL begins with rediss. JSON values only: workers report their settings.
     """
 
     address: str
@@ -58,13 +58,13 @@ class RedisOptions:
 
     @classmethod
     def of(cls, url: str) -> RedisOptions:
-        """Raises ValueError for an option that is unknown or cannot be taken."""
+        """Parse a URL; raises ValueError for an unknown or invalid option."""
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         ours = {name: given.pop(name) for name in OPTIONS if name in given}
         others = {SENTINEL_PASSWORD} if parts.scheme.endswith("+sentinel") else set()
         if unknown := sorted(given.keys() - others):
-            raise ValueError(f"{unknown[0]} is no option of it: there are {', '.join(OPTIONS)}")
+            raise ValueError(f"{unknown[0]} is not an option of it; the options are {', '.join(OPTIONS)}")
         address = parts._replace(query=urlencode(given)).geturl()
         timeout_s = _checked(TIMEOUT, _seconds, ours.pop(TIMEOUT)) if TIMEOUT in ours else TIMEOUT_S
         if not parts.scheme.startswith("rediss"):

@@ -1,4 +1,4 @@
-"""The address of a Redis behind Sentinels, which know what server is the master now.
+"""The URL of a Redis service whose current master is found by Sentinels.
 
 redis+sentinel://[user:password@]host:port,host:port/SERVICE[/database][?sentinel_password=...]
 
@@ -19,7 +19,7 @@ DEFAULT_PORT = 26379
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """User and password are those of the Redis servers."""
+    """A parsed URL. username, password: of the Redis servers."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str
@@ -31,7 +31,7 @@ class SentinelUrl:
 
     @classmethod
     def of(cls, url: str) -> SentinelUrl | None:
-        """None for a URL of another kind; raises ValueError for a bad one of this."""
+        """None for a URL of another scheme; raises ValueError for an invalid Sentinel URL."""
         parts = urlsplit(url)
         if parts.scheme not in (SCHEME, TLS_SCHEME):
             return None
@@ -53,7 +53,7 @@ class SentinelUrl:
         )
 
     def finder_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Of the connections to the Sentinels themselves: of those given the time-outs and what TLS needs."""
+        """redis-py options of the connections to Sentinels: the given timeouts and TLS, and the password."""
         own = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_"))}
         if self.tls:
             own["ssl"] = True
@@ -61,11 +61,11 @@ class SentinelUrl:
         return own if secret is None else {**own, "credential_provider": HiddenPassword(secret)}
 
     def client_options(self) -> dict[str, Any]:
-        """Of the connections to the master."""
+        """redis-py options of the connections to the master."""
         return {"db": self.database, "username": self.username, "password": self.password, "ssl": self.tls}
 
     def broker_url(self) -> str:
-        """As Celery takes it: each Sentinel with everything, since it goes on with any of them."""
+        """Celery's URL. Each Sentinel has login and database, since Celery may connect through any one."""
         login = ""
         if self.password is not None:
             login = f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@"
@@ -75,5 +75,5 @@ class SentinelUrl:
 def _host(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError(f"{text!r} is no host:port")
+        raise ValueError(f"{text!r} must be host:port")
     return parts.hostname, parts.port or DEFAULT_PORT

@@ -1,4 +1,4 @@
-"""Names of MEDUSAQ_ variables: those that are settings no more, and those that never were."""
+"""Finds MEDUSAQ_ variables that are not settings: removed ones, and unknown names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dotenv import dotenv_values
 ENV_PREFIX = "MEDUSAQ_"
 ENV_FILE = Path(".env")
 
-# Variables that are no settings. The first are for users: of the command and of the compiler.
-USERS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}
-OURS = {"MEDUSAQ_READY_FD", "MEDUSAQ_REFUSAL", "MEDUSAQ_TAKES_TURNS"}  # of a stack to its services
+# Variables that are known but not settings.
+USERS = {"MEDUSAQ_URL", "MEDUSAQ_CONVERTER"}  # set by users for the command and the compiler
+OURS = {"MEDUSAQ_READY_FD", "MEDUSAQ_REFUSAL", "MEDUSAQ_TAKES_TURNS"}  # set by a stack for its services
 
 _LEASE = "it follows from MEDUSAQ_LEASE_MS"
 _ENGINE = "the engine chooses it by itself"
@@ -61,7 +61,7 @@ REMOVED = {
 
 @dataclass(frozen=True, slots=True)
 class UnknownName:
-    """place: where it is set. near: the setting of the most similar name, if one is."""
+    """place: where it is set. near: the setting with a similar name, None if there is none."""
 
     name: str
     place: str
@@ -77,13 +77,13 @@ class UnknownName:
 
 
 def removed_names() -> list[str]:
-    """A line for each variable that was a setting. Raises OSError and UnicodeDecodeError."""
+    """An error line for each variable that is no longer a setting. Raises OSError and UnicodeDecodeError."""
     found = sorted({name.upper().removeprefix(ENV_PREFIX) for _, name in _set_names()} & REMOVED.keys())
     return [f"{ENV_PREFIX}{name}: is no setting any more: {REMOVED[name]}" for name in found]
 
 
 def unknown_names(fields: Iterable[str]) -> list[UnknownName]:
-    """Variables that are not, and never were, one of these settings. Raises as removed_names does."""
+    """Variables that never were one of these settings. Raises OSError and UnicodeDecodeError."""
     settings = {ENV_PREFIX + field.upper() for field in fields}
     known = {*settings, *USERS, *OURS, *(ENV_PREFIX + name for name in REMOVED)}
     unknown = [(place, name) for place, name in _set_names() if name.upper() not in known]
@@ -91,10 +91,10 @@ def unknown_names(fields: Iterable[str]) -> list[UnknownName]:
 
 
 def env_file() -> dict[str, str]:
-    """As the settings read it. Raises OSError and UnicodeDecodeError."""
+    """The variables in .env, as the settings read them. Raises OSError and UnicodeDecodeError."""
     if not ENV_FILE.exists():
         return {}
-    ENV_FILE.read_text(encoding="utf-8")  # which raises what the other keeps to itself
+    ENV_FILE.read_text(encoding="utf-8")  # raises the errors that dotenv_values() suppresses
     return {name: value or "" for name, value in dotenv_values(ENV_FILE).items()}
 
 
@@ -105,7 +105,7 @@ def _set_names() -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str, settings: set[str]) -> str | None:
-    """Compared without the prefix, which makes all names similar."""
+    """The setting with the most similar name, compared without the common prefix."""
     plain = {setting.removeprefix(ENV_PREFIX): setting for setting in sorted(settings)}
     return next(
         (plain[found] for found in difflib.get_close_matches(name.removeprefix(ENV_PREFIX), plain, 1)), None

@@ -1,8 +1,8 @@
 """Settings of every process, from MEDUSAQ_* environment variables and an .env file.
 
-Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named. What follows from a setting
-is a property; what nobody needs to set is a constant where it is used. docs/reference/settings.md is
-made from the descriptions: `python -m tests.project.settings_page --write docs/reference/settings.md`.
+Fields ending in _ms or _s say their unit; sizes are bytes or KV cells as named. Values derived from a setting
+are properties; values that nobody needs to change are constants where they are used. The descriptions make
+docs/reference/settings.md: `python -m tests.project.settings_page --write docs/reference/settings.md`.
 """
 
 import ipaddress
@@ -23,12 +23,12 @@ from tasks.base.setting_names import ENV_PREFIX, removed_names, unknown_names
 from tasks.records.webhook import secret_key
 
 BEATS = 10  # heartbeats in a lease: several may be missed before a job counts as lost
-RECONCILE_SHARE = 5  # of a lease, between two looks: finding a lost job takes a fifth longer than its lease
+RECONCILE_SHARE = 5  # reconciler passes in a lease: a lost job is found within a fifth of one after its end
 RESEND_LEASES = 1.5  # far above the time of a publish, so that a resend means a lost message
 WORKER_TTL_LEASES = 0.5  # five heartbeats
 LEAST_WORKER_TTL_S = 5.0  # a busy machine may hold up a process for seconds
-SWAP_DRAIN_S = 600.0  # a swap of models waits longer than a shutdown: nobody kills the worker meanwhile
-SLOTS_PER_CLAIM = 4  # about as many requests end while messages are fetched
+SWAP_DRAIN_S = 600.0  # longer than at shutdown: no service manager kills the worker during a swap of models
+SLOTS_PER_CLAIM = 4  # slots per claimed job of the lookahead: as many end while a message is fetched
 
 
 def _file_store(url: str) -> str:
@@ -52,7 +52,7 @@ def _secrets(given: SecretStr) -> SecretStr:
 
 
 def _redis(url: str) -> str:
-    SentinelUrl.of(RedisOptions.of(url).address)  # both raise for what cannot be taken
+    SentinelUrl.of(RedisOptions.of(url).address)  # both raise ValueError
     return url
 
 
@@ -63,7 +63,7 @@ def _host_and_port(text: str) -> str:
     return text
 
 
-# "" is none, for those who hand an environment on.
+# "" means unset: environments that are passed on may hold empty variables.
 HostAndPort = Annotated[
     Annotated[str, AfterValidator(_host_and_port)] | None, BeforeValidator(lambda text: text or None)
 ]
@@ -291,7 +291,7 @@ class Settings(BaseSettings):
 
     @property
     def metrics_port(self) -> int:
-        """0: nowhere."""
+        """0: the metrics are not served."""
         return int((self.metrics_address or "").rpartition(":")[2] or 0)
 
     @property
@@ -301,22 +301,22 @@ class Settings(BaseSettings):
 
     @property
     def heartbeat_s(self) -> float:
-        """Between two renewals of a worker's leases."""
+        """Interval between two renewals of a worker's leases."""
         return self.lease_ms / 1000 / BEATS
 
     @property
     def reconcile_s(self) -> float:
-        """Between two looks for expired leases and lost messages."""
+        """Interval between two passes of the reconciler, which finds expired leases and lost messages."""
         return self.lease_ms / 1000 / RECONCILE_SHARE
 
     @property
     def resend_after_s(self) -> float:
-        """When the message of a job that is still queued counts as lost."""
+        """Age at which the message of a job that is still queued counts as lost."""
         return self.lease_ms / 1000 * RESEND_LEASES
 
     @property
     def worker_ttl_s(self) -> float:
-        """A silent worker leaves the registry after this."""
+        """Time without a heartbeat after which a worker leaves the registry."""
         return max(LEAST_WORKER_TTL_S, self.lease_ms / 1000 * WORKER_TTL_LEASES)
 
     @property
@@ -333,7 +333,7 @@ class Settings(BaseSettings):
 def lookahead(slots: int) -> int:
     """Jobs that a model worker claims beyond its slots, so that a free slot does not wait for a message.
 
-    No more than that: they wait, although another worker may be idle.
+    A small number, because these jobs wait here while another worker may be idle.
     """
     return slots // SLOTS_PER_CLAIM
 
@@ -349,7 +349,7 @@ def is_loopback(host: str) -> bool:
 
 
 def redacted(url: str) -> str:
-    """The address without passwords, also where it has several hosts, which the usual parsers refuse."""
+    """The URL without passwords and query. It may have several hosts, which urllib's parser rejects."""
     return re.sub("//([^/@]*?):[^/]*@", r"//\1:***@", url.partition("?")[0])
 
 
@@ -378,7 +378,7 @@ def _line(loc: tuple[int | str, ...], message: str) -> str:
 
 @cache
 def get_settings() -> Settings:
-    """The settings of this process, read once; a name that is none is told on stderr."""
+    """The settings of this process, read once; unknown names are reported on stderr."""
     settings = load_settings()
     host = settings.metrics_host
     if settings.metrics_address and not (is_loopback(host) or settings.allow_open):

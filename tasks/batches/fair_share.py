@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that can be sent: a batch, or an owner's deferred jobs. rank: the lowest goes first.
+    """A batch, or an owner's deferred jobs. rank: the source with the lowest goes first.
 
-    waiting: how many can be sent at most, as far as is known.
+    waiting: known number of its jobs that can be sent.
     """
 
     owner: str
@@ -34,9 +34,9 @@ class Source:
 def shares(
     sources: Iterable[Source], in_flight: Mapping[str, int], capacity: int, weights: Mapping[str, float]
 ) -> Counter[Source]:
-    """How many of each source to send, so that no more than capacity jobs are in flight.
+    """Number of jobs to send from each source, so that at most `capacity` jobs are in flight.
 
-    weights: of owners, 1 where absent.
+    in_flight, weights: by owner; a missing weight is 1.
     """
     queues: dict[str, list[Source]] = {}
     for source in sorted(sources, key=lambda s: s.rank, reverse=True):
@@ -59,7 +59,7 @@ def shares(
 
 
 def in_turns(items: Iterable[T], owner: Callable[[T], str]) -> list[T]:
-    """The first of each owner, then the second of each, and so on; otherwise in the order given."""
+    """Interleave by owner: the first item of each, then the second of each, in the given order otherwise."""
     seen: Counter[str] = Counter()
     placed = []
     for item in items:

@@ -1,11 +1,11 @@
-"""Reads a batch's file in two passes.
+"""Reads a batch's input file in two passes.
 
-The first refuses a useless file before anything is sent. The second refuses each line, or puts it into a
-chunk, in the order of sending.
+The first rejects an invalid file before any line is sent. The second validates each line and writes the valid
+ones to chunks in the order of sending.
 
-Of each line stay in memory a digest of its custom id and where it lies: some 300 bytes, however long it is.
-Stopped anywhere, it is done again from the start, and writes the same chunks under the same names: what was
-sent by then is not sent again.
+Memory per line: a digest of its custom id and its position, about 300 bytes whatever its length. An
+interrupted run starts again from the beginning and writes the same chunks under the same names, so lines that
+were sent are not sent again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tasks.records.batch_work import Line
 from tasks.schema.json_lines import physical_lines
 
 CHUNK_LINES = 256
-CHUNK_BYTES = 2 * 1024 * 1024  # held in memory for each batch under way
-SHOWN_ERRORS = 100  # of a batch's record; the error file has them all
-MESSAGE_CHARS = 600  # of what is wrong with a line: a custom id, and a sentence around it
-REPORT_S = 0.25  # between two counts that a user sees, and two looks whether the batch goes on
+CHUNK_BYTES = 2 * 1024 * 1024  # held in memory for each batch being read
+SHOWN_ERRORS = 100  # errors in a batch's record; the error file has all of them
+MESSAGE_CHARS = 600  # of an error message: a custom id and the sentence around it
+REPORT_S = 0.25  # between two reports of progress, which also read whether the batch was ended
 MAGIC_BYTES = 8
 
 
@@ -43,15 +43,15 @@ class Ingest:
     """One run over one batch's file."""
 
     def __init__(self, files: FileStore, batches: BatchStore, settings: Settings, token: str) -> None:
-        """token: of the one who leads."""
+        """token: the leader's token, which the batch store checks."""
         self._files, self._batches, self._settings, self._token = files, batches, settings, token
 
     def run(self, batch_id: str) -> Steps:
-        """In short steps. Raises BatchRefused for a file that is no batch at all, LeadLost, and what the
-        stores raise.
+        """Read the file in short steps. Raises BatchRefused for a file that is invalid as a whole, LeadLost,
+        and the errors of the stores.
 
-        A batch that was read already is left as it is. One that is ended meanwhile is read no further: the
-        lines that were sent or refused by then are answered, and no others.
+        A batch that was already read is left unchanged. If the batch is cancelled or expires meanwhile,
+        reading stops: only the lines that were sent or rejected by then have results.
         """
         batch = self._batches.get(batch_id)
         if batch.validated or batch.ended:
@@ -67,7 +67,7 @@ class Ingest:
             yield from self._read(batch, source, only, report)
 
     def _refuse_useless_file(self, source: BinaryIO, report: _Report) -> Steps:
-        """Raises BatchRefused before anything of the file is sent."""
+        """Raises BatchRefused before any line is sent."""
         source.seek(0)
         kind = kind_of(source.read(MAGIC_BYTES))
         if kind is not None:
@@ -149,7 +149,7 @@ class Ingest:
         )
 
     def _lines(self, source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-        """The lines without white space around them, numbered from 1; None for one that is too long."""
+        """The lines without surrounding white space, numbered from 1; None for one that is too long."""
         for number, raw in physical_lines(source, self._settings.max_body_bytes):
             yield number, raw if raw is None else raw.strip()
 
@@ -176,9 +176,9 @@ class Ingest:
 
 
 class _Report:
-    """Tells Redis how far the reading is, and learns whether the batch is ended meanwhile.
+    """Writes the progress to Redis, and reads whether the batch was cancelled or has expired.
 
-    how: what has ended it.
+    how: which of both, or Ending.NONE.
     """
 
     def __init__(self, batches: BatchStore, token: str, batch: Batch) -> None:
@@ -187,11 +187,10 @@ class _Report:
         self._at = float("-inf")  # on the monotonic clock
 
     def check_ending(self, ready: int = 0, lines: int = 0) -> bool:
-        """Report if it is time, and say whether nothing more need be read.
+        """Report if REPORT_S have passed; return whether reading should stop.
 
-        ready: lines that can be sent, of so many that were read.
-
-        The line that an earlier reader of this file has sent is read in any case.
+        ready: valid lines of the `lines` read so far. A line that an earlier run on this file has sent is
+        read in any case.
         """
         if not self.how and time.monotonic() - self._at >= REPORT_S:
             self.now(min(1, ready), lines)
@@ -204,12 +203,12 @@ class _Report:
 
 
 class _Ready:
-    """Valid lines, on the disk, and the order in which they are sent: near those with the same beginning."""
+    """Valid lines on disk, and their order of sending, which groups lines with a common prompt prefix."""
 
     def __init__(self, scratch: IO[bytes]) -> None:
         self._scratch = scratch
         self._ends = array("Q", [0])
-        self._groups = array("Q")  # of each line, the first line with the same beginning
+        self._groups = array("Q")  # for each line, the index of the first line with the same prefix
         self._first: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -223,7 +222,7 @@ class _Ready:
         self._ends.append(self._ends[-1] + self._scratch.write(dumped))
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """All lines but the first, which has a chunk of its own."""
+        """The chunks of all lines after the first, which has its own chunk."""
         chunk: list[bytes] = []
         size = 0
         for index in sorted(range(1, len(self)), key=lambda i: (self._groups[i], i)):
@@ -255,10 +254,10 @@ def _to_error(line: InvalidLine) -> dict[str, Any]:
 
 
 def _clipped(text: str) -> str:
-    """A name that a line made up may be as long as the line."""
+    """Cut a text that repeats names from a line, which may be as long as the line."""
     return text if len(text) <= MESSAGE_CHARS else text[:MESSAGE_CHARS] + "..."
 
 
 def _unread(how: Ending) -> dict[str, Any]:
-    message = "its file was not read to the end: lines that are in none of its files were never sent"
+    message = "the input file was not read to the end: lines without a result or an error were never sent"
     return {"code": CODES[how], "line": None, "message": message, "param": None}

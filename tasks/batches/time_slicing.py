@@ -1,7 +1,7 @@
-"""Runs long work in slices on a few threads, in turns among owners.
+"""Runs long work in time slices on a few threads, shared fairly among owners.
 
-Work is an iterator that can be left after any of its steps. The owner whose work has had the least time goes
-next, so that work of one owner waits for a slice of another's, however much the other has queued.
+Work is a generator that can be suspended after any step. The owner whose work has had the least time goes
+next, so the work of one owner waits for slices of another's, never for all that the other has queued.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 Steps = Generator[None, None, None]
 
 THREADS = 2
-OF_OWNER = (
-    1  # threads that run one owner's work at a time: another is left to the others, even if a step hangs
-)
-UNDER_WAY = 2  # pieces of one owner's work begun and not ended: each takes memory and temporary files
-SLICE_S = 0.05  # a wait that nobody notices, and a hundred times what a change of turns costs
+# Threads that run one owner's work at a time: one thread is left for other owners, even if a step hangs.
+OF_OWNER = 1
+UNDER_WAY = 2  # work of one owner that is begun and not ended: each takes memory and temporary files
+SLICE_S = 0.05  # too short a wait to be noticed, and a hundred times the cost of a switch
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Owner:
-    """used_s: time its work has had; running: how many threads are at it now."""
+    """used_s: time that its work has run; running: number of threads that run it now."""
 
     used_s: float
     waiting: deque[_Work] = field(default_factory=deque)
@@ -45,7 +44,7 @@ class _Owner:
         return self.running < OF_OWNER and bool(self.begun or self._may_begin())
 
     def next(self) -> _Work:
-        """What waits is begun before what was begun goes on, as far as it may."""
+        """Waiting work if it may begin, otherwise the begun work that was suspended first."""
         return self.waiting.popleft() if self._may_begin() else self.begun.popleft()
 
     def _may_begin(self) -> bool:
@@ -53,18 +52,18 @@ class _Owner:
 
 
 class TimeSlicer:
-    """Thread-safe. attempt runs a slice, and gives None instead of its answer where it met an error."""
+    """Thread-safe. attempt(what, slice) runs a slice and returns its result, or None after an error."""
 
     def __init__(self, attempt: Callable[[str, Callable[[], bool]], bool | None]) -> None:
         self._attempt = attempt
         self._changed = threading.Condition()
         self._owners: dict[str, _Owner] = {}
-        self._known: set[str] = set()  # what is queued or under way
+        self._known: set[str] = set()  # names of the work that is queued or running
         self._stopping = False
         self._threads: list[threading.Thread] = []
 
     def begin(self, what: str, owner: str, steps: Steps) -> None:
-        """Queue work, unless work of this name is queued or under way; after stop() none is taken."""
+        """Queue work, unless work named `what` is queued or running, or stop() was called."""
         with self._changed:
             if what in self._known or self._stopping:
                 return
@@ -83,7 +82,7 @@ class TimeSlicer:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Leave all work where it is; a slice that runs now ends by itself."""
+        """Close all work; a slice that is running ends by itself."""
         with self._changed:
             self._stopping = True
             left = [work for owner in self._owners.values() for work in (*owner.begun, *owner.waiting)]
@@ -112,7 +111,7 @@ class TimeSlicer:
         return None
 
     def _slice(self, steps: Steps) -> bool:
-        """Whether the work has ended."""
+        """Run one slice; return whether the work has ended."""
         until = time.monotonic() + SLICE_S
         return all(time.monotonic() < until for _ in steps)
 

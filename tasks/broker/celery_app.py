@@ -1,4 +1,4 @@
-"""The Celery application and its queues, from settings. tasks/app.py makes the one of a worker process."""
+"""The Celery application and its queues, from settings. tasks/app.py creates that of a worker process."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
 from tasks.records.job import Priority
 
-# Far above any run: leases recover a lost worker's jobs, and the shortest value of any peer wins.
+# Longer than any job runs: leases recover the jobs of a lost worker. The shortest value of all peers applies.
 VISIBILITY_TIMEOUT_S = 24 * 3600
-# The record is stored before its message is sent and the reconciler sends it again: no reason to insist.
+# One retry is enough: the record is stored before its message is sent, and the reconciler sends it again.
 PUBLISH_RETRY = {"max_retries": 1, "interval_start": 0.0, "interval_step": 0.1, "interval_max": 0.1}
 
 
 class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no types
-    """Polls queues of interactive jobs before those of bulk ones, always, and of each kind all in turn.
+    """Polls the queues of interactive jobs before those of bulk jobs, and the queues of one kind in turn.
 
-    kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
-    random in each process; its "sorted" cycle would put bulk first.
+    kombu's own "priority" cycle keeps the given order, which for Redis is that of a set and thus random in
+    each process; its "sorted" cycle would put bulk first.
     """
 
-    asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
+    asked_at = 0.0  # on the monotonic clock: kombu asks for the order with each request for a message
 
     def consume(self, n: int) -> Sequence[str]:
         self.asked_at = time.monotonic()
-        return sorted(self.items[:n], key=_rank)  # stable: the turns stay
+        return sorted(self.items[:n], key=_rank)  # a stable sort keeps the turns
 
     def rotate(self, last_used: str) -> str:
         return round_robin_cycle.rotate(self, last_used)  # type: ignore[no-any-return]
@@ -47,7 +47,7 @@ def _rank(name: str) -> int:
 
 
 def add_queue(app: Celery, name: str) -> Queue:
-    """The queue of this name as the application declares and sends to it, from now on."""
+    """The application's queue of this name, which is added if it is new."""
     queues = app.amqp.queues
     return queues[name] if name in queues else queues.add(Queue(name))
 
@@ -58,9 +58,9 @@ def make_app(settings: Settings) -> Celery:
     app.conf.update(
         **_broker(settings),
         broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,  # for ever: Redis comes back, and the queue is in it
+        broker_connection_max_retries=None,  # no limit: the worker waits until Redis is back
         broker_connection_timeout=RedisOptions.of(settings.redis_url).timeout_s,
-        broker_channel_error_retry=True,  # Redis refuses writes for a while: no replica, a full disk
+        broker_channel_error_retry=True,  # Redis may reject writes for a while: no replica, a full disk
         task_queues=[Queue(name) for name in (*QUEUES.values(), IO_QUEUE)],
         task_default_queue=QUEUES[Priority.INTERACTIVE],
         task_create_missing_queues=False,
@@ -78,14 +78,14 @@ def make_app(settings: Settings) -> Celery:
         worker_prefetch_multiplier=1,
         worker_send_task_events=True,
         worker_soft_shutdown_timeout=settings.drain_s,
-        worker_cancel_long_running_tasks_on_connection_loss=False,  # they go on; the lease decides
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides whether they count
         worker_redirect_stdouts=False,
     )
     return app
 
 
 def _broker(settings: Settings) -> dict[str, Any]:
-    """Where Celery's messages go, and how."""
+    """Celery's options for the connection to Redis."""
     redis = RedisOptions.of(settings.redis_url)
     timeouts = {
         "socket_timeout": redis.timeout_s,
@@ -96,14 +96,14 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "global_keyprefix": settings.key_prefix,
         # By name: workers report their settings as JSON, and Flower asks for them.
         "queue_order_strategy": "tasks.broker.celery_app:InteractiveFirst",
-        "priority_steps": [0],  # our queues are the priorities
+        "priority_steps": [0],  # each priority has its own queues
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         **timeouts,
     }
     found, url = SentinelUrl.of(redis.address), redis.address
     if found is not None:
         asking = found.finder_options(timeouts | redis.tls)
-        asking["retry"] = Retry(NoBackoff(), 0)  # the next is asked
+        asking["retry"] = Retry(NoBackoff(), 0)  # the next Sentinel is asked instead
         options |= {"master_name": found.service, "sentinel_kwargs": asking}
         url = found.broker_url()
     return {"broker_url": url, "broker_use_ssl": redis.tls or None, "broker_transport_options": options}

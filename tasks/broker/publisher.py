@@ -1,4 +1,4 @@
-"""Sends the Celery messages of jobs, by name: the sender needs no engine."""
+"""Sends the Celery messages of jobs by the task's name, so that the sender does not import the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONNECTING = {
 
 
 class Publisher:
-    """Thread-safe. Fails within a few time-outs of Redis, never hangs."""
+    """Thread-safe. Every call ends within a few timeouts of Redis."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -49,12 +49,12 @@ class Publisher:
         self.publish_all([QueueMessage(job_id, priority, shown, model_queue)])
 
     def publish_all(self, messages: Sequence[QueueMessage]) -> None:
-        """Queue messages in one round trip; raises PublishFailed if perhaps not all of them are queued."""
+        """Queue messages in one round trip; raises PublishFailed if some of them may not be queued."""
         with self._lock:
             try:
                 try:
                     self._send(messages)
-                except FAILURES:  # perhaps only the connection: Redis may have been restarted meanwhile
+                except FAILURES:  # perhaps the connection is stale: Redis may have been restarted
                     self._disconnect()
                     self._send(messages)
             except FAILURES as error:
@@ -63,9 +63,9 @@ class Publisher:
                 raise PublishFailed(f"messages could not be sent ({ids}): {error}") from error
 
     def try_all(self, messages: Sequence[QueueMessage]) -> bool:
-        """Queue what can be queued; from the first failure on, the rest is left to the reconciler.
+        """Queue messages up to the first failure, and return whether all were queued.
 
-        Whether all were.
+        The reconciler sends the rest.
         """
         try:
             for first in range(0, len(messages), MOST_AT_ONCE):
@@ -92,9 +92,9 @@ class Publisher:
 
 
 class Outbox:
-    """Sends the messages of accepted jobs on a thread of its own, those that wait together in one go.
+    """Sends the messages of accepted jobs on its own thread, all that wait in one round trip.
 
-    One that cannot be sent is left to the reconciler, and so is one that waits when the process is killed.
+    The reconciler sends the messages that fail, and those that wait when the process is killed.
     """
 
     def __init__(self, publisher: Publisher) -> None:
@@ -105,11 +105,11 @@ class Outbox:
         self._thread.start()
 
     def put(self, job: Job) -> None:
-        """Returns at once."""
+        """Queue the job's message for the thread; does not block."""
         self._waiting.put(QueueMessage.of(job))
 
     def close(self) -> None:
-        """Once all that waits was sent, or the first of it could not be."""
+        """Send the waiting messages up to the first failure, then end the thread."""
         self._closing.set()
         self._waiting.put(None)
         self._thread.join()
@@ -123,17 +123,17 @@ class Outbox:
             last = None in taken
             try:
                 sent = self._publisher.try_all([message for message in taken if message is not None])
-            except Exception:  # this thread must outlive anything
+            except Exception:  # no error may end this thread
                 log.exception("messages could not be sent; the reconciler will send them")
                 sent = False
             last = last or (self._closing.is_set() and not sent)
 
 
 class _Connection:
-    """Celery and kombu write each message; all of them go out together.
+    """Makes Celery and kombu write their messages to one Redis pipeline.
 
-    By themselves they make a Redis client and wait for an answer for every message, and again for the event
-    that Flower hears: three quarters of what publishing costs.
+    Otherwise they create a Redis client and wait for a response for every message, and again for its event
+    for Flower: three quarters of the cost of publishing.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -158,7 +158,7 @@ class _Connection:
             pipeline.execute()
 
     def _declare_for(self, messages: Sequence[QueueMessage]) -> None:
-        """A model's queues may be new: its worker is perhaps not there yet."""
+        """Declare the queues of models that are new: their workers may not have started yet."""
         for name in {queue_of(message.priority, message.model_queue) for message in messages}:
             self._declare(name)
 

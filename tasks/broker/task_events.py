@@ -1,9 +1,9 @@
-"""Task events for Flower from many threads at once, and across a restart of Redis, none of them lost.
+"""Task events for Flower, none of which is lost with many threads or across a restart of Redis.
 
-Celery's dispatcher publishes what it has gathered and then empties the list. In the threads pool another
-task may have ended meanwhile: its event was never sent, and Flower shows the task as started for ever
-(celery issue 10434). An engine ends many requests in one step, so here this happened often. And after a lost
-connection a new dispatcher takes over, while tasks under way go on with the old one (celery pull 10383).
+Celery's dispatcher publishes its buffer and then empties it. In the threads pool another task may end in
+between: its event is never sent, and Flower shows the task as started forever (celery issue 10434). An engine
+ends many requests in one step, so it happens often here. After a lost connection a new dispatcher takes over,
+while running tasks still use the old one (celery pull 10383).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from celery.events.dispatcher import EventDispatcher
 
 
 class WholeDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
-    """Takes out of its lists what it has published, and nothing else; hands the rest to its successor."""
+    """Removes only published events from its buffers, and passes the rest to its successor."""
 
     _successor: WholeDispatcher | None = None
 
     def send(self, type: str, *args: Any, **fields: Any) -> Any:
-        """Send an event, or gather it for the next flush."""
+        """Send an event, or buffer it for the next flush."""
         if self._successor is not None:
             return self._successor.send(type, *args, **fields)
         return super().send(type, *args, **fields)
 
     def flush(self, errors: bool = True, groups: bool = True) -> None:
-        """Send what is gathered; what cannot be sent is kept for the next time."""
+        """Send the buffered events; those that cannot be sent are kept for the next flush."""
         with self.mutex:
             for _ in range(len(self._outbound_buffer) if errors else 0):
                 event, routing_key, _cause = self._outbound_buffer.popleft()
@@ -37,7 +37,7 @@ class WholeDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no t
                     del events[: len(batch)]
 
     def extend_buffer(self, other: WholeDispatcher) -> None:
-        """Take over from another, closed one, for good."""
+        """Take over the events of a closed dispatcher, now and later."""
         super().extend_buffer(other)
         other._successor = self
         for group, events in other._group_buffer.items():
@@ -45,6 +45,6 @@ class WholeDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no t
 
 
 class WholeEvents(Events):  # type: ignore[misc]
-    """What Celery asks for a dispatcher."""
+    """Makes Celery use WholeDispatcher."""
 
     dispatcher_cls = WholeDispatcher

@@ -1,16 +1,16 @@
-"""A Celery consumer that wakes its event loop when a task thread has something for it, and keeps secrets.
+"""A Celery consumer whose event loop can be woken by task threads, and which reports no passwords.
 
-In the threads pool an acknowledgement is put on the loop's list by the task's thread, but the loop
-sleeps on its sockets for up to a second before it looks there; until then the finished task still
-holds its place in the prefetch window and no next message is read. A pipe ends that sleep.
+In the threads pool the task's thread puts an acknowledgement on the loop's list, but the loop sleeps on its
+sockets for up to a second before it reads the list; until then the finished task still holds its place in the
+prefetch window and no next message is read. A pipe ends that sleep.
 
-Celery only logs an acknowledgement that fails. kombu then counts the message as unacknowledged for as long
-as the connection stands, so each such failure shrinks the prefetch window, and a worker whose window is used
-up takes no message any more. Here the first failure counts as the loss of the connection: the next one
-begins with a whole window.
+Celery only logs an acknowledgement that fails. kombu then counts the message as unacknowledged until the
+connection ends, so each such failure shrinks the prefetch window, and a worker whose window is used up takes
+no more messages. Here the first failure counts as the loss of the connection: the next connection begins with
+a full window.
 
-Redis answers a request for a message within a second, if only that there is none, but kombu waits for that
-without a limit. Here a connection whose answer is overdue counts as lost, too.
+Redis responds to a request for a message within a second, with a message or without, but kombu waits for the
+response without a limit. Here a connection with an overdue response counts as lost, too.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from celery.worker.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # between looks for an answer that is overdue
-REFUSED_S = 1.0  # between attempts to go on with a broker that answers, and refuses
+LOOK_S = 1.0  # between checks for an overdue response
+REFUSED_S = 1.0  # between connections to a broker that responds with errors
 PIPE_READ = 4096  # bytes; every waiting wake-up in one read
-# What a worker tells of its broker. The rest, which Celery would tell too, has the passwords of Sentinels.
+# Fields of the broker that a worker reports. The others, which Celery reports too, hold Sentinels' passwords.
 BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "connect_timeout", "heartbeat")
 
 
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """The stock consumer plus the pipe, and with a new connection after a failed acknowledgement."""
+    """Celery's consumer with the pipe, and with a new connection after a failed acknowledgement."""
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
-        """Its parts, as Flower lists them."""
+        """The consumer's components. info() is what Flower shows."""
 
         def info(self, parent: Any) -> dict[str, Any]:
             info: dict[str, Any] = super().info(parent)
@@ -90,7 +90,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         """
         channel = message.channel
         if channel is self._failed_channel:
-            return  # it is being closed, which puts its messages back
+            return  # it is being closed, which requeues its messages
         try:
             send(**how)
         except errors as error:
@@ -108,7 +108,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._rest_if_refused(exc)
 
     def _rest_if_refused(self, exc: Exception) -> None:
-        """A new connection comes at once, and so would the next refusal."""
+        """Pause after an error response: without it the next connection and its error follow at once."""
         if isinstance(exc, self.channel_errors):
             time.sleep(REFUSED_S)
 
@@ -122,10 +122,10 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         hub.call_repeatedly(LOOK_S, self._check_answer)
 
     def _check_answer(self) -> None:
-        """Raises OSError, which makes the consumer connect again, when Redis owes an answer for too long."""
+        """Raises OSError, which makes the consumer connect again, if a response of Redis is overdue."""
         silent_s = overdue_s(self.task_consumer.channel)
         if silent_s is not None:
-            raise TimeoutError(f"the broker has said nothing for {silent_s:.0f} s")
+            raise TimeoutError(f"the broker has not responded for {silent_s:.0f} s")
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -133,10 +133,10 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
 
 def overdue_s(channel: Any) -> float | None:
-    """For how long a channel of kombu over Redis waits for an answer, once it is overdue.
+    """Seconds that kombu's Redis channel has waited for an overdue response; None if none is overdue.
 
-    Only looks: redis-py's can_read() would read what there is, and the event loop, which waits for the
-    socket, would never learn of it.
+    It polls the socket: redis-py's can_read() would read the data, and the event loop, which waits for the
+    socket, would not notice it.
     """
     waiting_on = channel._in_poll
     if not waiting_on:

@@ -1,7 +1,7 @@
-"""The file store: a folder, or a bucket behind the S3 protocol, with the same promises.
+"""The interface of the file store: a local folder or an S3 bucket, with the same guarantees.
 
-An object appears whole or not at all, under its name, and lasts once its writer has said so. Everything is
-streamed. All of it blocks, and may be used from any thread; a writer or a reader from one at a time.
+An object appears under its name whole or not at all, and is durable once commit() returns. Content is
+streamed. All methods block. A store is thread-safe; a writer or a reader is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tasks.base.errors import BadObjectName, FileStoreFull, FileStoreUnavailable
 
 S3 = "s3://"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's quota, the largest file allowed
-MAX_NAME = 512  # characters; a key of S3 ends at 1,024 bytes
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # no "..", and nothing hidden: those names are the store's own
+MAX_NAME = 512  # characters; S3 limits keys to 1,024 bytes
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # no "..", no leading dot: the store uses such names itself
 _NAME = re.compile(rf"{_PART}(/{_PART})*")
 
 
 class NewObject(ABC):
-    """An object being written. As a context it is committed at the end, and aborted on an error."""
+    """An object being written. As a context manager it commits at the end, and aborts on an error."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -32,11 +32,11 @@ class NewObject(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Make it appear, whole; what stood under the name is replaced. On an error nothing is left."""
+        """Publish the object atomically and durably, in place of an earlier one. An error leaves nothing."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Leave nothing behind. Never raises: what cannot be removed now, sweep() removes."""
+        """Discard the object. Never raises: sweep() removes what cannot be removed now."""
 
     def __enter__(self) -> NewObject:
         return self
@@ -59,7 +59,7 @@ class FileStore(ABC):
 
     @abstractmethod
     def open_new(self, name: str) -> NewObject:
-        """Begin an object."""
+        """Begin to write an object."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -71,33 +71,33 @@ class FileStore(ABC):
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """Bytes; raises ObjectMissing."""
+        """Size in bytes; raises ObjectMissing."""
 
     @abstractmethod
     def delete(self, name: str, missing_ok: bool = False) -> None:
-        """Remove it; raises ObjectMissing unless missing_ok."""
+        """Remove an object; raises ObjectMissing unless missing_ok."""
 
     @abstractmethod
     def local_copy(self, name: str) -> AbstractContextManager[tuple[BinaryIO, Iterator[None]]]:
-        """The object as a seekable local file, for as long as the context, and the steps that fill it, which
-        are to be taken first; raises ObjectMissing.
+        """Context manager of a seekable local file with the object's content, and of the steps that copy it,
+        which must be exhausted before the file is read; raises ObjectMissing.
         """
 
     @abstractmethod
     def sweep(self, older_than_s: float) -> int:
-        """Remove what writers left that were killed this long ago, and return how much that was."""
+        """Remove partial objects of killed writers that are older than this; return their number."""
 
     def free_bytes(self) -> int | None:
-        """Room that is left; None where that is not known, as in a bucket."""
+        """Free space; None if it is unknown, as for a bucket."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
-        """The names below prefix, a name without its last parts, in order."""
+        """The sorted names below prefix, which consists of the first parts of a name."""
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def translated(location: str) -> Iterator[None]:
 
 
 def checked(name: str) -> str:
-    """The name; raises BadObjectName."""
+    """Return the name if it is valid; raises BadObjectName otherwise."""
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         raise BadObjectName(name)
     return name

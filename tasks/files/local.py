@@ -1,4 +1,4 @@
-"""Objects as files of a folder. Written beside their place and moved into it once they are on the disk."""
+"""Objects as files in a folder. They are written to temporary files, and renamed once they are synced."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tasks.files.base import FileStore, NewObject, checked, translated
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-PARTIAL = ".partial"  # in the same folder: a file can only be moved within one file system
-WRITE_BYTES = 256 * 1024  # gathered before each write, for callers that append line by line
+PARTIAL = ".partial"  # in the same folder: a file can only be renamed within one file system
+WRITE_BYTES = 256 * 1024  # buffered before each write, for callers that append line by line
 READ_BYTES = 256 * 1024
 NO_SUCH = (FileNotFoundError, IsADirectoryError, NotADirectoryError)  # folders are no objects
 
 
 class LocalStore(FileStore):
-    """The folder is made by the first write, and folders that a delete emptied are removed."""
+    """The first write creates the folder; a delete removes the folders that it leaves empty."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -60,7 +60,7 @@ class LocalStore(FileStore):
             if not missing_ok:
                 raise
             return
-        with _translated(self._root), suppress(FileNotFoundError):  # another delete took the emptied folder
+        with _translated(self._root), suppress(FileNotFoundError):  # another delete removed the empty folder
             sync_path(path.parent)
         for folder in path.parents:
             if folder == self._root:
@@ -79,7 +79,7 @@ class LocalStore(FileStore):
         removed = 0
         with _translated(self._root), suppress(FileNotFoundError):
             for path in (self._root / PARTIAL).iterdir():
-                with suppress(FileNotFoundError):  # its writer lives after all, and was faster
+                with suppress(FileNotFoundError):  # its writer is alive, and has just renamed or removed it
                     if path.stat().st_mtime < time.time() - older_than_s:
                         path.unlink()
                         removed += 1
@@ -91,7 +91,7 @@ class LocalStore(FileStore):
             return shutil.disk_usage(made).free
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no connections."""
 
     def list(self, prefix: str) -> list[str]:
         with _translated(self._root):
@@ -119,7 +119,7 @@ class LocalStore(FileStore):
 
 
 class _File(io.FileIO):
-    """A file whose failures are those of the store."""
+    """A file that raises the errors of the store."""
 
     def __init__(self, root: Path, path: Path) -> None:
         self._root = root
@@ -169,7 +169,7 @@ class _NewFile(NewObject):
                 _make_folders(self._target.parent)
                 self._partial.replace(self._target)
                 return
-            except FileNotFoundError:  # a delete in another process took the folder, which was empty
+            except FileNotFoundError:  # a delete in another process removed the folder, which was empty
                 if not self._partial.exists():
                     raise
 
@@ -179,13 +179,13 @@ def _translated(root: Path) -> AbstractContextManager[None]:
 
 
 def _make_folders(folder: Path) -> None:
-    """With their parents, and so that they last."""
+    """Create a folder and its parents durably."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for new in reversed(missing):
-        with suppress(FileExistsError):  # exist_ok would look again, and find it removed at times
+        with suppress(FileExistsError):  # exist_ok would check it again, and fail if it was removed meanwhile
             new.mkdir()
         sync_path(new.parent)
 

@@ -1,8 +1,8 @@
-"""Objects and their records, kept in step: no record without its object, no object for ever without a record.
+"""Keeps objects and their records consistent: every record has its object, and no object stays without one.
 
-Redis is told first, each time. Before an object is begun its id goes on a list of what is to be removed, and
-the script that creates the record takes it off again; the script that drops a record puts the id on the list.
-So a process that is killed at any point leaves at most an object that drop_expired() removes later.
+Redis is written first. Before an object is begun, its id is put on a list of objects to remove, and the
+script that creates the record takes it off; the script that deletes a record puts the id on the list again. A
+process that is killed at any point thus leaves at most an object that drop_expired() removes later.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tasks.files.records import (
 
 log = logging.getLogger(__name__)
 
-RENEW_S = 60.0  # of a writer's lease of an hour
-SWEEP_S = 3600.0  # between looks for what killed writers left, which costs S3 a request
+RENEW_S = 60.0  # between renewals of a writer's lease, which lasts an hour
+SWEEP_S = 3600.0  # between searches for partial objects of killed writers, each a request to S3
 SWEEP_AGE_S = 24 * 3600.0  # no upload takes that long
 
 
@@ -43,14 +43,14 @@ class FileManager:
         self._swept_at = float("-inf")
 
     def begin(self, file_id: str | None = None, *, owner: str = "", most_bytes: int = 0) -> Upload:
-        """A new file; who names it must give the same content each time.
+        """Begin a new file. A caller that gives the id must write the same content each time.
 
-        owner: who must have room for most_bytes. Raises FilesLimit and FileStoreUnavailable.
+        owner: whose limits must allow most_bytes more. Raises FilesLimit and FileStoreUnavailable.
         """
         return Upload(self, file_id or new_file_id(), owner, most_bytes)
 
     def delete(self, file_id: str, owner: str | None = None) -> None:
-        """Raises FileNotFound or FileInUse. What the store fails to remove now, drop_expired() will."""
+        """Raises FileNotFound or FileInUse. drop_expired() removes an object that cannot be removed now."""
         self.records.drop(file_id, owner)
         try:
             self.remove_object(file_id)
@@ -58,13 +58,13 @@ class FileManager:
             log.warning("the object of %s is removed later: %s", file_id, error)
 
     def drop_expired(self) -> int:
-        """Remove what is due: files that expired, and objects without a record. The number of objects.
+        """Remove expired files and objects without a record; return the number of objects.
 
-        One that cannot be removed comes again after a minute. Raises FileStoreUnavailable.
+        A failed removal is tried again after a minute. Raises FileStoreUnavailable.
         """
         removed = 0
         while ids := self.records.due():
-            random.shuffle(ids)  # so that one which can never be removed is not always before the others
+            random.shuffle(ids)  # so that an object that cannot be removed does not always block the others
             for file_id in ids:
                 self.remove_object(file_id)
             removed += len(ids)
@@ -74,24 +74,24 @@ class FileManager:
         return removed
 
     def remove_object(self, file_id: str) -> None:
-        """Of a file that has no record (any more)."""
+        """Remove the object of a file without a record."""
         self.objects.delete(object_name(file_id), missing_ok=True)
         self.records.gone(file_id)
 
 
 class Upload:
-    """A file being written, by one thread at a time. As a context it is aborted unless finished."""
+    """A file being written, by one thread at a time. As a context manager it aborts unless finished."""
 
-    def __init__(self, keeper: FileManager, file_id: str, owner: str, most_bytes: int) -> None:
+    def __init__(self, manager: FileManager, file_id: str, owner: str, most_bytes: int) -> None:
         self.id = file_id
         self.bytes = 0
-        self._keeper = keeper
+        self._manager = manager
         self._hash = hashlib.sha256()
         self._finished = False
         self._renewed_at = time.monotonic()
-        keeper.records.begin(file_id, owner, most_bytes)
+        manager.records.begin(file_id, owner, most_bytes)
         try:
-            self._object = keeper.objects.open_new(object_name(file_id))
+            self._object = manager.objects.open_new(object_name(file_id))
         except FileStoreUnavailable:
             self._forget()
             raise
@@ -102,8 +102,8 @@ class Upload:
         self._hash.update(data)
         self.bytes += len(data)
         if time.monotonic() - self._renewed_at > RENEW_S:
-            with suppress(StoreUnavailable):  # what counts is that it is there at the end
-                self._keeper.records.renew(self.id)
+            with suppress(StoreUnavailable):  # finish() checks the lease
+                self._manager.records.renew(self.id)
             self._renewed_at = time.monotonic()
 
     def finish(
@@ -114,9 +114,9 @@ class Upload:
         idempotency_key: str | None = None,
         owner: str = "",
     ) -> FileRecord:
-        """Make the file exist; with a key that was used before, throw it away and return the earlier one.
+        """Commit the file. If the idempotency key was used before, discard it and return the earlier one.
 
-        Of uploads with one key at the same time the first to get here wins. Raises IdempotencyConflict and
+        Of concurrent uploads with one key the first to call this wins. Raises IdempotencyConflict and
         FileStoreUnavailable. After a StoreUnavailable the file may exist or not.
         """
         body = [filename, purpose, expires_after_s, self._hash.hexdigest()]
@@ -130,12 +130,12 @@ class Upload:
             body_hash=hashlib.sha256(json.dumps(body).encode()).hexdigest(),
             owner=owner,
         )
-        if not self._keeper.records.renew(self.id):  # what is committed now must still be on the list
+        if not self._manager.records.renew(self.id):  # commit only while the id is on the list
             raise given_up(self.id)
         self._object.commit()
         self._finished = True
         try:
-            record = self._keeper.records.create(new)
+            record = self._manager.records.create(new)
         except (IdempotencyConflict, FileStoreUnavailable):
             self._throw_away()
             raise
@@ -144,7 +144,7 @@ class Upload:
         return record
 
     def abort(self) -> None:
-        """Leave nothing behind. Never raises."""
+        """Discard the file. Never raises."""
         if not self._finished:
             self._finished = True
             self._object.abort()
@@ -159,9 +159,9 @@ class Upload:
         self.abort()
 
     def _throw_away(self) -> None:
-        with suppress(FileStoreUnavailable, StoreUnavailable):  # the lease runs out by itself
-            self._keeper.remove_object(self.id)
+        with suppress(FileStoreUnavailable, StoreUnavailable):  # the object is removed when the lease expires
+            self._manager.remove_object(self.id)
 
     def _forget(self) -> None:
-        with suppress(StoreUnavailable):  # the lease runs out by itself
-            self._keeper.records.gone(self.id)
+        with suppress(StoreUnavailable):  # the lease expires by itself
+            self._manager.records.gone(self.id)

@@ -1,4 +1,4 @@
-"""The records of files in Redis. A record stands for an object that is whole, and never for less.
+"""The records of files in Redis. A record exists only for a complete object.
 
 Every method raises StoreUnavailable when Redis does not answer in time.
 """
@@ -17,9 +17,9 @@ from tasks.store.database import Database
 from tasks.store.script_answers import IDEMPOTENCY_TTL_MS, files_full
 from tasks.store.scripts import answering, pairs
 
-WRITER_LEASE_MS = 3_600_000  # a writer that says nothing for an hour is dead, whatever it writes to
-AGAIN_MS = 60_000  # until a removal that was not confirmed is tried again, or a file in use is looked at
-REMOVE_LIMIT = 100  # objects taken at a time: all are removed well within AGAIN_MS
+WRITER_LEASE_MS = 3_600_000  # a writer that does not renew its lease for an hour counts as dead
+AGAIN_MS = 60_000  # until an unconfirmed removal is tried again, or a file in use is checked again
+REMOVE_LIMIT = 100  # objects removed at a time: few enough to be removed well within AGAIN_MS
 
 
 class Purpose(StrEnum):
@@ -36,7 +36,7 @@ def new_file_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """What an upload fixes. body_hash tells one body from another under the same idempotency key."""
+    """The fields that an upload sets. body_hash detects a different body under the same idempotency key."""
 
     id: str
     bytes: int
@@ -95,7 +95,7 @@ class FilePage:
 
 
 class FileRecords:
-    """Kept in a database. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._settings = database.settings
@@ -104,9 +104,9 @@ class FileRecords:
         self._scripts = database.scripts
 
     def begin(self, file_id: str, owner: str = "", most_bytes: int = 0) -> None:
-        """Announce an object: it is removed unless create() comes, or renew(), within WRITER_LEASE_MS.
+        """Register an object: it is removed unless create() or renew() follows within WRITER_LEASE_MS.
 
-        owner: who must have room for a file of most_bytes, which is reserved meanwhile; "" asks nobody.
+        owner: whose limits must allow a file of most_bytes, which is reserved meanwhile; "" skips the check.
         Raises FilesLimit, and FileStoreUnavailable while an earlier object of this id is being removed.
         """
         arguments = {
@@ -124,14 +124,14 @@ class FileRecords:
             raise files_full(values[0])
 
     def renew(self, file_id: str) -> bool:
-        """Say that the writer lives. False: the object has been given up."""
+        """Renew the writer's lease; False if it has expired."""
         return bool(self._scripts.run("files/renew", file_id, WRITER_LEASE_MS))
 
     def create(self, new: NewFile) -> FileRecord:
-        """Record a file, its object being whole; the earlier file if the idempotency key gave one.
+        """Create the record of a complete object, or return the earlier file of the idempotency key.
 
-        Raises IdempotencyConflict, and FileStoreUnavailable for an object that has been given up. Safe to
-        repeat with the same NewFile.
+        Raises IdempotencyConflict, and FileStoreUnavailable if the writer's lease has expired. Safe to repeat
+        with the same NewFile.
         """
         arguments = {
             "id": new.id,
@@ -152,7 +152,7 @@ class FileRecords:
         return _record(answer[1])
 
     def get(self, file_id: str, owner: str | None = None) -> FileRecord:
-        """The record; raises FileNotFound, for another owner's too."""
+        """The record; raises FileNotFound, also for a file of another owner."""
         with answering():
             fields = self._redis.hgetall(f"{self._prefix}file:{file_id}")
         if not fields or owner not in (None, fields.get("owner")):
@@ -167,7 +167,7 @@ class FileRecords:
         oldest_first: bool = False,
         owner: str | None = None,
     ) -> FilePage:
-        """Newest first unless told, beginning behind the file `after`; raises FileNotFound if unknown."""
+        """A page that begins after the file `after`; raises FileNotFound if that is unknown."""
         order = "asc" if oldest_first else "desc"
         answer = self._scripts.run("files/page", purpose, after, limit, order, owner)
         if answer[0] == "unknown":
@@ -175,7 +175,7 @@ class FileRecords:
         return FilePage(tuple(_record(flat) for flat in answer[2:]), has_more=answer[1] == 1)
 
     def drop(self, file_id: str, owner: str | None = None) -> None:
-        """Forget the file; its object is to be removed now. Raises FileNotFound or FileInUse."""
+        """Delete the record; the caller removes the object. Raises FileNotFound or FileInUse."""
         answer = self._scripts.run("files/delete", file_id, AGAIN_MS, owner)
         if answer == "unknown":
             raise FileNotFound(file_id)
@@ -183,17 +183,17 @@ class FileRecords:
             raise FileInUse(file_id)
 
     def due(self) -> list[str]:
-        """Forget files that have expired; the ids of up to REMOVE_LIMIT objects to remove now."""
+        """Delete the records of expired files; return the ids of up to REMOVE_LIMIT objects to remove now."""
         return list(self._scripts.run("files/due", REMOVE_LIMIT, AGAIN_MS))
 
     def gone(self, file_id: str) -> None:
-        """The object is removed, or never was."""
+        """Confirm that the object is removed, or was never written."""
         self._scripts.run("files/gone", file_id)
 
 
 def given_up(file_id: str) -> FileStoreUnavailable:
-    """What a writer meets that was silent for WRITER_LEASE_MS."""
-    return FileStoreUnavailable(f"{file_id} was given up: its writer was silent for too long")
+    """The error of a writer whose lease has expired."""
+    return FileStoreUnavailable(f"{file_id} was discarded: its writer did not renew the lease in time")
 
 
 def object_name(file_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Objects in a bucket behind the S3 protocol, through fsspec's s3fs.
+"""Objects in an S3 bucket, through fsspec's s3fs.
 
 Keys, region and endpoint come from the usual variables and files: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...
 """
@@ -25,16 +25,16 @@ from tasks.files.base import S3, FileStore, NewObject, checked, translated
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes; its 10,000 parts make 50 GB
-READ_BYTES = 1024 * 1024  # of one request; held by each open reader
+PART_BYTES = 5 * 1024 * 1024  # S3's minimum; its limit of 10,000 parts allows objects of 50 GB
+READ_BYTES = 1024 * 1024  # of one request; buffered by each open reader
 CONNECT_S = 5.0
-ANSWER_S = 20.0  # without a byte, then the request is made again
-TRIES = 2  # by botocore for a request that failed, and by s3fs for an answer that broke off
+ANSWER_S = 20.0  # without a received byte, until the request is repeated
+TRIES = 2  # by botocore for a request that failed, and by s3fs for a response that broke off
 FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 
 
 class S3Store(FileStore):
-    """Connects with the first call. s3fs runs its event loop in a thread, so a fork must come before that."""
+    """Connects at the first call. s3fs runs its event loop in a thread, so fork the process before that."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
         self._url = url.rstrip("/")
@@ -117,7 +117,7 @@ class S3Store(FileStore):
         return f"{self._root}/{checked(name)}"
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """An operation of S3 itself."""
+        """Call an operation of the S3 API."""
         with self._translated():
             return dict(self._fs.call_s3(operation, **arguments))
 
@@ -145,7 +145,7 @@ class S3Store(FileStore):
 
 
 class _Key(io.RawIOBase):
-    """Reads by ranges, one request each."""
+    """Reads byte ranges, one request each."""
 
     def __init__(self, store: S3Store, name: str, size: int) -> None:
         self._store, self._name, self._size = store, name, size
@@ -163,7 +163,7 @@ class _Key(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise OSError(errno.EINVAL, "a place before the start")
+            raise OSError(errno.EINVAL, "a position before the start")
         self._at = base + offset
         return self._at
 
@@ -188,9 +188,9 @@ class _Key(io.RawIOBase):
 
 
 class _NewKey(NewObject):
-    """One request for a small object; for a larger one parts, which S3 puts together at the end.
+    """Writes a small object with one request, a larger one as a multipart upload.
 
-    Not s3fs's own file: that one holds a part three times, and is completed when it is merely forgotten.
+    s3fs's own file holds a part in memory three times, and completes the upload when it is garbage-collected.
     """
 
     def __init__(self, store: S3Store, path: str) -> None:
@@ -198,7 +198,7 @@ class _NewKey(NewObject):
         bucket, _, key = path.partition("/")
         self._at = {"Bucket": bucket, "Key": key}
         self._waiting = bytearray()
-        self._upload: dict[str, str] = {}  # its id, once there is one
+        self._upload: dict[str, str] = {}  # the id of the multipart upload, once it is begun
         self._parts: list[dict[str, Any]] = []
 
     def write(self, data: bytes) -> None:
@@ -242,7 +242,7 @@ def _copying(source: BinaryIO, copy: IO[bytes]) -> Iterator[None]:
 
 
 def _answer(error: BaseException) -> dict[str, Any]:
-    """What S3 answered, for an error that it did answer with."""
+    """S3's response, empty for an error without one."""
     for known in (error, error.__cause__):
         if isinstance(known, ClientError):
             return dict(known.response)

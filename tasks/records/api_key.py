@@ -1,4 +1,4 @@
-"""An API key as the rest of the code sees it, its limits, and what is said of it at a request."""
+"""Records of an API key, its limits, and the result of checking it at a request."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-NOBODY = "anonymous"  # whose work it is where no keys are used
+NOBODY = "anonymous"  # owner of the work of callers without a key
 DEFAULT_MAX_JOBS = 10_000
 DEFAULT_MAX_BATCHES = 1000
-DEFAULT_MAX_FILES = 100_000  # whose records Redis must hold
+DEFAULT_MAX_FILES = 100_000  # Redis must hold their records
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one key; None is without limit. weight: its share of the workers.
+    """The limits of one key; None is no limit, except as below. weight: its share of the workers.
 
-    max_jobs: waiting or running at the same time, lines of batches aside. max_batches: that have not ended.
-    max_files: None is DEFAULT_MAX_FILES, which holds for all callers without a key, too. max_files_bytes and
-    max_stored_bytes, of records in Redis: None is what the settings say.
+    max_jobs: that wait or run at the same time, without batch lines. max_batches: that have not ended.
+    max_files: None is DEFAULT_MAX_FILES, which also applies to all callers without a key together.
+    max_files_bytes, max_stored_bytes (of records in Redis): None is the value of the settings.
     """
 
     requests_per_minute: int | None = None
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key. Times are Unix seconds; tokens_today: spent, or set aside for live jobs."""
+    """A key and its usage. Times are Unix seconds; tokens_today: spent or reserved for live jobs."""
 
     id: str
     name: str
@@ -86,10 +86,10 @@ class ApiKey:
 
 
 class KeyStatus(StrEnum):
-    """What Redis says of a key that came with a request."""
+    """The result of checking the key of a request."""
 
-    NEVER = "never"  # no key was ever made here
-    NONE = "none"  # all that were made are revoked
+    NEVER = "never"  # no key was ever created
+    NONE = "none"  # all keys are revoked
     UNKNOWN = "unknown"
     OK = "ok"
     LIMITED = "limited"  # too many requests
@@ -97,7 +97,7 @@ class KeyStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit, how much of it is left, and seconds until all of it is."""
+    """State of a rate limit. left: what remains; reset_s: seconds until all of it is available again."""
 
     limit: int
     left: int
@@ -106,7 +106,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """key_id: with OK and LIMITED. retry_s: until the next request may come."""
+    """key_id: set with OK and LIMITED. retry_s: seconds until the next request is allowed."""
 
     status: KeyStatus
     key_id: str = ""

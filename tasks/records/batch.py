@@ -1,4 +1,4 @@
-"""The batch record as the rest of the code sees it: frozen, from the Redis hash, shown in OpenAI's shape."""
+"""The batch record: frozen, read from the Redis hash, shown in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tasks.records import ids
 from tasks.records.webhook import Webhook
 
 MAX_PRIORITY = 100
-WINDOW_S = 24 * 3600  # "24h", the one completion window of the original
+WINDOW_S = 24 * 3600  # "24h", the only completion window of OpenAI's API
 TOP_CODES = 5  # reasons for failures shown on a batch
 TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
 
 class BatchStatus(StrEnum):
-    """Where a batch is in its life, by OpenAI's names."""
+    """The state of a batch, by OpenAI's names."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -47,13 +47,13 @@ def new_batch_id() -> str:
 
 
 def line_job_id(batch_id: str, line: int) -> str:
-    """The job of a line: a function of both, so that sending it again cannot make two."""
+    """The id of a line's job. It depends only on both, so sending a line again creates no second job."""
     return f"job_{batch_id.removeprefix('batch_')}-{line}"
 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """What a submission fixes.
+    """The fields that a submission sets.
 
     deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
     first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the

@@ -1,4 +1,4 @@
-"""What the store of batches gives to the io worker that leads, and takes from it."""
+"""The data that the store of batches and the leading io worker exchange."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QueueCounts = Mapping[str, Mapping[str, int]]  # model queue (as in Job) -> owne
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A valid line, ready to be sent: what its job is made of."""
+    """A valid line, ready to be sent, with the fields of its job."""
 
     number: int  # in the file, from 1
     custom_id: str
@@ -38,11 +38,11 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What leader/lead found to do. now: Unix seconds by the clock of Redis. in_flight: bulk jobs sent and
+    """The work that leader/lead found. now: Unix seconds by the clock of Redis. in_flight: bulk jobs sent and
     not ended; deferred: bulk jobs that wait in the store until their owner's share allows them.
 
-    cleanup: some of the batches that left things in the file store. weights: of owners, 1 where absent;
-    spent: those whose tokens of today are. known: models that have a queue.
+    cleanup: some of the batches with objects left in the file store. weights: by owner, 1 where absent.
+    spent: owners without tokens left today. known: models that have a queue.
     """
 
     now: float
@@ -67,12 +67,12 @@ class EndedJob:
     status: str
     result: dict[str, Any] | None
     error: dict[str, Any] | None
-    record: dict[str, Any]  # what an answer is made of, by the names of a job's record
+    record: dict[str, Any]  # the fields of the job's record that a response needs
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Results for segment `number`. taken: list entries they cover, with jobs without a record."""
+    """Results for segment `number`. taken: list entries they cover, including jobs without a record."""
 
     number: int
     taken: int

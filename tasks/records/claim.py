@@ -22,7 +22,7 @@ class Claim:
     created_at: float
     claimed_at: float
     preview: str
-    streaming: bool = False  # a client reads its text already
+    streaming: bool = False  # a client reads its text while it is generated
     queued_at: float = 0.0  # when its message was last sent
     batch_id: str | None = None
     traceparent: str = ""

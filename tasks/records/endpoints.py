@@ -1,8 +1,8 @@
-"""The endpoints that lines of a batch are for, by the paths that OpenAI gave them."""
+"""The endpoints that batch lines may name: two of OpenAI's, and our own."""
 
 from __future__ import annotations
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-JOBS = "/v1/jobs"  # of batch lines alone: their bodies are job fields already
+JOBS = "/v1/jobs"  # only for batch lines; the body holds job fields, which need no translation
 ENDPOINTS = (CHAT, COMPLETIONS, JOBS)

@@ -1,4 +1,4 @@
-"""The syntax of ids, by which they are made and checked.
+"""The syntax of ids, by which they are created and checked.
 
 Ids become parts of Redis keys, where a colon is a separator: an id from outside is looked up only if it
 matches.
@@ -34,8 +34,8 @@ class IdSyntax:
         return re.fullmatch(f"{self.prefix}_{self.rest}", text) is not None
 
 
-JOB = IdSyntax("job", f"{_HEX}(-{_LINE})?")  # of a batch's line: that of the batch, and the line
+JOB = IdSyntax("job", f"{_HEX}(-{_LINE})?")  # for a batch line: the digits of the batch, and the line
 BATCH = IdSyntax("batch")
-FILE = IdSyntax("file", f"{_HEX}(_output|_error)?")  # of a batch's results: that of the batch, and which
-DELIVERY = IdSyntax("evt", f"{_HEX}(-{_LINE})?")  # that of the job or batch that ended
+FILE = IdSyntax("file", f"{_HEX}(_output|_error)?")  # for results: the digits of the batch, and which
+DELIVERY = IdSyntax("evt", f"{_HEX}(-{_LINE})?")  # as in the id of the job or batch that ended
 KEY = IdSyntax("key")

@@ -1,4 +1,4 @@
-"""The job record as the rest of the code sees it: frozen, made from the Redis hash, shown as JSON."""
+"""The job record: frozen, read from the Redis hash, shown as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, sho
 
 
 class Status(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class Status(StrEnum):
     EXPIRED = "expired"
 
 
-CHANGING = (  # fields of the hash that a job is made of, but for its request
+CHANGING = (  # fields of the hash that a Job is made from, except its request
     *("id", "status", "priority", "model", "created_at", "started_at", "finished_at", "deadline", "attempts"),
     *("worker", "metadata", "result", "error", "owner", "lane", "preview"),
 )
@@ -42,7 +42,7 @@ class Decoding(StrEnum):
 
 
 class Acceptance(StrEnum):
-    """When a drafted token stands, by the names of the engine."""
+    """When a drafted token is accepted, by the names of the engine."""
 
     EXACT = "exact"  # when plain decoding would have emitted it too
     TYPICAL = "typical"  # when it is likely enough: lossy
@@ -61,8 +61,8 @@ def new_job_id() -> str:
 
 
 def random_seed() -> int:
-    """A seed to fix in the record, so that a second attempt gives the text of the first."""
-    return secrets.randbits(53)  # what every JSON reader holds exactly
+    """A seed to store in the record, so that a second attempt generates the same text."""
+    return secrets.randbits(53)  # every JSON reader represents so many bits exactly
 
 
 def preview(request: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def preview(request: Mapping[str, Any]) -> str:
 def result_line(result: Mapping[str, Any]) -> str:
     """As in "128 tokens, 46.1 tok/s, 79 steps, 1.62 tokens/step, medusa 52% accepted, stop".
 
-    Only the sources that drafted; results of older workers lack all from the steps on.
+    It names only the sources whose drafts were verified. Results of older workers have no speculation.
     """
     parts = [
         f"{result['usage']['completion_tokens']} tokens",
@@ -93,11 +93,11 @@ def result_line(result: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a submission fixes. deadline is in Unix seconds; body_hash tells one body from another.
+    """The fields that a submission sets. deadline is in Unix seconds; body_hash detects a different body.
 
-    owner: whose it is, and whose share of the workers a bulk job takes. streaming: a client reads its text
-    from the start. keep_s: how long its record stays when it has ended, None for the usual time. traceparent:
-    of the request that it came with, for traces.
+    owner: also the one whose share of the workers a bulk job uses. streaming: a client reads its text while
+    it is generated. keep_s: how long its record is kept after its end, None for the settings' time.
+    traceparent: the trace context of its request.
     """
 
     request: Mapping[str, Any]
@@ -117,7 +117,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One record. Times are Unix seconds; attempts counts claims; result is kept for partial text too.
+    """One record. Times are Unix seconds; attempts counts claims; result may hold partial text.
 
     model_queue: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
     preview: the start of its prompt.
@@ -179,7 +179,7 @@ class Job:
 
     @classmethod
     def from_hash(cls, fields: Mapping[str, str], request: dict[str, Any] | None = None) -> Job:
-        """From the Redis hash, where absent and empty both mean none. request: where it is known already."""
+        """From the Redis hash, where absent and empty both mean none. request: used instead of the hash's."""
         return cls(
             id=fields["id"],
             status=Status(fields["status"]),

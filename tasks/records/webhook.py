@@ -1,6 +1,6 @@
-"""Where a webhook leads, and the signatures of what is sent there (Standard Webhooks).
+"""Webhooks: parsed URLs, states of deliveries, and signatures (Standard Webhooks).
 
-What its owner gives is in tasks/schema/webhook_request.py: this loads quickly, for the command.
+The schema of requests is in tasks/schema/webhook_request.py, so that the command loads this module quickly.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_URL = 2000  # characters
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = 32
 LEAST_SECRET, MOST_SECRET = 24, 64  # bytes, by the specification
-# Nothing that two readers of a URL could read differently: no user, fragment, backslash, escapes in the host,
-# dot at its end, characters beyond ASCII.
+# Rejects what URL parsers read differently: a user, a fragment, a backslash, escapes in the host or a dot at
+# its end, characters beyond ASCII.
 _URL = re.compile(
     r"(?P<scheme>https?)://(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<host>[a-z0-9_-]+(?:\.[a-z0-9_-]+)*))(?::(?P<port>\d{1,5}))?"
     r"(?P<path>/[a-z0-9\-._~!$&'()*+,;=:@%/]*)?(?P<query>\?[a-z0-9\-._~!$&'()*+,;=:@%/?]*)?",
@@ -34,7 +34,7 @@ _FORM = "must look like https://example.com/path, in ASCII, without user, passwo
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL taken apart. host: a name or an address, that of IPv6 without brackets; path: with the query."""
+    """A parsed URL. host: a name or an address, IPv6 without brackets; path: with the query."""
 
     scheme: str
     host: str
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def receiver(self) -> str:
-        """What is given a share of the connections: many URLs may lead to one server."""
+        """Host and port, by which connections are limited: many URLs may lead to one server."""
         return f"{self.host.lower()}:{self.port}"
 
     @property
@@ -53,7 +53,7 @@ class Target:
 
 
 def target_of(url: str) -> Target:
-    """Raises ValueError with what is wrong."""
+    """Parse a URL; raises ValueError with the reason."""
     match = _URL.fullmatch(url)
     if match is None or len(url) > MAX_URL:
         raise ValueError(_FORM if match is None else f"must have at most {MAX_URL} characters")
@@ -70,7 +70,7 @@ def target_of(url: str) -> Target:
 
 
 class DeliveryStatus(StrEnum):
-    """pending until one attempt succeeded, all failed, or the address answered 410."""
+    """pending until an attempt succeeded, all failed, or the receiver responded with 410 (disabled)."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -80,7 +80,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Whom to tell of which events."""
+    """A URL, and the events that are sent to it."""
 
     url: str
     events: tuple[str, ...]
@@ -98,12 +98,12 @@ class Webhook:
 
 
 def new_secret() -> str:
-    """A fresh key of signatures, as receivers take it."""
+    """A random signing secret in the format of Standard Webhooks."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def secret_key(secret: str) -> bytes:
-    """The key itself; raises ValueError, without the secret in its message."""
+    """The decoded key of a secret; raises ValueError, whose message does not contain the secret."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
@@ -114,7 +114,7 @@ def secret_key(secret: str) -> bytes:
 
 
 def signed(message_id: str, at: int, body: bytes, keys: Sequence[str]) -> dict[str, str]:
-    """The headers that prove a message by each of these secrets; at: Unix seconds of this attempt."""
+    """The headers that sign a message with each of these secrets; at: Unix seconds of this attempt."""
     content = f"{message_id}.{at}.".encode() + body
     digests = [hmac.digest(secret_key(secret), content, hashlib.sha256) for secret in keys]
     return {

@@ -1,4 +1,4 @@
-"""The JSON Schema of a line of a batch file: what a job takes, under OpenAI's names."""
+"""The JSON Schema of a line of a batch file: the fields of a job under OpenAI's names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
 from tasks.schema.job_request import JobRequest
 from tasks.schema.openai_requests import MAX_CUSTOM_ID, OF_THE_BATCH
 
-NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # or spelt otherwise there
+NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # job fields that OpenAI lacks or defines differently
 REF = "#/$defs/{model}"
 
 
 def line_schema() -> dict[str, Any]:
-    """Draft 2020-12. What it accepts is valid, but for a custom_id or a model that other lines contradict."""
+    """Draft 2020-12. It cannot check custom_id and model against the other lines."""
     job = JobRequest.model_json_schema(ref_template=REF)
     own = {name: field for name, field in job["properties"].items() if name not in OF_THE_BATCH}
     fields = {name: field for name, field in own.items() if name not in NOT_OPENAIS}
@@ -63,6 +63,6 @@ def _own_body(properties: dict[str, Any]) -> dict[str, Any]:
         "properties": properties,
         "additionalProperties": False,
         "oneOf": [{"required": ["messages"], "not": raw}, {"required": ["prompt"]}],
-        "not": {**raw, "required": ["raw", "tools"]},  # raw text has no place for them
+        "not": {**raw, "required": ["raw", "tools"]},  # only a chat template shows tools to the model
     }
     return {"properties": {"url": {"const": JOBS}, "body": body}}

@@ -1,6 +1,6 @@
-"""The schema of a job, whoever sends it: the HTTP gateway, a line of a batch file, the command.
+"""The schema of a job, shared by the HTTP gateway, batch files and the command.
 
-Without the web framework. What is wrong with a body is a Problem, one line that names the field.
+It does not import the web framework. A Problem describes an invalid body in one line that names the field.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tasks.schema.messages import Message, ResponseFormat, Strict, Tool, wrong
 from tasks.schema.webhook_request import JobWebhook
 
 MAX_STOPS = 16
-MAX_STOP = 512  # characters: at each token the text's end is compared with every beginning of it
+MAX_STOP = 512  # characters: at each token the text's end is compared with every prefix of it
 MAX_BIASES = 1024  # more than any caller was seen to send, few enough to apply at every step
 MAX_METADATA = 16  # the limits of the OpenAI API: 16 keys, 64 and 512 characters
 MAX_TOOLS = 128  # likewise
 MAX_MODEL = 1024  # characters of a name: it is part of keys of Redis, and errors repeat it
 MAX_MESSAGES = 2048  # likewise
 MOST_FINDINGS = 1000  # of one body: each takes 40 µs and a kilobyte to describe
-MAX_VALUES = 30_000  # of JSON in a body: 2,048 messages that each call a tool have 20,000
-STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # without an end too: matches in linear time
-MOST_SHOWN = 500  # characters of a field or a message that a refusal repeats: its sender chose them
+MAX_VALUES = 30_000  # JSON values of a body: 2,048 messages that each call a tool have 20,000
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # also unterminated, to match in linear time
+MOST_SHOWN = 500  # characters of a field or message in an error: the sender chose them
 LAST_SECOND = 253_402_300_799  # of the year 9999, in Unix seconds
 MAX_TOKENS = 2**31 - 1  # a C int; what the model allows is checked against the live workers
 SEED_LIMIT = 2**63  # signed 64-bit, as the engine takes it
@@ -52,7 +52,7 @@ TOO_MANY = f"holds more than {MAX_VALUES:,} values"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a body; field is the dotted path of the field at fault, as the user wrote it."""
+    """An error in a body; field is the dotted path of the field at fault, as the user wrote it."""
 
     message: str
     field: str | None = None
@@ -190,13 +190,13 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def has_too_many_values(body: bytes) -> bool:
-    """Whether JSON holds more values than MAX_VALUES, nested ones too, in linear time.
+    """Whether JSON holds more values than MAX_VALUES, nested ones included; takes linear time.
 
-    Reading one holds up all threads of the process, and takes up to 50 times its size in memory.
+    Parsing such JSON blocks all threads of the process, and takes up to 50 times its size in memory.
     """
     if _most_values(body) <= MAX_VALUES:
         return False
-    most_strings = 2 * MAX_VALUES  # of so many values, each with a name
+    most_strings = 2 * MAX_VALUES  # every value may have a name
     bare, strings = STRING.subn(b"", body, most_strings + 1)
     return strings > most_strings or _most_values(bare) > MAX_VALUES
 
@@ -216,7 +216,7 @@ def _text(body: bytes) -> str:
 
 
 def invalid_body(error: ValidationError) -> InvalidRequest:
-    """Turn pydantic's error into ours: the first problem of the body."""
+    """Convert pydantic's error: the first problem of the body."""
     if error.error_count() > MOST_FINDINGS:
         return invalid_request(TOO_MUCH_WRONG)
     first = error.errors(include_url=False, include_input=False)[0]
@@ -226,19 +226,19 @@ def invalid_body(error: ValidationError) -> InvalidRequest:
 
 
 def invalid_request(found: Problem) -> InvalidRequest:
-    """Turn a problem into the error that the gateway raises."""
+    """Convert a problem into the error that the gateway raises."""
     message = str(found) if found.field else f"the body: {found.message}"
     return InvalidRequest(message, code=found.code, param=found.field)
 
 
 def check_deadline(deadline: float | None) -> None:
-    """Raise InvalidRequest for one that has passed; whoever repeats an earlier request need not ask."""
+    """Raise InvalidRequest for a deadline that has passed. Repeats of an earlier request skip this check."""
     if deadline is not None and deadline <= time.time():
         raise invalid_request(Problem("must be in the future, in Unix seconds", "deadline"))
 
 
 def read_job(job: Mapping[str, Any]) -> JobRequest | list[Problem]:
-    """A job read from JSON, or everything that the schema refuses in it."""
+    """The validated job, or all its validation problems."""
     try:
         return JobRequest.model_validate_json(json.dumps(job))
     except ValidationError as error:
@@ -255,7 +255,7 @@ def job_problems(job: Mapping[str, Any]) -> list[Problem]:
 
 def problem(item: ErrorDetails) -> Problem:
     """Convert one of pydantic's error entries."""
-    if item["type"] == "json_invalid":  # of text that json.dumps wrote: only these two can be wrong with it
+    if item["type"] == "json_invalid":  # json.dumps wrote the text, so only these two errors are possible
         deep = "recursion" in item["ctx"]["error"]
         return Problem(TOO_DEEP if deep else HALF_PAIR, code="invalid_json_line")
     at_fault = item.get("ctx", {}).get("param")

@@ -1,4 +1,4 @@
-"""The lines of a text file, read in bounded memory, and the JSON object of one, or what is wrong with it."""
+"""Reads the lines of a text file in bounded memory, and the JSON object of a line or the problem with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TOO_LONG = "line_too_long"
 
 
 def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """All lines with their endings, numbered from 1; None for one that is longer than may be held.
+    """All lines with their endings, numbered from 1; None for a line longer than most_bytes.
 
-    A byte order mark of UTF-8 is left out.
+    A UTF-8 byte order mark is removed.
     """
     number = 0
     while line := stream.readline(most_bytes + 1):
@@ -32,7 +32,7 @@ def physical_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[int, byt
 
 
 def decoded(line: bytes, code: str) -> str | Problem:
-    """The text of a line. code: of the problem, where it is no UTF-8."""
+    """The text of a line, or a Problem with this code if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -40,7 +40,7 @@ def decoded(line: bytes, code: str) -> str | Problem:
 
 
 def json_object(text: str) -> dict[str, Any] | Problem:
-    """The object that a line holds."""
+    """The JSON object of a line, or the problem with it."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

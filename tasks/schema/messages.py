@@ -1,4 +1,4 @@
-"""The parts of a conversation, in OpenAI's shapes: messages, tools, and the form of the answer."""
+"""Schemas of OpenAI's chat objects: messages, tools and the response format."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class Strict(BaseModel):
-    """A body as its caller wrote it: no field unknown, no value of another type."""
+    """Base of the schemas: rejects unknown fields, and values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def wrong(message: str, field: str) -> PydanticCustomError:
-    """What a check of a whole object says about one of its fields."""
+    """The error of one field, for validators of a whole object."""
     return PydanticCustomError("wrong_field", message, {"param": field})
 
 

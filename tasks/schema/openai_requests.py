@@ -1,8 +1,8 @@
-"""OpenAI's request bodies, chat and completion, turned into job fields.
+"""Translates OpenAI's chat and completion request bodies into job fields.
 
-One reader for the online endpoints, batch files and the command. Fields that only ask for what we do anyway
-are dropped, those we cannot obey are a Problem each. What is wrong with the rest is for the schema of a job
-to say (job_request.py), whose fields have the same names. The way back is openai_responses.py.
+Shared by the online endpoints, batch files and the command. Fields without an effect on the answer are
+dropped, and each unsupported field is a Problem. The job's schema (job_request.py), whose fields have the
+same names, validates the rest. openai_responses.py is the reverse translation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tasks.schema.job_request import MAX_MESSAGES, MOST_FINDINGS, SEED_LIMIT, UN
 
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's
-OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch has for all its lines
+OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch sets for all its lines
 
-# Nothing in an answer depends on them: names for their accounts, for their caches, hints about speed.
+# They do not affect the answer: ids for OpenAI's accounts and caches, hints about speed.
 IGNORED = frozenset(
     {
         "parallel_tool_calls",
@@ -35,7 +35,7 @@ IGNORED = frozenset(
         "verbosity",
     }
 )
-# They say what we do anyway, with the only value that does. The online endpoints take n and stream out first.
+# Fields with the only supported value, which is the default. The online endpoints handle n and stream before.
 ONLY_VALUE: Mapping[str, tuple[object, str]] = {
     "n": (1, "only 1 answer a line is possible: send a line for each"),
     "best_of": (1, "only 1 is possible"),
@@ -51,14 +51,14 @@ REFUSED: Mapping[str, str] = {
     "moderation": "is not supported",
     "web_search_options": "the web cannot be searched",
 }
-# Of an assistant's message as OpenAI's client gives it back; function_call is refused when it is not null.
+# In an assistant's message as OpenAI's client returns it; function_call is rejected unless it is null.
 IGNORED_IN_MESSAGES = frozenset({"annotations", "refusal"})
 REFUSED_IN_MESSAGES: Mapping[str, str] = {
     "audio": "only text is supported",
     "function_call": "is obsolete: use tool_calls",
 }
-FILLER = "-"  # in the place of what was refused, so that the schema does not refuse it again
-# Job field: what chats call it. The engine calls every input a prompt.
+FILLER = "-"  # replaces a rejected value, so that the schema does not reject it again
+# Job field: its name in chat requests. The engine calls every input a prompt.
 RENAMED = {"max_tokens": "max_completion_tokens", "logprobs": "top_logprobs", "prompt": "messages"}
 
 
@@ -67,7 +67,7 @@ def is_batch_line(value: Mapping[str, Any]) -> bool:
 
 
 def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The job fields of a batch line, and what is wrong with it apart from those fields themselves."""
+    """The job fields of a batch line, which are not validated here, and the problems with the rest of it."""
     problems = [Problem("there is no such field", key, UNKNOWN_FIELD) for key in value if key not in KEYS]
     if value.get("custom_id") is None:
         problems.append(Problem("missing", "custom_id"))
@@ -92,7 +92,7 @@ def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
 
 
 def own_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The job fields of a body sent to JOBS as a line; null is as good as absent, in messages too."""
+    """The job fields of a line's body for JOBS; null counts as absent, also in messages."""
     given = _given(body)
     if isinstance(messages := given.get("messages"), list):
         given["messages"] = [
@@ -102,7 +102,7 @@ def own_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _not_of_a_line(fields: dict[str, Any]) -> list[Problem]:
-    """Takes out what a line cannot have of its own."""
+    """Remove the fields that only a batch can set, with a problem for each."""
     found = [name for name in OF_THE_BATCH if fields.pop(name, None) is not None]
     return [Problem("a batch has one for all its lines", name) for name in found]
 
@@ -112,7 +112,7 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The job fields of a body sent to CHAT or COMPLETIONS, and what it asks for that we do not do."""
+    """The job fields of a body for CHAT or COMPLETIONS, and a problem for each unsupported field."""
     given = {name: value for name, value in body.items() if value is not None and name not in IGNORED}
     problems = [Problem(reason, name) for name, reason in REFUSED.items() if name in given]
     given = {name: value for name, value in given.items() if name not in REFUSED}
@@ -121,7 +121,7 @@ def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any],
             problems.append(Problem(reason, name))
     seed = given.get("seed")
     if _whole(seed) and -SEED_LIMIT <= seed < 0:
-        given["seed"] = seed + SEED_LIMIT  # OpenAI's are signed; ours are the upper half of them
+        given["seed"] = seed + SEED_LIMIT  # OpenAI's seeds may be negative, the engine's may not
     return TRANSLATORS[endpoint](given, problems), problems
 
 
@@ -132,12 +132,12 @@ def as_written(field: str, body: Mapping[str, Any]) -> str:
 
 
 def renamed(message: str, field: str, written: str) -> str:
-    """A message that begins with a field's name, or does not, with another name for it."""
+    """Replace the field's name at the beginning of a message, if it is there."""
     return written + message.removeprefix(field) if message.startswith(field) else message
 
 
 def in_body(problems: list[Problem], line: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with the job of a batch line, by the names that the line has for its fields."""
+    """The problems of a batch line's job, with the field names that the line uses."""
     body = {} if line["url"] == JOBS else line["body"]
     return [
         replace(problem, field=f"body.{as_written(problem.field, body)}" if problem.field else "body")
@@ -169,7 +169,7 @@ def _chat(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
 
 
 def _message(message: Any, path: str, problems: list[Problem]) -> Any:
-    """A message with its text parts joined; what is no such message is left for the schema to refuse."""
+    """A message with its text parts joined. The schema rejects anything that is not a message."""
     if not isinstance(message, dict):
         return message
     given = {name: v for name, v in message.items() if v is not None and name not in IGNORED_IN_MESSAGES}
@@ -217,7 +217,7 @@ def _completion(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]
 
 
 def _needs(name: str, other: str, filler: object, body: dict[str, Any], problems: list[Problem]) -> None:
-    """The input has this name here, and the other endpoint's is the other."""
+    """Check that the input is in the field `name`, and not in `other`, its name at the other endpoint."""
     if body.pop(other, None) is not None:
         problems.append(Problem(f"belongs to the other endpoint: send {name}", other))
     elif name not in body:
@@ -226,7 +226,7 @@ def _needs(name: str, other: str, filler: object, body: dict[str, Any], problems
 
 
 def _same(value: object, only: object) -> bool:
-    """Equal, and true is not 1."""
+    """Equality that distinguishes true from 1."""
     return value == only and isinstance(value, bool) == isinstance(only, bool)
 
 

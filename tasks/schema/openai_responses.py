@@ -1,6 +1,6 @@
-"""Job records turned into OpenAI's response bodies: chat.completion, text_completion and their parts.
+"""Translates job records into OpenAI's response bodies: chat.completion, text_completion and their parts.
 
-A record is what Job.to_json() gives. A job with raw text is a text completion, any other a chat.
+A record is the result of Job.to_json(). A job with raw text is a text completion, any other a chat.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ErrorResponse(NamedTuple):
 
 
 def error_response(error: Mapping[str, Any], request: Mapping[str, Any]) -> ErrorResponse | None:
-    """What HTTP says to a request whose job failed by what it asks for; None for any other failure.
+    """The HTTP error of a job that failed because its request is invalid; None for any other failure.
 
     error and request are those of the job's record.
     """
@@ -55,7 +55,7 @@ def answer_of_several(records: Sequence[Mapping[str, Any]], n: int) -> dict[str,
 
 
 def envelope(record: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
-    """What stands around the choices. model: the served one, for a record that names none yet."""
+    """The fields around the choices. model: the served one, for a record without a model."""
     kind, prefix = ("text_completion", "cmpl") if is_raw(record) else ("chat.completion", "chatcmpl")
     return {
         "id": f"{prefix}-{record['id'].removeprefix('job_')}",
@@ -66,7 +66,7 @@ def envelope(record: Mapping[str, Any], model: str | None = None) -> dict[str, A
 
 
 def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
-    """The answer itself."""
+    """The entry of `choices` for a job."""
     result = record["result"]
     text, reason, logprobs = result["text"], result["finish_reason"], result["logprobs"]
     if is_raw(record):
@@ -89,7 +89,7 @@ def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
 
 
 def total_usage(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
-    """Of n answers to each prompt, whose own tokens count once, as OpenAI counts them."""
+    """The usage of n answers to each prompt. A prompt's tokens count once, as OpenAI counts them."""
     usages = [record["result"]["usage"] for record in records]
     prompts = usages[::n]
     prompt = sum(usage["prompt_tokens"] for usage in prompts)
@@ -113,7 +113,7 @@ def may_call_tools(request: Mapping[str, Any]) -> bool:
 
 
 def chat_logprobs(tokens: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
-    """Stored tokens as a chat shows them."""
+    """Stored tokens in the format of chats."""
     if tokens is None:
         return None
     return {
@@ -131,7 +131,7 @@ def _token(token: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completion_logprobs(tokens: Sequence[Mapping[str, Any]] | None, offset: int = 0) -> dict[str, Any] | None:
-    """Stored tokens as a text completion shows them; offset is how many characters began before them."""
+    """Stored tokens in the format of text completions; offset: number of characters begun before them."""
     if tokens is None:
         return None
     offsets = []
@@ -148,7 +148,7 @@ def completion_logprobs(tokens: Sequence[Mapping[str, Any]] | None, offset: int 
 
 
 def begun(token: Mapping[str, Any]) -> int:
-    """Characters that begin in this token: it may hold parts of one only."""
+    """Number of characters that begin in this token, which may hold only a part of one."""
     return sum(map(_begins, _piece(token)))
 
 

@@ -1,4 +1,4 @@
-"""Calls of tools in a model's text, as Hermes and Qwen models write them: <tool_call>{JSON}</tool_call>."""
+"""Parses tool calls in generated text, in the format of Hermes and Qwen: <tool_call>{JSON}</tool_call>."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Function = Mapping[str, str]  # name, and arguments as JSON text
 
 
 class ToolCallSplitter:
-    """Takes text apart as it comes. A block that is cut off, or no such JSON, stays text.
+    """Splits streamed text into content and calls. An incomplete block, or one without a call, stays content.
 
-    White space around a call belongs to it. What may yet become a call, or the space before one, is kept.
+    White space around a call is dropped. Text that may become a call, and white space that may precede one,
+    are held back until more text decides.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class ToolCallSplitter:
         self._after_call = False
 
     def feed(self, text: str, final: bool = False) -> list[str | Function]:
-        """Content and calls in their order. final: nothing follows."""
+        """Return content and calls in their order. final: no more text follows."""
         self._pending += text
         found: list[str | Function] = []
         while self._pending:
@@ -51,12 +52,12 @@ class ToolCallSplitter:
         return found
 
     def _may_open(self) -> int:
-        """Characters at the end of what is pending that may be the beginning of OPEN."""
+        """Number of characters at the end of the pending text that are a prefix of OPEN."""
         most = min(len(OPEN) - 1, len(self._pending))
         return next((n for n in range(most, 0, -1) if OPEN.startswith(self._pending[-n:])), 0)
 
     def _add(self, text: str, found: list[str | Function]) -> None:
-        """Content, but for the white space after a call, and that at its end until more comes."""
+        """Add content without white space after a call. White space at its end waits for more content."""
         if self._after_call:
             text = text.lstrip()
         if not text:
@@ -70,7 +71,7 @@ class ToolCallSplitter:
 
 
 def called_function(block: str) -> Function | None:
-    """The call in a block; None where it holds none."""
+    """The call in a block; None if it holds none."""
     try:
         call = json.loads(block)
     except (ValueError, RecursionError):
@@ -84,6 +85,6 @@ def called_function(block: str) -> Function | None:
 
 
 def tool_call(function: Function, job_id: str, number: int) -> dict[str, object]:
-    """A call as OpenAI shows it; its id is the job's with a number."""
+    """A call in OpenAI's format; its id is the job's with a number."""
     call_id = f"call_{job_id.removeprefix('job_')}_{number}"
     return {"id": call_id, "type": "function", "function": dict(function)}

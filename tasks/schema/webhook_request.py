@@ -1,4 +1,4 @@
-"""A webhook as the body of a request gives it."""
+"""Schemas of a webhook in a request body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Url = Annotated[str, AfterValidator(_checked), Field(max_length=MAX_URL)]
 
 
 class JobWebhook(Strict):
-    """Whom to tell of the job's end; of all its ends unless events are given."""
+    """The URL to which the end of the job is sent; any end unless events are given."""
 
     url: Url
     events: Events[JobEvent] | None = None
@@ -38,7 +38,7 @@ class JobWebhook(Strict):
 
 
 class BatchWebhook(Strict):
-    """Whom to tell of the batch's end; of all its ends unless events are given."""
+    """The URL to which the end of the batch is sent; any end unless events are given."""
 
     url: Url
     events: Events[BatchEvent] | None = None

@@ -1,9 +1,10 @@
-"""How connections to receivers of webhooks are shared among owners.
+"""Shares the connections to webhook receivers among owners.
 
-An owner may begin another delivery while it holds less than a given part of what is free (the dynamic
-threshold of shared-memory switches): less than an eighth of all slots, and half of those to one host or
-address. One owner alone thus gets a ninth, or a third; each further one as much of what is left; and who
-holds nothing finds a slot as long as one is free. Receivers that hang delay their own owners alone.
+An owner may begin another delivery while it holds fewer slots than a given fraction of the free ones (the
+dynamic threshold of shared-memory switches): an eighth of all free slots, and half of those of one host or
+address. A single owner thus gets a ninth of all slots, and a third of those of a host; each further owner
+gets the same fraction of the rest. An owner that holds no slot gets one as long as one is free. Receivers
+that hang delay only their own owners.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from ipaddress import IPv6Address, ip_address
 
 from tasks.base.errors import AddressBusy
 
-EIGHTH, HALF = 8, 2  # parts of what is free
-MOST_TO_ADDRESS = 24  # connections; one owner alone gets 8. Many hosts may be at one address, as at a CDN
-V6_PREFIX = 64  # bits: what one host may have all addresses of
+EIGHTH, HALF = 8, 2  # divisors of the free slots
+MOST_TO_ADDRESS = 24  # connections; a single owner gets 8. Many hosts may share one address, as at a CDN
+V6_PREFIX = 64  # bits: one host may own all addresses of a /64
 
 
 def share(free: int, held: int, part: int) -> int:
-    """How many more of so many free slots an owner that holds some may take, as in lease_due.lua."""
+    """Free slots that an owner of `held` slots may take, as in lease_due.lua. part: EIGHTH or HALF."""
     return max(0, -((part * held - free) // (part + 1)))
 
 
 def network(address: str) -> str:
-    """What counts as one host: an address of IPv4, the /64 of one of IPv6."""
+    """The key under which an address is counted: an IPv4 address, or the /64 of an IPv6 address."""
     parsed = ip_address(address)
     if isinstance(parsed, IPv6Address):
         return f"{IPv6Address(int(parsed) >> 128 - V6_PREFIX << 128 - V6_PREFIX)}/{V6_PREFIX}"
@@ -35,7 +36,7 @@ def network(address: str) -> str:
 
 
 class AddressSlots:
-    """Connections to each address, whatever names lead there. For one event loop."""
+    """Counts connections by address, whatever names they were resolved from. For one event loop."""
 
     def __init__(self) -> None:
         self._all: Counter[str] = Counter()  # by network
@@ -44,7 +45,7 @@ class AddressSlots:
 
     @asynccontextmanager
     async def held(self, owner: str, address: str, within_s: float) -> AsyncIterator[None]:
-        """A slot, waited for; raises AddressBusy where none is free in time."""
+        """Hold a slot. Waits for one up to within_s; raises AddressBusy if none becomes free."""
         to = network(address)
         try:
             async with asyncio.timeout(within_s):

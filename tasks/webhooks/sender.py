@@ -1,8 +1,8 @@
-"""Delivers what is in the outbox of webhooks, to many receivers at once. Several io workers may do so.
+"""Delivers webhooks from the outbox, many at once. Several io workers may run a sender.
 
-A delivery is taken with a lease, longer than an attempt may last, and a fencing token: one sender at a time
-has it, and what a killed one leaves is sent again by another, under the same webhook-id. When to try again is
-a time in Redis, so that a restart of anything loses nothing.
+A sender takes a delivery with a fencing token and a lease that is longer than an attempt, so one sender at a
+time has it. If that is killed, another one sends the delivery again under the same webhook-id. The times of
+retries are in Redis, so that no restart loses one.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tasks.webhooks.transport import FAILURES, NO_CONNECTION, Answer, post
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 256  # of which one owner alone gets 29: tasks/webhooks/connection_slots.py
-MOST_TO_ONE = 12  # to one host, on whatever ports; one owner alone gets 4
-MOST_ADDRESSES = 4  # of a name that are tried
-MOST_TAKEN = 32  # in one look at the outbox
+MOST_AT_ONCE = 256  # deliveries in flight; a single owner gets 29: tasks/webhooks/connection_slots.py
+MOST_TO_ONE = 12  # deliveries in flight to one host on all its ports; a single owner gets 4
+MOST_ADDRESSES = 4  # addresses of a name that are tried
+MOST_TAKEN = 32  # deliveries taken from the outbox at a time
 STORE_THREADS = 4
-IDLE_S = 1.0  # longest time between two looks
-RETRY_S = 1.0  # after Redis was away
-DRAIN_S = 3.0  # what is under way when the worker stops may take so long
-JITTER = 0.1  # of a wait, at most, on top: receivers that were down are not all tried in the same second
-LONGEST_WAIT_S = 24 * 3600.0  # that Retry-After may ask for
-ERROR_CHARS = 200  # of what is kept of a failure: its receiver must not fill Redis
+IDLE_S = 1.0  # longest time between two polls of the outbox
+RETRY_S = 1.0  # pause after an error of Redis
+DRAIN_S = 3.0  # time that deliveries in flight have to end when the worker stops
+JITTER = 0.1  # largest fraction added to a pause: receivers that were down are not all tried at once
+LONGEST_WAIT_S = 24 * 3600.0  # longest pause that Retry-After can request
+ERROR_CHARS = 200  # stored characters of an error: a receiver must not fill Redis
 
 ATTEMPTS = prometheus_client.Counter(
     "medusaq_webhook_attempts",
@@ -53,14 +53,14 @@ ATTEMPTS = prometheus_client.Counter(
     ["status"],
     registry=REGISTRY,
 )
-for _status in DeliveryStatus:  # they are there before the first
+for _status in DeliveryStatus:  # so that the series exist before the first attempt
     ATTEMPTS.labels(_status.value)
 
 T = TypeVar("T")
 
 
 class WebhookSender:
-    """start() and stop() belong to the io worker's life."""
+    """The io worker calls start() and stop() once each."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class WebhookSender:
         self._slots = AddressSlots()
         self._changed = threading.Condition()  # guards these two
         self._held: Counter[tuple[str, str]] = Counter()  # deliveries under way, by owner and host
-        self._flying: set[Future[Any]] = set()
+        self._in_flight: set[Future[Any]] = set()
         self._taking = threading.Thread(target=self._take, name="webhooks", daemon=True)
         self._sending = threading.Thread(target=self._send, name="webhook-io", daemon=True)
 
@@ -93,16 +93,16 @@ class WebhookSender:
         self._taking.start()
 
     def stop(self) -> None:
-        """Let what is under way end; what takes too long is sent again, by whoever is there then."""
+        """Wait up to DRAIN_S for deliveries in flight; another sender sends the rest again."""
         self._stopping.set()
         self._taking.join()
-        wait(self._flying_now(), DRAIN_S)
+        wait(self._in_flight_now(), DRAIN_S)
         self._loop.call_soon_threadsafe(self._over.set)
         self._sending.join()
         self._calls.shutdown(wait=False, cancel_futures=True)
 
     def _send(self) -> None:
-        with self._runner:  # left, it cancels what is still under way
+        with self._runner:  # at the end it cancels the deliveries that are still in flight
             self._runner.run(self._over.wait())
 
     # What is due
@@ -111,7 +111,7 @@ class WebhookSender:
         while not self._stopping.is_set():
             try:
                 with self._changed:
-                    free, held = MOST_AT_ONCE - len(self._flying), dict(self._held)
+                    free, held = MOST_AT_ONCE - len(self._in_flight), dict(self._held)
                     if free <= 0:
                         self._changed.wait(IDLE_S)
                         continue
@@ -124,18 +124,18 @@ class WebhookSender:
                 log.warning("webhooks wait: %s", error)
                 self._stopping.wait(RETRY_S)
             except Exception:
-                log.exception("a look at the outbox of webhooks failed")
+                log.exception("taking deliveries from the outbox of webhooks failed")
                 self._stopping.wait(RETRY_S)
         if self._pubsub is not None:
             self._pubsub.close()
 
     def _wait(self, seconds: float) -> None:
-        """Until something is put into the outbox, at most so long."""
+        """Wait until a delivery is put into the outbox, at most this long."""
         try:
             if self._pubsub is None:
                 self._pubsub = self._database.redis.pubsub(ignore_subscribe_messages=True)
                 self._pubsub.subscribe(f"{self._database.prefix}hooks")
-                return  # what came before we listened is looked for first
+                return  # deliveries that came before the subscription are taken first
             self._pubsub.get_message(timeout=seconds)
             while self._pubsub.get_message(timeout=0):
                 pass
@@ -148,27 +148,27 @@ class WebhookSender:
 
     def _begin(self, due: Due) -> None:
         with self._changed:
-            flight = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
-            self._count(flight, due)
+            future = asyncio.run_coroutine_threadsafe(self._deliver(due), self._loop)
+            self._count(future, due)
 
-    def _count(self, flight: Future[Any], due: Due) -> None:
-        """It takes room until it is done."""
+    def _count(self, future: Future[Any], due: Due) -> None:
+        """Count the future as in flight, for its owner and host, until it is done."""
         with self._changed:
             self._held[due.owner, due.host] += 1
-            self._flying.add(flight)
-        flight.add_done_callback(lambda _: self._ended(flight, due))
+            self._in_flight.add(future)
+        future.add_done_callback(lambda _: self._ended(future, due))
 
-    def _ended(self, flight: Future[Any], due: Due) -> None:
+    def _ended(self, future: Future[Any], due: Due) -> None:
         with self._changed:
-            self._flying.discard(flight)
+            self._in_flight.discard(future)
             self._held[due.owner, due.host] -= 1
             if not self._held[due.owner, due.host]:
                 del self._held[due.owner, due.host]
             self._changed.notify_all()
 
-    def _flying_now(self) -> list[Future[Any]]:
+    def _in_flight_now(self) -> list[Future[Any]]:
         with self._changed:
-            return list(self._flying)
+            return list(self._in_flight)
 
     # One delivery
 
@@ -180,7 +180,7 @@ class WebhookSender:
             ATTEMPTS.labels(status.value).inc()
             while not await self._noted(due, attempt, status, delay_s):
                 if time.monotonic() > until:
-                    log.warning("%s: what came of attempt %d cannot be noted", due.id, due.number)
+                    log.warning("%s: the result of attempt %d cannot be stored", due.id, due.number)
                     return
                 await asyncio.sleep(RETRY_S)
         except StoreUnavailable as error:
@@ -189,7 +189,7 @@ class WebhookSender:
             log.exception("%s: attempt %d failed", due.id, due.number)
 
     async def _attempt(self, due: Due) -> Attempt:
-        """Raises StoreUnavailable, with nothing sent."""
+        """Raises StoreUnavailable; nothing was sent then."""
         status_code = error = retry_after_s = None
         target, limit_s = target_of(due.url), self._schedule.timeout_s
         keys = await self._keys(due.owner, self._schedule.lease_s - limit_s)
@@ -204,29 +204,29 @@ class WebhookSender:
             error = f"no answer within {limit_s:g} s"
         except (TargetRefused, AddressBusy) as refused:
             error = str(refused)
-        except h11.ProtocolError:  # not in its words: they are what some server inside our network says
-            error = "what came is no answer in HTTP, or breaks off"
+        except h11.ProtocolError:  # not its message, which may quote a server inside our network
+            error = "the response is not valid HTTP, or incomplete"
         except FAILURES as failure:
             error = str(failure) or type(failure).__name__
-        except Exception:  # ours: unnoted, it would be sent again and again, however often it arrived
+        except Exception:  # without a stored result the delivery would be sent again without end
             log.exception("%s: attempt %d", due.id, due.number)
             error = "an internal error, which the log of the io worker describes"
         return Attempt(time.monotonic() - began, status_code, error and error[:ERROR_CHARS], retry_after_s)
 
     async def _keys(self, owner: str, within_s: float) -> list[str]:
-        """That sign; in time for an attempt before the lease is over."""
+        """The signing keys. The timeout leaves time for an attempt before the lease ends."""
         try:
             async with asyncio.timeout(within_s):
                 return await self._in(self._calls, lambda: self._deliveries.signing_keys(owner))
         except TimeoutError:
-            raise StoreUnavailable(f"Redis gives no keys within {within_s:g} s") from None
+            raise StoreUnavailable(f"Redis did not return the signing keys within {within_s:g} s") from None
 
     async def _resolved(self, due: Due, target: Target) -> list[str]:
-        """Given up with the attempt, the look-up still has its thread, and so its room, until it returns.
+        """Resolve the target's name on a thread, and check its addresses.
 
-        The system's resolver alone knows /etc/hosts, search domains and the other sources of names, and has
-        no deadline; so look-ups are bounded by how many their owner has under way. The threads are daemons:
-        no exit of the process waits for a name server.
+        Only the system's resolver knows /etc/hosts, search domains and other sources of names. It has no
+        timeout. A look-up whose attempt has timed out therefore counts as in flight until it returns, which
+        limits the threads of an owner. They are daemons: the process exits without waiting for a name server.
         """
         looking: Future[list[str]] = Future()
         looking.set_running_or_notify_cancel()
@@ -247,7 +247,7 @@ class WebhookSender:
     async def _posted(
         self, due: Due, target: Target, addresses: Sequence[str], headers: Mapping[str, str]
     ) -> Answer:
-        """The answer of the first address to which there is a connection."""
+        """The response of the first address that accepts a connection."""
         wait_s = self._schedule.timeout_s / 2
         *others, last = addresses
         for address in others:
@@ -264,7 +264,11 @@ class WebhookSender:
             log.warning("%s: %s", due.id, error)
             return False
         if not ours:
-            log.warning("%s: attempt %d was noted already, or is another sender's", due.id, due.number)
+            log.warning(
+                "%s: the result of attempt %d was stored before, or another sender has the delivery",
+                due.id,
+                due.number,
+            )
         return True
 
     async def _in(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
@@ -272,7 +276,7 @@ class WebhookSender:
 
 
 def outcome(attempt: Attempt, tries: int, retries_s: Sequence[float]) -> tuple[DeliveryStatus, float]:
-    """What becomes of a delivery after so many tries, and the seconds until the next one."""
+    """The state of a delivery after this many tries, and the seconds until the next one."""
     code = attempt.status_code or 0
     if 200 <= code < 300:
         return DeliveryStatus.DELIVERED, 0.0

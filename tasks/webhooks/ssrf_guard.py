@@ -1,8 +1,8 @@
-"""Where webhooks may be sent: to public addresses alone, so that nobody reaches into our network through us.
+"""Restricts webhooks to public addresses, against server-side request forgery (SSRF).
 
-A name is resolved once for each attempt, every address it has is checked, and the connection is made to one
-of those very addresses: a name that answers differently the next time gains nothing. TLS and the Host header
-keep the name. Nothing follows a redirect.
+A name is resolved once for each attempt, all its addresses are checked, and the connection is made to one of
+the checked addresses: a name that resolves differently the next time (DNS rebinding) has no effect. TLS and
+the Host header keep the name. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tasks.base.settings import Settings
 
 Network = IPv4Network | IPv6Network
 
-# Of IPv6 only this is routed on the internet. It leaves out loopback, link-local, unique local and multicast
-# addresses, and the forms that hold one of IPv4: mapped, compatible, translated, and NAT64.
+# The only IPv6 network that is routed on the internet. It excludes loopback, link-local, unique local and
+# multicast addresses, and those that embed an IPv4 address: mapped, compatible, translated, and NAT64.
 PUBLIC_V6 = ip_network("2000::/3")
-# What Python's is_global lets through, or has not known in every version.
+# Networks that Python's is_global accepts, at least in some versions.
 NOT_PUBLIC = tuple(
     ip_network(text)
     for text in (
@@ -29,7 +29,7 @@ NOT_PUBLIC = tuple(
         "192.0.0.0/24",  # protocol assignments; Oracle's clouds answer there
         "192.88.99.0/24",  # 6to4 relays
         "2001::/23",  # protocol assignments, Teredo among them
-        "2002::/16",  # 6to4: an address of IPv4 inside
+        "2002::/16",  # 6to4: embeds an IPv4 address
         "3fff::/20",  # documentation
     )
 )
@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Thread-safe. denied: refused whatever else allows it.
+    """Thread-safe. denied: takes precedence over allowed.
 
-    resolve is socket.getaddrinfo, or for tests what stands for a name server.
+    resolve: socket.getaddrinfo, or a substitute in tests.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class Guard:
         return cls(settings.webhook_allow, settings.webhook_deny)
 
     def check_literal(self, host: str) -> None:
-        """Raise TargetRefused where it is known without asking a name server; names pass."""
+        """Raise TargetRefused for a forbidden address, localhost, or a malformed name. Other names pass."""
         local = host.lower() == "localhost" or host.lower().endswith(".localhost")
         try:
             found = socket.getaddrinfo("127.0.0.1" if local else host, None, flags=socket.AI_NUMERICHOST)
         except OSError:
             return
-        except UnicodeError:  # a part of it is longer than names of hosts may be
+        except UnicodeError:  # a label of the name is too long
             raise TargetRefused(f"{host} is no name of a host") from None
         if self._forbidden(str(entry[4][0]) for entry in found):
             raise TargetRefused(_refused(host))
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """What to connect to, in this order; waits for a name server. Raises TargetRefused."""
+        """The addresses to connect to, in this order. Blocks on the name server. Raises TargetRefused."""
         try:
             found = self._resolve(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -83,7 +83,7 @@ class Guard:
             raise TargetRefused(_refused(host)) from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if forbidden := self._forbidden(addresses):
-            log.warning("webhooks: %s leads to %s, where nothing may be sent", host, ", ".join(forbidden))
+            log.warning("webhooks: %s has addresses that are not allowed: %s", host, ", ".join(forbidden))
             raise TargetRefused(_refused(host))
         return addresses
 
@@ -107,7 +107,7 @@ class Guard:
 
 
 def embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
-    """The addresses of IPv4 in one of IPv6: mapped, compatible, translated, NAT64, 6to4, Teredo."""
+    """The IPv4 addresses embedded in an IPv6 address: mapped, compatible, translated, NAT64, 6to4, Teredo."""
     if isinstance(address, IPv4Address):
         return []
     last = IPv4Address(int(address) & 0xFFFFFFFF)
@@ -117,16 +117,19 @@ def embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
 
 
 def is_own(text: str) -> bool:
-    """Whether this machine has the address: the system would use it to reach itself. Nothing is sent."""
+    """Whether this machine has the address: then a socket connected to it has the same local address.
+
+    Connecting a UDP socket sends nothing.
+    """
     family = socket.AF_INET6 if ":" in text else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as asked:
             asked.connect((text, 9))
             return ip_address(asked.getsockname()[0]) == ip_address(text)
-    except OSError:  # no way there
+    except OSError:  # no route
         return False
 
 
 def _refused(host: str) -> str:
-    """The same whatever is wrong: nobody shall learn which names and addresses there are in our network."""
+    """One message for all reasons, so that it does not reveal names and addresses in our network."""
     return f"{host} does not lead to public addresses alone, or to such as are allowed"

@@ -1,4 +1,4 @@
-"""The outbox of webhooks: what is to be delivered, what came of each attempt, and the keys of signatures.
+"""The outbox of webhooks: deliveries, the results of their attempts, and the signing keys.
 
 A delivery is put in by the script that ends the job or batch (lua/lib/outbox.lua). Every method raises
 StoreUnavailable when Redis does not answer in time.
@@ -19,15 +19,17 @@ from tasks.records.webhook import DeliveryStatus, new_secret
 from tasks.store.database import Database
 from tasks.store.scripts import answering
 
-ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day: time to change that of the receivers
-KEPT = 5000  # ended deliveries of each status and owner, for looking back: Redis must hold them
-MOST_LOST = 50  # senders that a delivery may lose in a row, each waited for longer: half a day in all
+ROTATION_MS = 24 * 3600 * 1000  # both keys sign for a day, in which receivers can be given the new one
+KEPT = 5000  # ended deliveries kept for each status and owner: Redis must hold them
+# Senders lost in a row after which a delivery fails. Each time the lease is longer: half a day in all.
+MOST_LOST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """timeout_s: of an attempt, from the look-up of the name to the head of the answer. retries_s: pauses
-    before each further attempt, those of the Standard Webhooks specification: three days in all.
+    """timeout_s: of an attempt, from the look-up of the name to the head of the response.
+
+    retries_s: pauses before further attempts, from the Standard Webhooks specification: three days in all.
     """
 
     timeout_s: float = 20.0
@@ -91,9 +93,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery that its taker must attempt now.
+    """A delivery that the caller of take() must attempt now.
 
-    number counts all its attempts; tries those since it was put in or replayed, but for lost ones, and this.
+    number: of this attempt, which counts all of them. tries: attempts since the delivery was created or
+    replayed, including this one, without those of lost senders.
     """
 
     id: str
@@ -108,7 +111,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of one. error: why there was no answer; retry_after_s: what the answer asked for."""
+    """The result of an attempt. error: why there was no response; retry_after_s: from Retry-After."""
 
     duration_s: float
     status_code: int | None = None
@@ -118,7 +121,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Of one owner. previous: signs too, until then in Unix seconds."""
+    """The secrets of one owner. previous also signs, until previous_until in Unix seconds."""
 
     current: str
     previous: str | None = None
@@ -130,7 +133,7 @@ class Secrets:
 
 
 class DeliveryStore:
-    """Kept in a database. kept: ended deliveries of each status and owner."""
+    """kept: number of ended deliveries that are kept for each status and owner."""
 
     def __init__(
         self, database: Database, settings: Settings, schedule: Schedule | None = None, kept: int = KEPT
@@ -143,10 +146,10 @@ class DeliveryStore:
         self.schedule = schedule or SCHEDULE
         self._kept = kept
 
-    # For those who ask
+    # For the gateway
 
     def get(self, delivery_id: str, owner: str) -> Delivery:
-        """Raises DeliveryNotFound, for another's too."""
+        """Raises DeliveryNotFound, also for a delivery of another owner."""
         found = self._load([delivery_id], owner)
         if not found:
             raise DeliveryNotFound(delivery_id)
@@ -155,7 +158,7 @@ class DeliveryStore:
     def page(
         self, owner: str, limit: int, after: str | None = None, status: DeliveryStatus | None = None
     ) -> tuple[list[Delivery], bool]:
-        """Newest first, beginning below the delivery `after`, and whether there are more.
+        """Deliveries, newest first, that follow the delivery `after`, and whether there are more.
 
         Raises DeliveryNotFound for an unknown `after`.
         """
@@ -172,21 +175,21 @@ class DeliveryStore:
         return self._load(ids[:limit], owner), len(ids) > limit
 
     def of_object(self, object_id: str, owner: str) -> list[Delivery]:
-        """What was told of a job or a batch: nothing, or its end."""
+        """The delivery of a job's or batch's end, if there is one."""
         if not (ids.JOB.matches(object_id) or ids.BATCH.matches(object_id)):
             return []
         return self._load([f"evt_{object_id.partition('_')[2]}"], owner, object_id)
 
     def replay(self, delivery_id: str, owner: str) -> Delivery:
-        """Send it again now, whatever came of it; raises DeliveryNotFound."""
+        """Send a delivery again now, whatever its state; raises DeliveryNotFound."""
         if not self._run("webhooks/replay", delivery_id, owner):
             raise DeliveryNotFound(delivery_id)
         return self.get(delivery_id, owner)
 
     def secrets(self, owner: str, *, rotate: bool = False) -> Secrets:
-        """The keys of an owner's signatures; raises SecretFixed where the settings give them to all.
+        """The signing secrets of an owner; raises SecretFixed if the settings set them for all owners.
 
-        rotate: make a new one; raises SecretChanging while the one before the current one is valid.
+        rotate: make a new one; raises SecretChanging while the previous one is still valid.
         """
         if self._settings.webhook_keys:
             raise SecretFixed
@@ -197,7 +200,7 @@ class DeliveryStore:
             raise SecretChanging
         return Secrets(current, previous or None, int(until) / 1000 if previous and until else None)
 
-    # For the one who sends
+    # For the sender
 
     def signing_keys(self, owner: str) -> list[str]:
         return list(self._settings.webhook_keys) or self.secrets(owner).all
@@ -207,8 +210,8 @@ class DeliveryStore:
     ) -> tuple[list[Due], float | None]:
         """Deliveries to attempt within the schedule's lease, and seconds until the next is due, where known.
 
-        free: how many the caller can send besides what it does. held: those that it is sending, by owner and
-        host. At most most_to_one go to a host; of either an owner gets its share (connection_slots.py).
+        free: how many more the caller can send. held: those that it is sending, by owner and host. At most
+        most_to_one go to a host; an owner gets its share of both limits (connection_slots.py).
         """
         arguments = {
             "lease_ms": round(self.schedule.lease_s * 1000),
@@ -227,7 +230,7 @@ class DeliveryStore:
         return due, None if int(wait) < 0 else int(wait) / 1000
 
     def done(self, due: Due, attempt: Attempt, status: DeliveryStatus, delay_s: float = 0.0) -> bool:
-        """Note what came of it; pending: to be tried again. False: it is another sender's by now."""
+        """Store the result of an attempt; PENDING: try again after delay_s. False: the lease was lost."""
         noted = {
             "number": due.number,
             "at": due.at,
@@ -248,7 +251,7 @@ class DeliveryStore:
         return {"ttl_ms": self._ttl_ms, "kept": self._kept}
 
     def _load(self, ids: Sequence[str], owner: str, object_id: str | None = None) -> list[Delivery]:
-        """Those of them that there are, and are the owner's."""
+        """Those of the deliveries that exist and belong to the owner."""
         with answering(), self._redis.pipeline(transaction=False) as pipe:
             for delivery_id in ids:
                 key = f"{self.prefix}hook:{delivery_id}"

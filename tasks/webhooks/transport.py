@@ -1,7 +1,7 @@
 """One attempt to deliver a webhook: an HTTP request to an address that was checked before.
 
-The answer is read with h11 itself, under bounds that HTTP clients do not have: of the bytes of its head, and
-of the interim answers (1xx) before it, each of which takes time on the event loop that all deliveries share.
+The response is read with h11 itself, under limits that HTTP clients lack: of the bytes of its head, and of
+the interim responses (1xx) before it, each of which takes time on the event loop that all deliveries share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.base.errors import AnswerTooLong
 from tasks.records.webhook import Target
 
 CONNECT_S = 5.0  # to one address, and again for its TLS handshake, before the next one is tried
-HEAD_BYTES = 16_384  # of interim answers and the final one's head together; common servers send under 8 KB
+HEAD_BYTES = 16_384  # of the heads of all interim responses and the final one; common servers send under 8 KB
 INTERIM_ANSWERS = 16  # before the final one; a server has reason for one or two
 READ_BYTES = 4096
 NO_CONNECTION = (httpcore.ConnectError, httpcore.ConnectTimeout)
@@ -29,7 +29,7 @@ FAILURES = (httpcore.NetworkError, httpcore.TimeoutException, AnswerTooLong, OSE
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """retry_after_s: how long the receiver wants to be left alone."""
+    """retry_after_s: from the header Retry-After."""
 
     status_code: int
     retry_after_s: float | None
@@ -38,10 +38,10 @@ class Answer:
 async def post(
     target: Target, address: str, body: bytes, headers: Mapping[str, str], tls: ssl.SSLContext
 ) -> Answer:
-    """The head of the answer, whose body nobody needs and nobody reads.
+    """Send the request and return the head of the response. The response's body is not read.
 
-    Raises one of FAILURES, of which NO_CONNECTION says that nothing was sent, and h11.ProtocolError. Only the
-    caller bounds the time of the whole.
+    Raises FAILURES, of which NO_CONNECTION means that nothing was sent, and h11.ProtocolError. The caller
+    must limit the time of the whole.
     """
     sent = {
         "Host": target.host_header,
@@ -58,7 +58,7 @@ async def post(
     try:
         if target.scheme == "https":
             stream = await stream.start_tls(tls, server_hostname=target.host, timeout=CONNECT_S)
-        with contextlib.suppress(httpcore.WriteError):  # it may have answered before it had read everything
+        with contextlib.suppress(httpcore.WriteError):  # it may have responded before reading everything
             await stream.write(message)
         answer = await _final(exchange, stream)
     finally:

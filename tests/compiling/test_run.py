@@ -194,7 +194,7 @@ def test_a_quantised_source_is_measured_against_its_exact_values(
     options = replace(given(models, tmp_path), source=done[0].rows[2].path, types=("f16", "q4_0"))
     steps = Steps()
     compiled = compile_model(options, steps)
-    assert steps.said == ["q4_0 is what the source is in already"]
+    assert steps.said == ["q4_0 is left out: the source is in this format"]
     source, exact = compiled.rows
     assert source.type == "source (q4_0)"
     assert 0 < source.quality.kl < done[0].rows[2].quality.kl, "its kernels round, its weights are its own"

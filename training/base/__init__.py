@@ -1,4 +1,4 @@
-"""What training shares: errors and progress.
+"""Shared parts of training: errors and progress.
 
 In: numbers.
 Out: text for people.

@@ -2,12 +2,12 @@
 
 TrainingError
 ├── PromptsError      a prompt file cannot be read, or holds no prompt
-└── CollectionError   a folder of collected states is damaged, taken, or of another model or other settings
+└── CollectionError   a folder of collected states is damaged, in use, or of another model or other settings
 """
 
 
 class TrainingError(Exception):
-    """Anything that keeps heads from being made; the message is one line a person can act on."""
+    """Base of the errors of training; the message is one line that says what to do."""
 
 
 class PromptsError(TrainingError):

@@ -1,4 +1,4 @@
-"""Progress of a long run: a live bar on a terminal, otherwise a plain line every PLAIN_EVERY_S."""
+"""Progress of a long run: a progress bar on a terminal, otherwise a plain line every PLAIN_EVERY_S."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Collects hidden states and next tokens of a model as it generates, in shards.
+"""Collects hidden states and next tokens of a model while it generates, in shards.
 
 In: prompts and a model.
-Out: shards on the disk.
+Out: shards on disk.
 """

@@ -1,4 +1,4 @@
-"""Generate with the model itself, and record the hidden state that gave each emitted token.
+"""Generate with the model itself, and record the hidden state from which each token was emitted.
 
     python -m training.collection.collect --model MODEL.gguf --prompts FILE --out FOLDER --tokens 1000000
 
@@ -42,10 +42,10 @@ from training.collection.shards import (
 from training.prompts.prompts import read_prompts
 
 DEFAULT_TOKENS = 1_000_000
-DEFAULT_MAX_TOKENS = 176  # most answers of a small model end by then; longer ones repeat themselves
+DEFAULT_MAX_TOKENS = 176  # most answers of a small model are shorter; longer ones repeat themselves
 DEFAULT_SLOTS = 16
 DEFAULT_KV_CELLS = 12288  # 16 requests of 768 tokens
-GREEDY_SHARE = 0.7  # of first answers: what people run in bulk. The others are sampled, as further ones are
+GREEDY_SHARE = 0.7  # of the first answers to prompts, as in bulk use. All other answers are sampled
 SAMPLED_TEMPERATURE = (0.7, 1.0)
 SAMPLED_TOP_P = 0.95
 WAITING = 4  # requests queued beyond the running ones, so that a free slot never waits
@@ -54,10 +54,10 @@ FLOAT16_LIMIT = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """model: None is the default one. tokens: output tokens wanted in all. threads: 0 is every core.
+    """model: None is the default one. tokens: total output tokens. threads: 0 is every core.
 
-    part: (k, n) takes every n-th prompt from the k-th on. slots: requests at once.
-    form: generate with the weights in one of engine.weights.quantise.FORMATS, for speed; None is as it is.
+    part: (k, n) takes every n-th prompt from the k-th on. slots: concurrent requests. form: generate with the
+    weights in one of engine.weights.quantise.FORMATS, for speed; None is the model's own format.
     """
 
     prompts: tuple[Path, ...]
@@ -86,7 +86,7 @@ class Recorder(DraftSource):
         self._ends: Callable[[int], bool] = lambda _: False
 
     def watch(self, ends_generation: Callable[[int], bool]) -> None:
-        """End requests after their first such token, which stays in the record: heads must learn it too."""
+        """End requests after their first end token, which is recorded: heads must learn it, too."""
         self._ends = ends_generation
 
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:  # noqa: ARG002
@@ -105,10 +105,10 @@ class Recorder(DraftSource):
         if len(sequence.output) == len(states) + 1:
             assert sequence.hidden is not None, "the engine gives hidden states to a source that needs them"
             states.append(np.clip(sequence.hidden, -FLOAT16_LIMIT, FLOAT16_LIMIT).astype(np.float16))
-        assert len(sequence.output) == len(states), "every emitted token passes by here"
+        assert len(sequence.output) == len(states), "each emitted token is recorded before the next one"
 
     def take(self, request_id: str) -> Recorded | None:
-        """What was recorded of an ended request, its ending token included; None when it emitted nothing."""
+        """The record of an ended request, including its end token; None if it emitted no token."""
         if request_id not in self._open:
             return None
         sequence, states = self._open[request_id]
@@ -126,7 +126,7 @@ class Recorder(DraftSource):
 def collect(options: CollectOptions, console: Console, note: Callable[[int], None] = lambda _: None) -> int:
     """Collect until the folder holds the wanted tokens; returns their number. note: called with each count.
 
-    Raises TrainingError or EngineError; what is written until then stays, and repeating goes on from there.
+    Raises TrainingError or EngineError; shards written before stay, and a repeated call resumes from them.
     """
     first, step = options.part
     prompts = [prompt.text for prompt in read_prompts(options.prompts)][first::step]
@@ -154,7 +154,7 @@ def collect(options: CollectOptions, console: Console, note: Callable[[int], Non
 
 
 def _generator(options: CollectOptions, model: str) -> str:
-    """Path of the GGUF to generate with, which is made if need be."""
+    """The path of the GGUF to generate with, which is made if necessary."""
     if options.form is None:
         return model
     made = options.out / f"{Path(model).stem}.{options.form}.gguf"
@@ -180,7 +180,7 @@ def _engine_config(options: CollectOptions, model: str) -> EngineConfig:
 
 
 class _Run:
-    """The loop: keep the engine full, take what ends, write a shard whenever there is enough for one."""
+    """The loop: keeps the engine full, takes ended requests, writes a shard every SHARD_TOKENS tokens."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Run:
         return self._written
 
     def _requests(self) -> Iterator[Request]:
-        """Requests for all answers not there yet; each further round over the prompts samples new answers."""
+        """Requests for all missing answers. Each further round over the prompts samples new answers."""
         number = 0
         while len(self._refused) < len(self._prompts):
             if number not in self._done and number % len(self._prompts) not in self._refused:

@@ -1,6 +1,6 @@
-"""Answers of one or more collections as batches for training, read from shards when they are needed.
+"""Answers of one or more collections as batches for training, read from shards on demand.
 
-What stays in memory is an index of 40 bytes an answer; of the shards, at most OPEN_SHARDS are mapped.
+In memory there is an index of 40 bytes per answer; at most OPEN_SHARDS shards are mapped.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from training.base.errors import CollectionError
 from training.collection.shards import Collection, Recorded, Shard, States, Tokens, open_shard
 
-LEAST_HELD_OUT = 10  # prompts, for which up to HELD_OUT_LIMIT of a small collection is spared
+LEAST_HELD_OUT = 10  # prompts; in a small collection up to HELD_OUT_LIMIT of all prompts
 HELD_OUT_LIMIT = 0.25
-HELD_OUT_SHARE = 0.03  # of the prompts; 30,000 of a million tokens tell scores apart to half a percent
-OPEN_SHARDS = 64  # a million tokens shuffled as one; three file handles each, of the usual 1024
+HELD_OUT_SHARE = 0.03  # of the prompts; 30,000 of a million tokens give scores to half a percent
+OPEN_SHARDS = 64  # a million tokens shuffled together; three file handles each, of the usual 1024
 
 Index = NDArray[np.int64]
 
 
 class Answer(NamedTuple):
-    """One answer; output and hidden are views of files. hidden [output, width]: row i gave output[i]."""
+    """One answer; output and hidden are views of files. hidden [output, width]: output[i] came from row i."""
 
     output: Tokens
     hidden: States
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Whole answers, one after the other.
+    """Complete answers, concatenated.
 
-    hidden float16 [n, width] and tokens int32 [n]: each state and the token that it gave. later int64
-    [n, heads]: the row of the token that each head should guess from this state, -1 past the answer's end.
+    hidden float16 [n, width] and tokens int32 [n]: each state and the token emitted from it. later int64
+    [n, heads]: the row of the token that each head should predict from this state, -1 past the answer's end.
     """
 
     hidden: States
@@ -49,10 +49,10 @@ class Batch:
 
 
 class Answers(Sequence[Answer]):
-    """Answers in shards, which are opened when they are asked for."""
+    """Answers in shards, which are opened on demand."""
 
     def __init__(self, shards: Shards, index: Index) -> None:
-        """index [answers, 5]: shard, first of its tokens, first of its states, length, 1 where sampled."""
+        """index [answers, 5]: shard, offset of its tokens, offset of its states, length, 1 if sampled."""
         self._shards, self._index = shards, index
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Answers(Sequence[Answer]):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each."""
+        """Number of output tokens of each answer."""
         return self._index[:, 3]
 
     @property
@@ -83,15 +83,15 @@ class Answers(Sequence[Answer]):
         return int(self.lengths.sum())
 
     def spread(self, tokens: int) -> Answers:
-        """Answers of about so many tokens, at equal distances among all; all where there are no more."""
+        """Evenly spaced answers with about this many tokens in total; all answers if they have fewer."""
         return self[:: max(1, self.tokens // tokens)]
 
     def greedy(self) -> Answers:
-        """Those that were not sampled."""
+        """The answers that were not sampled."""
         return Answers(self._shards, self._index[self._index[:, 4] == 0])
 
     def shuffled(self, order: Random) -> Iterator[int]:
-        """Every place once: some shards drawn at random, then their answers in random order."""
+        """Every index once: shuffles the shards, then the answers of each OPEN_SHARDS of them together."""
         shards = np.unique(self._index[:, 0]).tolist()
         order.shuffle(shards)
         for first in range(0, len(shards), OPEN_SHARDS):
@@ -102,14 +102,14 @@ class Answers(Sequence[Answer]):
 
 
 class Shards:
-    """Shards by number, the last OPEN_SHARDS of them kept open."""
+    """Shards by number; the OPEN_SHARDS used last stay open."""
 
     def __init__(self) -> None:
         self._places: list[tuple[Path, int]] = []
         self._open = lru_cache(OPEN_SHARDS)(lambda number: open_shard(*self._places[number]))
 
     def add(self, path: Path, width: int) -> int:
-        """The number it gets."""
+        """Add a shard, and return its number."""
         self._places.append((path, width))
         return len(self._places) - 1
 
@@ -118,9 +118,10 @@ class Shards:
 
 
 class Dataset:
-    """Answers of several collections, those to held-out prompts apart. Raises CollectionError.
+    """Answers of several collections, split into training and held-out answers. Raises CollectionError.
 
-    The prompt decides: all answers to one prompt are on the same side, in every collection and every run.
+    The split depends only on the prompt: all answers to one prompt are in the same part, in every collection
+    and every run.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -150,7 +151,7 @@ class Dataset:
         self.width, self.vocab_size = sizes.pop()
 
     def describe(self) -> dict[str, object]:
-        """What the data are, for the record."""
+        """A description of the data for the metadata of the heads."""
         return {
             "collections": [asdict(identity) for identity in self.identities],
             "train_tokens": self.train.tokens,
@@ -158,7 +159,7 @@ class Dataset:
         }
 
     def frequencies(self) -> NDArray[np.int64]:
-        """How often the training answers hold each token: [vocab]."""
+        """Number of occurrences of each token in the training answers, [vocab]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for answer in self.train:
             counts += np.bincount(answer.output, minlength=self.vocab_size)
@@ -166,13 +167,13 @@ class Dataset:
 
 
 def draft_vocabulary(counts: NDArray[np.int64], size: int) -> Tokens:
-    """Ids of the most frequent tokens, at most `size`, the most frequent first; none that never came."""
+    """Ids of the most frequent tokens, at most `size`, the most frequent first; only tokens that occur."""
     ranked = np.argsort(-counts, kind="stable")[:size]
     return ranked[counts[ranked] > 0].astype(np.int32)
 
 
 def groups(answers: Answers, rows: int, order: Random) -> Iterator[list[int]]:
-    """Places of all answers once, shuffled, in groups of about `rows` tokens."""
+    """Indices of all answers once, shuffled, in groups of at least `rows` tokens."""
     lengths = answers.lengths
     chosen: list[int] = []
     size = 0
@@ -187,7 +188,7 @@ def groups(answers: Answers, rows: int, order: Random) -> Iterator[list[int]]:
 
 
 def batch(answers: Sequence[Answer], heads: int) -> Batch:
-    """Answers as one batch, in memory."""
+    """Concatenate answers to a batch in memory."""
     lengths = np.array([len(a.output) for a in answers])
     ends = np.repeat(np.cumsum(lengths), lengths)[:, None]
     later = np.arange(lengths.sum())[:, None] + 1 + np.arange(heads)
@@ -207,6 +208,6 @@ def _index(number: int, shard: Shard) -> Index:
 
 
 def _fraction(answer: Recorded) -> float:
-    """A number from 0 to 1 that the prompt alone decides."""
+    """A number from 0 to 1 that depends only on the prompt."""
     digest = hashlib.sha256(np.ascontiguousarray(answer.prompt).tobytes()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,7 +1,7 @@
-"""Collecting in several processes at once, each with its own cores and its own part of the prompts.
+"""Collects in several processes, each with its own cores and its own part of the prompts.
 
-On two cores, two processes of one thread each generate a sixth more than one of two: no thread waits
-for another at every layer.
+On two cores, two processes of one thread generate a sixth more than one of two threads: no thread waits for
+another at every layer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _counts: list[c_longlong] = []  # tokens of each part, as its process counts the
 
 
 def collect_parts(options: CollectOptions, processes: int, console: Console) -> tuple[Path, ...]:
-    """Collect in so many processes, or as many as there are prompts; the folders of the parts.
+    """Collect in up to `processes` processes, at most one per prompt; return the folders of the parts.
 
-    What is there already is gone on with. Raises TrainingError or EngineError.
+    Resumes from what is collected. Raises TrainingError or EngineError.
     """
     if processes > usable_cores():
         raise CollectionError(f"{processes} processes need as many cores, and there are {usable_cores()}")
@@ -52,7 +52,7 @@ def collect_parts(options: CollectOptions, processes: int, console: Console) -> 
     ]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     spawn = multiprocessing.get_context("spawn")
-    # Without locks, which a process that is killed would keep for ever.
+    # Without locks, which a killed process would never release.
     counts = [spawn.Value("q", 0, lock=False) for _ in parts]
     with (
         ProcessPoolExecutor(processes, spawn, _begin, (counts,)) as pool,
@@ -63,7 +63,7 @@ def collect_parts(options: CollectOptions, processes: int, console: Console) -> 
             while running:
                 ended, running = wait(running, POLL_S, return_when="FIRST_EXCEPTION")
                 _raise_failures(ended)
-                # The pool itself does not watch a process that it started after its watcher (CPython 3.11).
+                # The pool does not watch a process that it started after its watcher thread (CPython 3.11).
                 if any(process.exitcode for process in tuple(pool._processes.values())):
                     raise BrokenProcessPool
                 display.update(sum(count.value for count in counts))
@@ -84,7 +84,7 @@ def _raise_failures(ended: set[Future[None]]) -> None:
 
 
 def _begin(counts: list[c_longlong]) -> None:
-    """In a new process: take the counters, and end when the process that started it does."""
+    """Initialize a new process: store the counters, and exit when the parent does."""
     _counts.extend(counts)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -97,7 +97,7 @@ def _begin(counts: list[c_longlong]) -> None:
 
 
 def _collect_part(options: CollectOptions, cores: list[int]) -> None:
-    """cores: all that there are, of which this part takes its share; a process may come by several parts."""
+    """cores: all cores, of which this part takes its share. A process may run several parts."""
     k, parts = options.part
     if cores:
         os.sched_setaffinity(0, cores[k::parts])
@@ -110,5 +110,5 @@ def _collect_part(options: CollectOptions, cores: list[int]) -> None:
         collect(options, Console(quiet=True), note)
     except ModelLoadError:
         raise
-    except EngineError as error:  # the pickles of others would not bring them back whole
+    except EngineError as error:  # the other subclasses cannot be unpickled
         raise TrainingError(error.message) from None

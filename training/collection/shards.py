@@ -1,12 +1,12 @@
 """Collected tokens and hidden states on disk.
 
-A collection is a folder with collection.json, which says what it was made from, and shards: folders of
-three npy files. A shard is written beside its place and renamed into it after fsync, so whatever is there
-is whole; a killed process loses what it had not yet written.
+A collection is a folder with collection.json, which says what it was made from, and shards: folders of three
+npy files. A shard is written to a temporary folder and renamed after fsync, so every shard is complete; a
+killed process loses the answers that it had not yet written.
 
-    sequences.npy  int64 [n, 4]           prompt number, prompt tokens, output tokens, 1 where sampled
+    sequences.npy  int64 [n, 4]           prompt number, prompt tokens, output tokens, 1 if sampled
     tokens.npy     int32 [sum p + o]      prompt then output, sequence after sequence
-    hidden.npy     float16 [sum o, width] row i: the state after the final norm that gave output token i
+    hidden.npy     float16 [sum o, width] row i: state after the final norm from which output token i came
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from training.base.errors import CollectionError
 Tokens = NDArray[np.int32]
 States = NDArray[np.float16]
 
-SHARD_TOKENS = 16384  # output tokens: 19 MB of a model 576 wide, under a minute's work on two cores
+SHARD_TOKENS = 16384  # output tokens: 19 MB for a width of 576, less than a minute of work on two cores
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One generated answer. hidden [output tokens, width]: row i gave output[i]. sampled: not greedy."""
+    """One generated answer. hidden [output tokens, width]: output[i] came from row i. sampled: not greedy."""
 
     number: int  # of the prompt in its file; past the end for a further answer to the same prompt
     sampled: bool
@@ -46,7 +46,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a collection was made from: going on with anything else is refused."""
+    """What a collection was made from. It can only be continued with the same."""
 
     model_sha256: str
     form: str  # number format of the weights while generating
@@ -82,7 +82,7 @@ class Shard:
 
 
 class Collection:
-    """A folder of shards. Raises CollectionError for one that is damaged."""
+    """A folder of shards. Its methods raise CollectionError if it is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -109,7 +109,7 @@ class Collection:
             yield open_shard(path, width)
 
     def done(self) -> tuple[set[int], int]:
-        """(numbers of the answers that are there, their output tokens)."""
+        """(numbers of the collected answers, count of their output tokens)."""
         numbers: set[int] = set()
         tokens = 0
         for shard in self.shards():
@@ -120,7 +120,7 @@ class Collection:
     # Writing
 
     def begin(self, identity: Identity) -> None:
-        """Take the folder for this process, and check that it is of this kind. Raises CollectionError."""
+        """Lock the folder for this process, and check its identity. Raises CollectionError."""
         make_folder(self.folder)
         try:
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -140,9 +140,9 @@ class Collection:
         atomic_write(self.folder / "collection.json", content, durable=True)
 
     def write(self, answers: list[Recorded]) -> Path:
-        """Add a shard; it is on the disk when this returns. Raises CollectionError when it cannot be.
+        """Add a shard durably. Raises CollectionError if it cannot be written.
 
-        Repeated after an interrupt with the same answers, it adds none.
+        A call that is repeated with the same answers, after an interrupt, adds none.
         """
         path = self._place(answers)
         part = path.with_suffix(".part")
@@ -167,7 +167,7 @@ class Collection:
         return path
 
     def _place(self, answers: list[Recorded]) -> Path:
-        """The next free one, or the last shard where it holds just these answers."""
+        """The path of the next shard, or of the last one if it holds exactly these answers."""
         paths = self.paths()
         if not paths:
             return self.folder / "shard-00000"
@@ -188,7 +188,7 @@ def sha256(path: Path) -> str:
 
 
 def open_shard(path: Path, width: int) -> Shard:
-    """Raises CollectionError when it is damaged, or not `width` wide."""
+    """Raises CollectionError if the shard is damaged, or its states have another width."""
     try:
         sequences, tokens, hidden = (
             np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
@@ -205,7 +205,7 @@ def open_shard(path: Path, width: int) -> Shard:
 
 
 def make_folder(folder: Path) -> None:
-    """Raises CollectionError."""
+    """Create a folder and its parents. Raises CollectionError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writing heads: one safetensors file, whole or not at all, whose metadata says where they come from."""
+"""Writes heads atomically to one safetensors file, whose metadata says what they were made from."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from training.heads.network import DraftHeads
 def write(
     path: Path, network: DraftHeads, vocabulary: NDArray[np.int32], metadata: Mapping[str, object]
 ) -> None:
-    """Of trained heads. Raises TrainingError when the file cannot be written."""
+    """Write trained heads. Raises TrainingError if the file cannot be written."""
     write_tensors(path, network.state_dict(), vocabulary, metadata)
 
 
 def write_tensors(
     path: Path, weights: Mapping[str, Tensor], vocabulary: NDArray[np.int32], metadata: Mapping[str, object]
 ) -> None:
-    """bf16, the format that the engine computes in. Raises TrainingError when it cannot be written."""
+    """Write weights in bf16, in which the engine computes. Raises TrainingError if that fails."""
     tensors = {key: tensor.to("cpu", torch.bfloat16).contiguous() for key, tensor in weights.items()}
     tensors[TOKEN_MAP] = torch.from_numpy(np.ascontiguousarray(vocabulary, dtype=np.int32))
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
@@ -41,7 +41,7 @@ def write_tensors(
 
 
 def check_writable(path: Path) -> None:
-    """Raises TrainingError when write() could not even begin."""
+    """Raises TrainingError if the target's folder does not allow a write."""
     try:
         atomic_write.check_writable(path)
     except OSError as error:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CHUNK_LOGITS = 1 << 21  # formed at once on a CPU: they stay in its caches, and 8 MiB are all they take
+CHUNK_LOGITS = 1 << 21  # logits computed at a time on a CPU: their 8 MiB stay in its caches
 
 
 class Layer(nn.Module):
-    """x + SiLU(W x + b), at first the identity."""
+    """x + SiLU(W x + b), initialized to the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class Layer(nn.Module):
 class DraftHeads(nn.ModuleList):
     """Heads over a shared lm_head; the keys of the state_dict are those of a heads file.
 
-    Each maps states [n, width] to what the lm_head takes. They begin as the identity, so that each first
-    guesses what the state itself says. Nothing joins them: each could as well be trained alone.
+    Each maps states [n, width] to inputs of the lm_head. They are initialized to the identity, so that each
+    first predicts the model's own next token. They share no weights, and are trained independently.
     """
 
     def __init__(self, heads: int, layers: int, width: int) -> None:
@@ -40,17 +40,17 @@ class DraftHeads(nn.ModuleList):
 class DraftLoss(torch.autograd.Function):
     """Cross-entropy of states through a frozen lm_head, against tokens and against probabilities.
 
-    mean over rows of (1 - soft) CE(logits, token) + soft CE(logits, wanted). Its gradient by the logits,
-    softmax(logits) - target, is formed in the forward pass, some rows at a time: autograd would keep all
-    logits, and take twice as long.
+    mean over rows of (1 - soft) CE(logits, token) + soft CE(logits, wanted). Its gradient with respect to the
+    logits, softmax(logits) - target, is computed in the forward pass, some rows at a time: autograd would
+    keep all logits, and take twice as long.
     """
 
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, lm_head: Tensor, tokens: Tensor, wanted: Tensor | None, soft: float
     ) -> Tensor:
-        """states [n, width]; lm_head [V, width]; tokens [n], rows of lm_head or -1 for none of them, which
-        then have no part in the first term; wanted [n, V]. Raises nothing.
+        """states [n, width]; lm_head [V, width]; tokens [n]: rows of lm_head, or -1 for tokens without one,
+        which the first term skips; wanted [n, V]: probabilities.
         """
         soft = 0.0 if wanted is None else soft
         rows = max(1, CHUNK_LOGITS // len(lm_head)) if states.device.type == "cpu" else len(states)
@@ -82,7 +82,7 @@ class DraftLoss(torch.autograd.Function):
 
 
 class Proposals:
-    """A network in training as the scores want it: engine.medusa.medusa_source.Heads."""
+    """Adapts a network in training to the interface engine.medusa.medusa_source.Heads, for scoring."""
 
     def __init__(self, network: DraftHeads, lm_head: Tensor, vocabulary: NDArray[np.int32]) -> None:
         self.heads = len(network)

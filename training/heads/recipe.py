@@ -1,4 +1,4 @@
-"""How heads are trained: frozen values and their checks."""
+"""Hyperparameters and options of training, with their validation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from training.base.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How heads are made. soft: share of the loss that is against the model's own later probabilities.
+    """Hyperparameters. soft: weight of the loss against the model's own probabilities (soft targets).
 
-    learning_rate: of Muon (K. Jordan 2024), at its highest. patience: looks without a better score before
-    the end. warm_up: share of all steps.
+    learning_rate: the peak for Muon (K. Jordan 2024). patience: evaluations without a better score before
+    early stopping. warm_up: share of all steps. rows: tokens per step.
     """
 
     heads: int = 4
@@ -48,9 +48,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """model: the GGUF that the heads are for. folders: collections. work: for checkpoints; kept.
+    """model: the GGUF that the heads are for. folders: collections. work: folder of checkpoints, kept.
 
-    device: of torch, or "auto". threads: of torch; 0 is every core.
+    device: a torch device, or "auto". threads: of torch; 0 is every core.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""How good a heads file is on answers to prompts that it was not trained on, as the engine would run it."""
+"""Scores heads on held-out answers, with the engine's own implementation of heads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of greedy answers of two tokens or more; where there are none, tokens is 0, and nothing is known.
+    """Scores on greedy answers of two tokens or more; without any, tokens is 0 and the scores mean nothing.
 
-    top1, top5: share of places where each head's best, or best five, hold the token.
-    tokens_per_step: mean length that a chain of every head's best token is accepted to, and one for the
-    token that the model itself gives, walking through each answer from one accepted chain to the next.
+    top1, top5: share of positions where a head's best candidate, or one of its best five, is right.
+    tokens_per_step: mean number of tokens per step with a chain of every head's best token: the accepted
+    drafts, and the token of the model itself. The next step begins after the accepted chain.
     """
 
     top1: list[float]
@@ -57,13 +57,13 @@ class Scorer:
         self._steps = self._accepted = self._tokens = 0
 
     def add(self, tokens: NDArray[np.int32], output: NDArray[np.int32]) -> None:
-        """tokens: the proposal at each place of an answer [output, heads, ranks], best first."""
+        """tokens: the candidates at each position of an answer, best first: [output, heads, ranks]."""
         right = [hits(tokens[:, head], output, head) for head in range(self._heads)]
         for head, found in enumerate(right):
             self._places[head] += len(found)
             self._top1[head] += found[:, 0].sum()
             self._top5[head] += found[:, :TOP].any(axis=1).sum()
-        whole = max(len(output) - self._heads, 0)  # positions where the whole chain can be scored
+        whole = max(len(output) - self._heads, 0)  # positions where the complete chain can be scored
         best = np.stack([found[:whole, 0] for found in right], axis=1)
         accepted = np.logical_and.accumulate(best, axis=1).sum(axis=1).tolist()
         place = 0
@@ -84,14 +84,14 @@ class Scorer:
 
 
 def hits(tokens: NDArray[np.int32], output: NDArray[np.int32], head: int) -> NDArray[np.bool_]:
-    """Where one head's candidates [output, ranks] hold the right token; rows without one are left out."""
+    """Whether each of a head's candidates [output, ranks] is right; positions past the end are left out."""
     ahead = head + 1
     found: NDArray[np.bool_] = tokens[: max(len(output) - ahead, 0)] == output[ahead:, None]
     return found
 
 
 def evaluate(heads: Heads, answers: Iterable[Answer]) -> Scores:
-    """Scores of heads on the greedy ones of these answers."""
+    """Score heads on the greedy answers among these."""
     scorer = Scorer(heads.heads)
     for answer in answers:
         if not answer.sampled and len(answer.output) > 1:
@@ -100,7 +100,7 @@ def evaluate(heads: Heads, answers: Iterable[Answer]) -> Scores:
 
 
 def calibrate(heads: Heads, answers: Iterable[Answer]) -> str:
-    """Counts of right and wrong candidates by head, rank and confidence, as the engine's prior."""
+    """JSON counts of right and wrong candidates by head, rank and confidence: the engine's prior."""
     calibration = Calibration(heads.heads, window=float("inf"))
     for answer in answers:
         tokens, confidences = heads.propose(answer.hidden.astype(np.float32), heads.heads, RANKS)

@@ -1,7 +1,7 @@
-"""Full heads cut to a draft vocabulary, without training: of each lm_head the rows of frequent tokens.
+"""Cuts full heads to a draft vocabulary without training: keeps the rows of frequent tokens in each lm_head.
 
-A full lm_head for each head is most of what heads cost on a CPU. A token without a row is never guessed,
-which costs acceptance and never correctness.
+Full lm_heads are most of the cost of heads on a CPU. A token without a row is never drafted, which lowers the
+acceptance rate and does not change results.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from training.collection.shards import sha256
 from training.heads import heads_file
 from training.heads.token_ranking import composed_texts, count_tokens, ranked, read_texts
 
-DEFAULT_TOKENS = 8192  # a quarter of Llama's vocabulary; beyond it single tokens are rare
+DEFAULT_TOKENS = 8192  # a quarter of Llama's vocabulary; the other tokens are rare
 
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """What was kept: tokens of vocab_size, and of all tokens of the counted text this share."""
+    """The result: `tokens` of vocab_size are kept. coverage: their share of the counted text."""
 
     heads: int
     tokens: int
@@ -46,17 +46,17 @@ def slice_heads(
     texts: Sequence[Path] = (),
     source: str | None = None,
 ) -> Sliced:
-    """Write the heads of a file or folder, for the tokens that these texts hold most often.
+    """Write the heads of a file or folder, cut to the most frequent tokens of the texts.
 
-    model: the GGUF that the heads are for, whose tokenizer counts. texts: none stands for composed prompts.
-    source: the heads' name, for the record. Raises ModelLoadError, HeadsLoadError or TrainingError.
+    model: the GGUF that the heads are for, whose tokenizer is used. texts: files; if empty, composed prompts.
+    source: the heads' name for the metadata. Raises ModelLoadError, HeadsLoadError or TrainingError.
     """
     heads_file.check_writable(output)
     shape = read_shape(model)
     if not RANKS <= tokens <= shape.vocab_size:
         raise TrainingError(
-            f"a draft vocabulary of {tokens} tokens cannot be: the model has {shape.vocab_size}, and "
-            f"{RANKS} is the least"
+            f"a draft vocabulary of {tokens} tokens is not possible: the model has {shape.vocab_size}, and "
+            f"{RANKS} is the minimum"
         )
     with naming(str(heads)):
         full = HeadWeights(str(heads), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids))
@@ -98,7 +98,7 @@ def _refuse_sliced(full: HeadWeights) -> None:
 
 
 def _weights(full: HeadWeights, kept: Tokens) -> dict[str, Tensor]:
-    """By vLLM's keys, whose layout has draft vocabularies; bf16, so that not all is in memory as float32."""
+    """Weights under vLLM's keys, whose layout has draft vocabularies; bf16 halves the memory of float32."""
     weights = {}
     for head in range(full.heads):
         for layer in range(full.layers):

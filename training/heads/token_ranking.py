@@ -1,4 +1,4 @@
-"""Tokens ranked by how often text holds them: the first of them are a draft vocabulary."""
+"""Ranks tokens by their frequency in text. The first of them become a draft vocabulary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.llama.model import Model, Tokens
 from training.base.errors import PromptsError
 from training.prompts.prompts import JSON_SUFFIXES, compose, read_prompts
 
-COMPOSED = 12_000  # prompts, counted where no text is given: about a million tokens
-BLOCK = 1 << 14  # characters of a text that are tokenized together: llama.cpp's time grows with the square
+COMPOSED = 12_000  # prompts, counted if no text is given: about a million tokens
+BLOCK = 1 << 14  # characters of a text that are tokenized together: llama.cpp's time is quadratic
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Of JSON lines the prompts, of other files the whole text. Raises PromptsError."""
+    """The prompts of JSON lines files, and the whole text of other files. Raises PromptsError."""
     for path in paths:
         if path.suffix.lower() in JSON_SUFFIXES:
             yield from (prompt.text for prompt in read_prompts([path]))
@@ -26,12 +26,12 @@ def read_texts(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def composed_texts() -> Iterator[str]:
-    """Prompts of all kinds of tasks, the same ones each time."""
+    """Composed prompts of all kinds of tasks, always the same ones."""
     return (prompt.text for prompt in compose(COMPOSED))
 
 
 def count_tokens(model: Model, texts: Iterable[str]) -> NDArray[np.int64]:
-    """How often the texts hold each token: [vocab]."""
+    """Number of occurrences of each token in the texts, [vocab]."""
     counts = np.zeros(model.vocab_size, dtype=np.int64)
     for text in texts:
         np.add.at(counts, model.tokenize(text, add_bos=False, special=False), 1)
@@ -39,11 +39,11 @@ def count_tokens(model: Model, texts: Iterable[str]) -> NDArray[np.int64]:
 
 
 def ranked(model: Model, counts: NDArray[np.int64]) -> Tokens:
-    """All tokens, the likeliest in answers first: [vocab].
+    """All token ids, the most likely in answers first: [vocab].
 
-    Tokens that end an answer lead, since text never spells them though every answer has one. Others
-    follow by their counts, and equal ones by their ids, which is how tokenizers order pieces, frequent
-    ones first; only tokens that are no text, and were never seen, come behind all.
+    End tokens come first: texts do not contain them, but every answer has one. The others follow by their
+    counts, then by their ids, since tokenizers order pieces by frequency. Tokens that are not text and were
+    never seen come last.
     """
     ids = np.arange(model.vocab_size, dtype=np.int32)
     ends = np.array([model.ends_generation(token) for token in ids.tolist()])

@@ -1,8 +1,8 @@
-"""Training heads on what the model itself wrote and thought: collected tokens and hidden states.
+"""Trains heads on collected tokens and hidden states of the model itself (self-distillation).
 
-After Tianle Cai et al. 2024 (https://arxiv.org/abs/2401.10774), Medusa-1: the model stays as it is. The
-answers are the model's own, so their tokens are those that it will want again, and its later states
-tell, beyond the one token, how likely it thought all others (soft targets).
+After Tianle Cai et al. 2024 (https://arxiv.org/abs/2401.10774), Medusa-1: the model is frozen. The answers
+are the model's own, so they have the distribution that the heads must predict, and its later hidden states
+give the probabilities of all tokens as soft targets.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from training.heads.recipe import TrainOptions
 from training.heads.scores import Scores, calibrate, evaluate
 from training.heads.training_loop import Run, find_device
 
-SCORED_TOKENS = 250_000  # at most, of the held-out ones: a minute, and scores to a fifth of a percent
+SCORED_TOKENS = 250_000  # most held-out tokens to score: a minute for scores to a fifth of a percent
 
 
 def check(model: str, output: Path, device: str) -> None:
-    """What would else fail after hours of collecting.
+    """Check early what would otherwise fail after hours of collecting.
 
     Raises ModelLoadError, HeadsLoadError or TrainingError.
     """
@@ -41,14 +41,14 @@ def check(model: str, output: Path, device: str) -> None:
     find_device(device)
     if not Model(model, gpu_layers=0).can_share_prefixes:
         raise TrainingError(
-            f"{model}: a recurrent model cannot take back a refused draft, so heads are no use"
+            f"{model}: a recurrent model cannot discard rejected drafts, so heads cannot be used"
         )
     fingerprint(model)
     lm_head_rows(model, np.zeros(1, np.int32))
 
 
 def train(options: TrainOptions, console: Console) -> Scores:
-    """Train, calibrate and write the heads; gives their scores. Goes on where it was broken off.
+    """Train, calibrate and write the heads; return their scores. Resumes an interrupted training.
 
     Raises TrainingError or HeadsLoadError.
     """
@@ -58,7 +58,7 @@ def train(options: TrainOptions, console: Console) -> Scores:
     digest = sha256(Path(options.model))
     for identity in data.identities:
         if identity.model_sha256 != digest:
-            raise TrainingError(f"the collected states are of another model than {options.model}")
+            raise TrainingError(f"the collected states are not from the model {options.model}")
     vocabulary = draft_vocabulary(data.frequencies(), options.recipe.vocabulary)
     if len(vocabulary) < RANKS:
         raise TrainingError(
@@ -72,7 +72,7 @@ def train(options: TrainOptions, console: Console) -> Scores:
 
 
 def _write(options: TrainOptions, data: Dataset, run: Run, console: Console) -> Scores:
-    """The file is scored and calibrated as the engine will run it, then written again with the results."""
+    """Write the heads, score and calibrate them in the engine, and write them again with the results."""
     metadata: dict[str, object] = {
         "format": "medusaq heads",
         "version": "2",

@@ -26,15 +26,15 @@ from training.heads.network import DraftHeads, DraftLoss, Proposals
 from training.heads.recipe import TrainOptions
 from training.heads.scores import Scores, evaluate
 
-LOOKS_PER_EPOCH = 4  # at held-out answers
-LOOK_TOKENS = 16384  # greedy held-out tokens of each look
-SAVE_STEPS = 100  # at most between checkpoints: a minute or two on two cores
+EVALUATIONS_PER_EPOCH = 4  # on held-out answers
+EVALUATION_TOKENS = 16384  # greedy held-out tokens of each evaluation
+SAVE_STEPS = 100  # longest distance between checkpoints: a minute or two on two cores
 MOMENTUM = 0.95
 BIAS_LEARNING_RATE = 1e-3
 
 
 class Run:
-    """One training, from the start or from its checkpoint."""
+    """One training run, from the start or from its checkpoint."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Run:
             (torch.optim.AdamW(biases, weight_decay=0.0), BIAS_LEARNING_RATE),
         ]
         self.steps = sum(1 for _ in self._groups())
-        self._every = max(1, self.steps // recipe.epochs // LOOKS_PER_EPOCH)
-        self._sample = [_in_memory(answer) for answer in data.held_out.greedy().spread(LOOK_TOKENS)]
+        self._every = max(1, self.steps // recipe.epochs // EVALUATIONS_PER_EPOCH)
+        self._sample = [_in_memory(answer) for answer in data.held_out.greedy().spread(EVALUATION_TOKENS)]
         self._checkpoint = options.work / "checkpoint.pt"
         self.step = 0
-        self.best = (0.0, 0.0)  # tokens a step, and where those are equal the mean top-1
+        self.best = (0.0, 0.0)  # tokens per step, then mean top-1
         self._best_weights = _copy(self.network)
         self._since_best = 0
         self._identity = json.dumps(
@@ -72,35 +72,35 @@ class Run:
         )
 
     def run(self, console: Console) -> None:
-        """All steps, or until `patience` looks at held-out answers have shown nothing better."""
+        """Train for all steps, or until `patience` evaluations in a row have not improved the score."""
         self._resume(console)
         losses: deque[float] = deque(maxlen=self._every)
         with Display(console, "steps", self.steps, self.step) as display:
             for places in islice(self._groups(), self.step, None):
                 if self._since_best >= self.recipe.patience:
-                    display.say(f"no better for {self.recipe.patience} looks: stopped early")
+                    display.say(f"no better in {self.recipe.patience} evaluations: stopped early")
                     break
                 losses.append(self._learn(batch([self._data.train[i] for i in places], self.recipe.heads)))
                 self.step += 1
                 display.update(self.step, f"loss {np.mean(losses):.3f}")
-                look = self.step % self._every == 0 or self.step == self.steps
-                if look:
-                    scores = self._look()
+                evaluating = self.step % self._every == 0 or self.step == self.steps
+                if evaluating:
+                    scores = self._evaluate()
                     display.say(
                         f"step {self.step}/{self.steps}, loss {np.mean(losses):.3f}, "
                         f"held out: {scores.text()}"
                     )
-                if look or self.step % SAVE_STEPS == 0:
+                if evaluating or self.step % SAVE_STEPS == 0:
                     self._save()
         self.network.load_state_dict(self._best_weights)
 
     def _groups(self) -> Iterator[list[int]]:
-        """The places of each step's answers, always in the same order."""
+        """The indices of each step's answers, always in the same order."""
         for epoch in range(self.recipe.epochs):
             yield from groups(self._data.train, self.recipe.rows, Random(f"{self.recipe.seed}/{epoch}"))
 
     def _learn(self, given: Batch) -> float:
-        """One step; the loss before it, as a mean of the heads, which have no weight in common."""
+        """Run one step; return the loss before it, the mean over the heads."""
         rate = _schedule(self.step / self.steps, self.recipe.warm_up)
         for optimizer, highest in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -127,13 +127,13 @@ class Run:
 
     @torch.no_grad()
     def _wanted(self, hidden: Tensor) -> Tensor:
-        """What the model itself wanted next at each state: probabilities over the draft vocabulary."""
+        """The model's own next-token probabilities at each state, over the draft vocabulary."""
         return (hidden.to(self._lm_head.dtype) @ self._lm_head.T).softmax(dim=-1)
 
-    def _look(self) -> Scores:
-        """Scores of a part of the held-out answers; keeps the weights when they are the best so far.
+    def _evaluate(self) -> Scores:
+        """Score a sample of the held-out answers, and keep the weights if they are the best so far.
 
-        Where there is nothing to score, the last weights are kept, and training never stops early.
+        Without any answer to score, the last weights are kept, and training does not stop early.
         """
         scores = evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
         self._since_best += 1
@@ -166,7 +166,7 @@ class Run:
         try:
             state: dict[str, Any] = torch.load(self._checkpoint, map_location=self._device, weights_only=True)
             identity = state["identity"]
-        except Exception as error:  # damage shows as any error
+        except Exception as error:  # a damaged file may raise any type
             say(console, f"training starts over: {self._checkpoint} cannot be read: {first_line(error)}")
             return
         if identity != self._identity:
@@ -182,7 +182,7 @@ class Run:
 
 
 def _schedule(done: float, warm_up: float) -> float:
-    """Part of the learning rate when this part of all steps is done: a rise, then half a cosine down to 0."""
+    """Factor of the learning rate after this share of all steps: linear warm-up, then cosine decay to 0."""
     if done < warm_up:
         return done / warm_up
     return 0.5 * (1 + math.cos(math.pi * (done - warm_up) / (1 - warm_up)))
@@ -200,15 +200,17 @@ def find_device(name: str) -> torch.device:
 
 
 def _fast_type(device: torch.device) -> torch.dtype:
-    """For products with the lm_head: twice as fast in bf16 where a CPU has it, 40 times slower elsewhere."""
+    """The type for products with the lm_head. On CPUs bf16 is twice as fast with native support, and 40 times
+    slower without it.
+    """
     able = torch.cpu.get_capabilities()
     native = any(able.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return torch.bfloat16 if device.type != "cpu" or native else torch.float32
 
 
 def _muon(matrices: Iterable[Tensor], weight_decay: float) -> torch.optim.Optimizer:
-    """K. Jordan 2024, https://kellerjordan.github.io/posts/muon: here it learns from half as many tokens
-    what AdamW does, whichever learning rate that has.
+    """Muon (K. Jordan 2024, https://kellerjordan.github.io/posts/muon). Here it needs half as many tokens as
+    AdamW at its best learning rate.
     """
     return torch.optim.Muon(matrices, weight_decay=weight_decay, momentum=MOMENTUM)
 

@@ -1,5 +1,5 @@
-"""Composes training prompts from materials of our own.
+"""Composes training prompts from texts written for this project.
 
 In: a seed.
-Out: prompts without licence questions.
+Out: prompts that no licence restricts.
 """

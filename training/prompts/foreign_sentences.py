@@ -1,4 +1,4 @@
-"""Sentences in other languages, composed from parts that go together grammatically."""
+"""Composes sentences in other languages from grammatically compatible parts."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ WEIGHTS = (6, 1, 1, 1)
 
 
 def sentence(rng: Random) -> tuple[str, str]:
-    """(name of the language, one sentence or two in it)."""
+    """(name of the language, one or two sentences in it)."""
     language = rng.choices(list(LANGUAGES), WEIGHTS)[0]
     return language, " ".join(_compose(rng, LANGUAGES[language]) for _ in range(rng.choice((1, 1, 1, 2))))
 

@@ -1,4 +1,4 @@
-"""Short passages with facts in them, composed anew each time: to summarise, extract or answer from."""
+"""Composes short passages with facts, for prompts of summarization, extraction and question answering."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Varied training prompts, composed from topics, tasks and forms.
+"""Composes training prompts from topics, tasks and forms.
 
-The kinds of tasks are those that Spec-Bench names, asked for in the usual words; its texts are not in here.
+The kinds of tasks are those of Spec-Bench; its texts are not used.
 
 python -m training.prompts.prompts --count 12000 --out prompts.jsonl
 """
@@ -26,7 +26,7 @@ from training.prompts.passages import passage, person
 from training.prompts.puzzles import arithmetic, mathematics, reasoning
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-DEFAULT_COUNT = 12_000  # at about 100 tokens an answer, a million tokens and some
+DEFAULT_COUNT = 12_000  # with about 100 tokens per answer, more than a million tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ COMPOSERS: dict[str, tuple[float, Callable[[Random], str]]] = {
 
 
 def compose(count: int, seed: int = 0) -> Iterator[Prompt]:
-    """That many different prompts, the same ones for the same seed; each beginning is a fair sample."""
+    """Yield `count` different prompts, fixed by the seed. Every prefix has the same mix of categories."""
     rng = Random(seed)
     seen: set[str] = set()
     weights = [weight for weight, _ in COMPOSERS.values()]
@@ -236,7 +236,7 @@ def compose(count: int, seed: int = 0) -> Iterator[Prompt]:
 
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
-    """A JSON lines file of them, whole or not at all; how many they are. Raises PromptsError."""
+    """Write a JSON lines file atomically; return the number of prompts. Raises PromptsError."""
     lines = [json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +247,7 @@ def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
 
 
 def read_prompts(paths: Iterable[Path]) -> list[Prompt]:
-    """Prompts of JSON lines (with `prompt` or `text`, or `turns`, of which the first counts) or text lines.
+    """Prompts from JSON lines (with `prompt`, `text`, or the first of `turns`) or text lines.
 
     Raises PromptsError.
     """

@@ -1,4 +1,4 @@
-"""Word problems, exercises in mathematics, and riddles of reasoning, with numbers of their own."""
+"""Composes word problems, mathematical exercises and reasoning puzzles with random numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _names(rng: Random, count: int) -> list[str]:
 
 
 def arithmetic(rng: Random) -> str:
-    """A word problem of two or three steps."""
+    """A word problem with two or three steps."""
     a, b, c = _names(rng, 3)
     goods, others = rng.sample(m.GOODS, 2)
     x, y, z = rng.randint(2, 60), rng.randint(2, 25), rng.randint(2, 12)
@@ -93,7 +93,7 @@ def mathematics(rng: Random) -> str:
 
 
 def reasoning(rng: Random) -> str:
-    """A riddle of order, family, cause or common sense."""
+    """A puzzle about order, family, cause or common sense."""
     a, b, c = _names(rng, 3)
     first, second = rng.sample(m.EVERYDAY, 2)
     animal, other = rng.sample(m.ANIMALS, 2)

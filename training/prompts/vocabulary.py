@@ -1,4 +1,4 @@
-"""Words that training prompts are composed of. Ours; nothing is taken from a benchmark."""
+"""The words of composed training prompts, collected for this project; none come from a benchmark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Prometheus metrics of a process. Workers write theirs to Redis, and gateways serve those of all.
+"""Prometheus metrics of a process. Workers write theirs to Redis; gateways serve those of all processes.
 
-A metric that is registered with REGISTRY, in whatever process, is on /metrics without further ado. Names
-carry their unit, and labels take few values: never ids, keys or text.
+Every metric that is registered with REGISTRY, in any process, appears on /metrics. Names carry their unit,
+and labels take few values: never ids, keys or text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REDIS_FAILURES = Counter("medusaq_redis_failures", "Exchanges with Redis that fa
 
 @contextmanager
 def timing_redis() -> Iterator[None]:
-    """Observe the time of the block, and count it if it raises."""
+    """Observe the duration of the block, and count a failure if it raises."""
     began = time.perf_counter()
     try:
         with REDIS_FAILURES.count_exceptions():
@@ -61,7 +61,7 @@ class ProcessMetrics:
             yield labelled
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Serialize to JSON."""
         families = [
             [f.name, f.documentation, f.type, [[s.name, s.labels, s.value] for s in f.samples]]
             for f in self.families
@@ -70,7 +70,7 @@ class ProcessMetrics:
 
     @classmethod
     def from_json(cls, text: str) -> ProcessMetrics:
-        """From the JSON."""
+        """Parse the output of to_json()."""
         record = json.loads(text)
         families = []
         for name, documentation, kind, samples in record["families"]:

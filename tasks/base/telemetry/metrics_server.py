@@ -1,6 +1,6 @@
-"""A worker's own `/metrics`, where MEDUSAQ_METRICS_ADDRESS asks for it.
+"""A worker's own `/metrics` endpoint, served if MEDUSAQ_METRICS_ADDRESS is set.
 
-Gateways read its metrics from Redis, and so lack them while Redis is away.
+Gateways read the metrics of workers from Redis, so they lack them while Redis is unavailable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS = 8  # each has a thread; Prometheus needs one at a time
 HEAD_BYTES = 16 * 1024  # of a request; Prometheus sends about 300
-ANSWER_S = 10.0  # for the head of a request, and again for each part of the answer
+ANSWER_S = 10.0  # for the head of a request, and again for each part of the response
 
 
 class OwnMetrics(Collector):
@@ -64,13 +64,13 @@ class _Handler(WSGIRequestHandler):
         return head
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: Prometheus asks every few seconds."""
+        """Log nothing: Prometheus sends a request every few seconds."""
 
 
 class _Server(ThreadingWSGIServer):
     """Closes connections beyond CONNECTIONS at once."""
 
-    request_queue_size = 128  # connections that come at once must not wait for a SYN sent again
+    request_queue_size = 128  # simultaneous connections must not wait for a retransmitted SYN
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS)
@@ -101,7 +101,7 @@ class _Server6(_Server):
 
 
 class MetricsServer:
-    """Listens where the settings name a port, on threads of its own."""
+    """Listens on its own threads if the settings name a port."""
 
     def __init__(self, settings: Settings, service: str, worker: str) -> None:
         self._host, self._port = settings.metrics_host, settings.metrics_port

@@ -1,12 +1,12 @@
-"""The spans of a request and of a job. Loaded only where traces are asked for.
+"""OpenTelemetry spans of requests and jobs. Imported only if tracing is configured.
 
     POST /v1/jobs            the request at the gateway
-      job                    from its place in the queue to its end, whoever waits for it
+      job                    from queueing to its end
         queue                until the engine admitted it
         engine               until its end; an event at the first token
 
-The request's context is in the record of the job, so a job that is run again stays in its trace. Lines of
-batches come from no request: each is a trace of its own.
+The record of a job holds the request's context, so a job that is run again stays in its trace. Batch lines
+come from no request: each has its own trace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tasks.records.claim import Claim
 from tasks.records.job import Status
 
 SERVER_ERROR = 500
-CLOSE_S = 2.0  # for what is left: a collector that takes it and never answers must not hold up the end
+CLOSE_S = 2.0  # for the remaining spans: a collector that never responds must not delay the exit
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -59,7 +59,7 @@ class Traced(Tracing):
             context=_propagator.extract(headers),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "url.path": path},
-            record_exception=False,  # its text may have what the caller sent
+            record_exception=False,  # its text may contain user input
             set_status_on_exception=False,
         ) as span:
 
@@ -85,7 +85,7 @@ class Traced(Tracing):
     ) -> None:
         admitted, ended = claim.claimed_at, time.time()
         first: float | None = None
-        if result is not None:  # its times count from the job's creation, by the clock of Redis
+        if result is not None:  # its times are relative to the job's creation, by the clock of Redis
             timing = result["timing"]
             admitted, ended = claim.created_at + timing["queue_s"], claim.created_at + timing["total_s"]
             first = None if timing["first_token_s"] is None else claim.created_at + timing["first_token_s"]

@@ -1,4 +1,4 @@
-"""The interface through which requests and jobs are traced, and an implementation that does nothing."""
+"""The interface that traces requests and jobs, and an implementation that does nothing."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from tasks.records.job import Status
 
 
 class Answered(Protocol):
-    """Told of a request's answer."""
+    """Callback that receives the response's status and the request's route."""
 
     def __call__(self, route: str, status: int) -> None: ...
 
 
 class Tracing(Protocol):
-    """on: whether anything is traced."""
+    """on: whether spans are sent."""
 
     on: bool
 
     def request(self, method: str, path: str, headers: Mapping[str, str]) -> Any:
-        """A context around the work on an HTTP request, which gives an Answered."""
+        """Context manager around the handling of an HTTP request; yields an Answered."""
 
     def traceparent(self) -> str:
-        """Of the request that is being worked on, for the record of a job; empty for none."""
+        """W3C trace context of the current request, for the record of a job; "" if there is none."""
 
     def job(
         self, claim: Claim, status: Status, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None
     ) -> None:
-        """Tell of a job that has ended here, with what is stored of it."""
+        """Trace a job that has ended in this process. result, error: as stored."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class Untraced(Tracing):
-    """Does nothing, at no cost."""
+    """Does nothing."""
 
     on = False
 
     @contextmanager
     def request(self, *_: object) -> Iterator[Answered]:
-        yield _unheard
+        yield _ignore_answer
 
     def traceparent(self) -> str:
         return ""
@@ -55,7 +55,7 @@ class Untraced(Tracing):
         pass
 
 
-def _unheard(route: str, status: int) -> None:
+def _ignore_answer(route: str, status: int) -> None:
     pass
 
 

@@ -195,7 +195,7 @@ def test_traces_that_cannot_be_sent_are_a_line_in_the_log(
     with caplog.at_level(logging.WARNING):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
         assert not tracing_setup.begin("x").on
-        assert "only http/protobuf is spoken" in caplog.text
+        assert "only http/protobuf is supported" in caplog.text
         monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
         monkeypatch.delitem(sys.modules, "tasks.base.telemetry.otel_tracing", raising=False)
         monkeypatch.setitem(sys.modules, "opentelemetry", None)

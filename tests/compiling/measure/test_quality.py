@@ -168,7 +168,7 @@ def test_a_model_that_computes_no_numbers(tiny: str, tmp_path: Path) -> None:
     for tensor in GGUFReader(broken, "r+").tensors:
         if tensor.name == "output_norm.weight":
             tensor.data[:] = np.nan
-    with pytest.raises(CompileError, match="its outputs are no finite numbers"):
+    with pytest.raises(CompileError, match="its outputs are not finite numbers"):
         write_reference(str(broken), SHORT, tmp_path / "reference", 1, silent)
     assert list(tmp_path.iterdir()) == [broken]
 

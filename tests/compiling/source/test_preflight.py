@@ -89,7 +89,7 @@ def test_what_may_only_be_for_want_of_weights_is_found_with_them(hub: SmallHub, 
 def test_what_disk_there_is_must_hold_what_follows(hub: SmallHub, tmp_path: Path) -> None:
     [said] = prepare(hub, tmp_path, "org/whole", free=60_000_000)
     assert "RoomError: " in said
-    assert " for what is fetched, 65 MB for whole as a GGUF, at least " in said
+    assert " for the download, 65 MB for whole as a GGUF, at least " in said
     assert WEIGHTS not in hub.asked
     assert prepare(hub, tmp_path, "org/whole") == ["whole-f32.gguf"]
     assert hub.asked.count(WEIGHTS) == 1

@@ -166,7 +166,7 @@ def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
         ):
             prepare(str(llama), tmp_path / "made", progress=Silence())
         with pytest.raises(
-            RoomError, match=r"\(6. MB for llama as a GGUF, at least \d+ kB for what is made of"
+            RoomError, match=r"\(6. MB for llama as a GGUF, at least \d+ kB for the files made from"
         ):
             prepare(str(llama), tmp_path / "made", progress=Silence(), types=("q8_0",))
     monkeypatch.setattr(resource_check, "look_at_memory", lambda: Memory(10**9, 10**8))
@@ -183,10 +183,10 @@ def test_what_there_is_no_room_for_is_refused_before_anything_is_made(
 
 def test_a_file_of_somebody_else_is_not_replaced(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "llama-f32.gguf").write_bytes(b"precious")
-    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
+    with pytest.raises(SourceError, match="exists, and is not as this command wrote it"):
         prepare(str(llama), tmp_path, progress=Silence())
     (tmp_path / "llama-f32.gguf.source").write_text('{"result": [5, 6]}')
-    with pytest.raises(SourceError, match="there already, and not as this command converted it"):
+    with pytest.raises(SourceError, match="exists, and is not as this command wrote it"):
         prepare(str(llama), tmp_path, progress=Silence())
     assert (tmp_path / "llama-f32.gguf").read_bytes() == b"precious"
 

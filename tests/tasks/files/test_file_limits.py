@@ -126,7 +126,7 @@ def test_an_upload_that_was_given_up_counts_once(store: JobStore, kept: Kept, ow
     with kept.keeper.begin(owner=owner, most_bytes=ROOM) as upload:
         time.sleep(0.25)
         kept.keeper.drop_expired()
-        with pytest.raises(FileStoreUnavailable, match="given up"):
+        with pytest.raises(FileStoreUnavailable, match="was discarded"):
             upload.finish("a", Purpose.BATCH, owner=owner)
     assert counted(store, owner) == (0, 0)
 

@@ -148,7 +148,7 @@ def test_a_writer_that_was_silent_for_too_long_makes_no_file(kept: Kept) -> None
     with kept.keeper.begin() as upload:
         upload.write(b"data")
         time.sleep(0.25)
-        with pytest.raises(FileStoreUnavailable, match="given up"):
+        with pytest.raises(FileStoreUnavailable, match="was discarded"):
             upload.finish("a", Purpose.BATCH)
     assert (kept.objects(), kept.held()) == ([], set())
 
@@ -163,7 +163,7 @@ def test_a_commit_that_took_too_long_makes_no_file(kept: Kept, monkeypatch: pyte
         return create(new)
 
     monkeypatch.setattr(kept.records, "create", late)
-    with kept.keeper.begin() as upload, pytest.raises(FileStoreUnavailable, match="given up"):
+    with kept.keeper.begin() as upload, pytest.raises(FileStoreUnavailable, match="was discarded"):
         upload.finish("a", Purpose.BATCH)
     assert (kept.objects(), kept.held()) == ([], set())
 

@@ -289,7 +289,7 @@ def test_what_a_server_says_is_neither_kept_nor_shown(
 
     with Speaking(say) as url:
         [attempt] = over(outbox, queue_delivery(store, url)).attempts
-    assert attempt["error"] == "what came is no answer in HTTP, or breaks off"
+    assert attempt["error"] == "the response is not valid HTTP, or incomplete"
 
 
 def test_a_long_error_is_cut(store: JobStore, outbox: DeliveryStore, start: Start) -> None:

@@ -227,7 +227,7 @@ def test_the_log_alone_tells_a_name_of_ours_from_none(caplog: pytest.LogCaptureF
             guard.addresses("intranet.invalid", 80)
         told.append(str(caught.value))
     assert told[0] == told[1]
-    assert "leads to 10.0.0.1," in caplog.messages[0]
+    assert "not allowed: 10.0.0.1" in caplog.messages[0]
     assert "cannot be resolved: " in caplog.messages[1]
 
 

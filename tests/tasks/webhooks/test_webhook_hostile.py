@@ -219,7 +219,7 @@ def test_an_answer_ends_the_attempt_whether_the_receiver_closes_or_not(
     with Speaking(plain) as url, Speaking(say_in_tls) as tls_url:
         for one in (url, tls_url.replace("http", "https")):
             assert over(outbox, queue_delivery(store, one), "me").status is DeliveryStatus.DELIVERED
-        wait_until(lambda: not sender._flying_now())
+        wait_until(lambda: not sender._in_flight_now())
         done.set()
 
 

@@ -41,7 +41,7 @@ def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path) -> None:
     heads, output = tmp_path / "heads.pt", tmp_path / "out.safetensors"
     (tmp_path / "some.txt").write_text("text")
     cases: list[tuple[int, str, list[object]]] = [
-        (1, "a draft vocabulary of 8192 tokens cannot be: the model has 320", [heads]),
+        (1, "a draft vocabulary of 8192 tokens is not possible: the model has 320", [heads]),
         (1, "no such file or folder", [tmp_path / "missing", "--tokens", 64]),
         (2, "missing.txt cannot be read", [heads, "--tokens", 64, "--text", tmp_path / "missing.txt"]),
     ]

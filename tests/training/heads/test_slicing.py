@@ -243,7 +243,7 @@ def test_heads_that_are_sliced_already(heads: Path, text: Path, tiny_gguf: str, 
 def test_more_tokens_than_there_are_or_too_few(
     heads: Path, tiny_gguf: str, tmp_path: Path, tokens: int
 ) -> None:
-    reason = f"a draft vocabulary of {tokens} tokens cannot be: the model has {VOCAB}, and 8 is the least"
+    reason = f"a draft vocabulary of {tokens} tokens is not possible: the model has {VOCAB}, and 8 is the min"
     refused(TrainingError, reason, heads, tiny_gguf, tmp_path / "out.safetensors", tokens=tokens)
 
 

@@ -192,16 +192,16 @@ def test_broken_off_it_ends_like_a_run_without_a_break(
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     whole = train(options(tiny_gguf, states, tmp_path / "a"), quiet)
-    look, count = Run._look, 0
+    evaluate, count = Run._evaluate, 0
 
     def interrupted(run: Run) -> Scores:
         nonlocal count
         count += 1
         if count == 4:
             raise KeyboardInterrupt
-        return look(run)
+        return evaluate(run)
 
-    monkeypatch.setattr(Run, "_look", interrupted)
+    monkeypatch.setattr(Run, "_evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(options(tiny_gguf, states, tmp_path / "b"), quiet)
     assert not (tmp_path / "b" / "heads.safetensors").exists()
@@ -218,7 +218,7 @@ def test_it_stops_when_nothing_gets_better(
 ) -> None:
     monkeypatch.setattr("training.heads.training_loop.evaluate", lambda *_: Scores([0, 0], [0, 0], 1.0, 1))
     train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
-    assert "no better for 2 looks: stopped early" in said(quiet)
+    assert "no better in 2 evaluations: stopped early" in said(quiet)
     ended = json.loads(metadata(tmp_path / "heads.safetensors")["recipe"])["steps"]
     assert ended < 50
     train(options(tiny_gguf, states, tmp_path, recipe=replace(SMALL, epochs=50, patience=2)), quiet)
@@ -241,7 +241,7 @@ def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
 
 def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet: Console) -> None:
     other = write_tiny_gguf(tmp_path / "other.gguf", seed=8)
-    with pytest.raises(TrainingError, match=r"another model than .*other\.gguf"):
+    with pytest.raises(TrainingError, match=r"not from the model .*other\.gguf"):
         train(options(other, states, tmp_path), quiet)
 
 
@@ -266,7 +266,7 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
     with pytest.raises(ModelLoadError, match="no such file"):
         check(str(tmp_path / "none.gguf"), output, "cpu")
     mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
-    with pytest.raises(TrainingError, match="a recurrent model cannot take back"):
+    with pytest.raises(TrainingError, match="a recurrent model cannot discard"):
         check(mamba, output, "cpu")
     with monkeypatch.context() as missing:
         missing.setitem(sys.modules, "onnxruntime", None)
