@@ -62,7 +62,7 @@ def start(
     words = [str(word) for word in command]
     if is_python(words) and "PYTEST_VERSION" in os.environ:
         imported = read_by_imports(env)
-        if imported == read_by_imports(_ENV) or imported in _asked_for:
+        if imported == read_by_imports(_ENV) or imported in _asked_for or "up" in words:  # it starts many
             return _server(json.dumps(imported, sort_keys=True)).start(
                 words, cwd, env, (stdin, stdout, stderr)
             )

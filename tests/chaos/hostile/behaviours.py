@@ -23,7 +23,7 @@ Before = Callable[[JobStore, str], None]  # with the id of the key
 LOST = (OSError, TimeoutError, asyncio.IncompleteReadError)
 PAUSE_S = 0.1  # before a connection that was lost is opened again
 MB = 1_000_000
-FLOOD_PER_S = 200.0
+FLOOD_PER_S = 100.0
 UNBOUNDED = 1e6
 NEWLINES = 12 * MB  # bytes of a file
 BATCHES = 10
@@ -91,7 +91,7 @@ async def _flood(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "flood"}), 32, FLOOD_PER_S)
 
 
-behaviour("flood", "200 jobs a second on 32 connections")(_flood)
+behaviour("flood", "100 jobs a second on 32 connections")(_flood)
 behaviour("flood-limited", "the same with 600 requests a minute", limited=True)(_flood)
 
 

@@ -30,7 +30,7 @@ from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
-from tests.cli.helpers.running import COMMAND, Cli
+from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -42,15 +42,7 @@ def examined(cli: Cli, **env: str) -> dict[str, list[Finding]]:
     # Loading the heads takes as long as all the rest together.
     quick = {"MEDUSAQ_SPECULATION": "0"}
     ports = {"MEDUSAQ_PORT": str(free_port()), "MEDUSAQ_FLOWER_PORT": str(free_port()), **quick}
-    ended = subprocess.run(
-        [sys.executable, *COMMAND, "doctor", "--json"],
-        cwd=cli.folder,
-        env={**cli.env, **ports, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert "Traceback" not in ended.stderr, ended.stderr
+    ended = cli("doctor", "--json", **{**ports, **env})
     found: dict[str, list[Finding]] = {}
     for each in json.loads(ended.stdout):
         finding = Finding(each["check"], Grade(each["grade"]), each["what"], each["mend"])

@@ -82,9 +82,9 @@ class Cli:
         self._running: list[Running] = []
 
     def __call__(
-        self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None
+        self, *arguments: str, stdin: bytes = b"", file_kb: int | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end. file_kb: no file may grow beyond, as if the disk were full."""
+        """Run it to its end. file_kb: no file may grow beyond, as on a full disk. env: more variables."""
         command = [sys.executable, *self.command, *arguments]
         if file_kb is not None:
             # -B: a .pyc that is cut short would be kept, and break every later import
@@ -99,7 +99,7 @@ class Cli:
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin)
             given.seek(0)
-            process = start(command, self.folder, self.env, out, err, given)
+            process = start(command, self.folder, {**self.env, **env}, out, err, given)
             try:
                 code = process.wait(TIMEOUT_S)
             finally:
