@@ -23,7 +23,7 @@ test: install ## the test suite, in three processes: on two cores, one usually w
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
 
 test-fast: install ## what needs neither services nor much computing
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not stack and not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --fast
 
 check: install ## formatting, lint, types, layers
 	@$(BIN)/ruff check .

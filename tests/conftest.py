@@ -48,6 +48,12 @@ LONGEST_FIRST = (
     "tasks/webhooks/test_sender.py",
     "tasks/batches/test_batch_interleavings.py",
 )
+PLACES = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+SERVICES = {"workers", "gateway", "cli"}  # fixtures that start processes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="without what starts services or computes for long")
 
 
 def pytest_configure() -> None:
@@ -56,15 +62,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first, and are marked as slow."""
-    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
-    for item in items:
-        if item.path in places:
-            item.add_marker("slow")
-        if "workers" in getattr(item, "fixturenames", ()):
-            item.add_marker("stack")
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("fast") and collection_path in PLACES else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The files that take longest come first."""
+    items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
+    if config.getoption("fast"):
+        left_out = [item for item in items if _starts_services(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _starts_services(item: pytest.Item) -> bool:
+    return item.get_closest_marker("stack") is not None or not SERVICES.isdisjoint(
+        getattr(item, "fixturenames", ())
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

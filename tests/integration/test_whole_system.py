@@ -16,7 +16,7 @@ from tests.cli.helpers.running import Begun, Cli, read_jsonl
 from tests.support.workers import ROOT, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
-PROMPTS = slice(9, 21)  # two long ones that begin alike, and short ones
+PROMPTS = (9, 10, 11, 12, 13, 14, 17, 18)  # two long ones that begin alike, and short ones
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def answers(results: Path) -> list[tuple[str, int, str]]:
 
 
 def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> None:
-    lines = (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[PROMPTS]
+    examples = (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = [examples[index] for index in PROMPTS]
     source = cli.folder / "prompts.jsonl"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     up = cli.start("up", "--port", "0", "--flower-port", "0")

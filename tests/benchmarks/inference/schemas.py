@@ -39,7 +39,7 @@ def measure(model: Path) -> None:
         grammars.begin(forms["json_object"]())  # tokenizes the vocabulary, once for each engine
         print(f"first schema of an engine: {_seconds(grammars, known) * 1e3:.0f} ms")
         for name, form in forms.items():
-            print(f"{name}: {_line([_seconds(grammars, form()) for _ in range(50)])}")
+            print(f"{name}: {line([_seconds(grammars, form()) for _ in range(50)])}")
         _beside_costly(grammars, forms, number)
     finally:
         grammars.close()
@@ -71,9 +71,9 @@ def _beside_costly(grammars: Grammars, forms: dict[str, Callable[[], str]], numb
     over.set()
     for thread in hostile:
         thread.join()
-    print(f"beside {HOSTILE} requests for costly schemas, each new; {len(refused)} refused: {_line(refused)}")
+    print(f"beside {HOSTILE} requests for costly schemas, each new; {len(refused)} refused: {line(refused)}")
     for name, seconds in waits.items():
-        print(f"  {name}: {_line(seconds)}")
+        print(f"  {name}: {line(seconds)}")
     print(f"  memory of all processes {before >> 20} MiB before, at most {most >> 20} MiB")
 
 
@@ -100,7 +100,8 @@ def _memory() -> int:
     return total
 
 
-def _line(seconds: list[float]) -> str:
+def line(seconds: list[float]) -> str:
+    """Median, p95 and longest in words."""
     p95 = quantiles(seconds, n=20, method="inclusive")[-1]
     middle, late, longest = (1e3 * value for value in (median(seconds), p95, max(seconds)))
     return f"median {middle:.1f} ms, p95 {late:.0f} ms, longest {longest:.0f} ms"
