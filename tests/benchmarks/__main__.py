@@ -251,7 +251,6 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "attention": attention,
     "schemas": lambda options: schemas.measure(options.model),
     "long-prompts": lambda options: long_prompts.measure(options.model),
-    "long-prompts": lambda options: long_prompts.measure(options.model),
 }
 
 
