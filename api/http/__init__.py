@@ -2,4 +2,6 @@
 
 In: bytes and exceptions.
 Out: error responses of one format, and connections within their limits.
+Public: errors.BadRequest, errors.BadKey, errors.BodyTooLarge, errors.NotInTime, errors.UnknownModel,
+errors.ApiError.
 """

@@ -2,4 +2,6 @@
 
 In: ASGI messages.
 Out: the same messages, or an early response.
+Public: auth.Authentication, body_limit.BodyLimit, metrics.HttpMetrics, tracing.HttpTracing,
+security_headers.SecurityHeaders, security_headers.add_docs.
 """

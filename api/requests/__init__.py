@@ -2,4 +2,6 @@
 
 In: an HTTP request.
 Out: a Caller, validated ids and bodies, or an error that names the field.
+Public: threads.run_in_threadpool, schemas.ErrorBody, caller.caller_of, open_requests.OpenKey,
+parsing.owner_of, schemas.page.
 """

@@ -2,4 +2,6 @@
 
 In: paths and numbers.
 Out: checked paths, human-readable text.
+Public: errors.CliError, errors.BadInput, errors.ModelNotLoadable, output_files.check_writable, units.size,
+errors.GatewayUnreachable.
 """

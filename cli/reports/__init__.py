@@ -2,4 +2,5 @@
 
 In: measured rows.
 Out: CSV, PNG and HTML files.
+Public: comparison_report.charts, comparison.Compared, comparison.compare.
 """

@@ -2,4 +2,5 @@
 
 In: prompts.
 Out: results in the order of the input.
+Public: session.RunOptions, result_lines.beginnings, run.run, run.say.
 """

@@ -2,4 +2,6 @@
 
 In: settings and models.
 Out: a running stack.
+Public: state_file.running_stack, local_stack.Stack, local_stack.StackOptions, state_file.running_models,
+state_file.running_restarts, swap_policy.Phase.
 """

@@ -2,4 +2,6 @@
 
 In: records and snapshots.
 Out: human-readable lines.
+Public: progress.duration, progress.Display, model_states.ModelState, snapshot.Speeds, batch_views.details,
+batch_transfer.fetch.
 """

@@ -2,4 +2,6 @@
 
 In: options.
 Out: checked values.
+Public: errors.CompileError, progress.Progress, errors.SourceError, errors.RoomError, state.Record,
+formats.Source.
 """

@@ -2,4 +2,5 @@
 
 In: GGUF files and texts.
 Out: measurements in rounds.
+Public: quality.Quality, rounds.Rounds, speed.Speed, quality.most_rows, texts.read_text.
 """

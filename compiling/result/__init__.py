@@ -2,4 +2,6 @@
 
 In: measurements.
 Out: `compile.json` and the recommended format.
+Public: compilation.Compiled, compilation.Options, recommendation.Load, compilation.Row,
+recommendation.Candidate, output_files.MadeFiles.
 """

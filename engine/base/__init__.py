@@ -2,4 +2,6 @@
 
 In: fields as the caller gives them.
 Out: validated frozen dataclasses.
+Public: errors.ModelLoadError, errors.EngineError, config.EngineConfig, request.Request, request.Completion,
+request.FinishReason.
 """

@@ -2,4 +2,6 @@
 
 In: logits and sampling parameters.
 Out: sampled tokens with log probabilities.
+Public: sampler.SampledToken, sampler.Constraint, grammar.Grammars, sampler.Sampler,
+grammar.response_grammar.
 """

@@ -2,4 +2,5 @@
 
 In: step reports; sequences.
 Out: EngineMetrics; pieces of text.
+Public: metrics.EngineMetrics, metrics.Metrics, text_listener.Listener.
 """

@@ -2,4 +2,6 @@
 
 In: messages to send.
 Out: messages on the queues, received in order of priority.
+Public: publisher.Publisher, celery_app.make_app, publisher.Outbox, wakeable_consumer.WakingConsumer,
+celery_app.add_queue.
 """

@@ -2,4 +2,6 @@
 
 In: streams of bytes.
 Out: files that appear whole or not at all.
+Public: base.FileStore, manager.FileManager, records.Purpose, factory.make_store, records.FileRecord,
+records.FileRecords.
 """

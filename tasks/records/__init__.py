@@ -2,4 +2,5 @@
 
 In: fields as Redis holds them.
 Out: typed records, and their JSON.
+Public: job.Priority, job.Job, job.Status, claim.Claim, job.Decoding, batch.Batch.
 """

@@ -2,4 +2,6 @@
 
 In: records and questions.
 Out: atomic changes; every method raises StoreUnavailable while Redis is away.
+Public: jobs.JobStore, workers.WorkerInfo, workers.Registry, database.Database, api_keys.KeyStore,
+scripts.answering.
 """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+
+import pytest
 
 from tests.project.test_layers import OURS, sources
 from tests.support.workers import ROOT
@@ -21,6 +24,7 @@ CROWDED = {
     "tests": "the seven packages, and what tests all of them together",
 }
 LONG: dict[str, str] = {}
+OF_ONE_KIND = ("commands", "doctor", "heads", "routes")  # modules that nothing but the top imports
 
 
 def crowded(root: Path, folders: tuple[str, ...]) -> set[str]:
@@ -51,3 +55,33 @@ def test_a_crowded_folder_is_found(tmp_path: Path) -> None:
         for number in range(files):
             (tmp_path / folder / f"{number}.py").touch()
     assert crowded(tmp_path, ("a", "b")) == {"b/c"}
+
+
+def defined(module: Path) -> set[str]:
+    """Names at the top of a module."""
+    found: set[str] = set()
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+ROOMS = [file.parent for top in OURS for file in sorted((ROOT / top).rglob("*/__init__.py"))]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
+def test_a_room_says_what_it_is_for_and_where_its_public_names_are(room: Path) -> None:
+    """They are imported from their modules: a room that imported all of them would be loaded whole."""
+    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert said
+    if room.name in OF_ONE_KIND:
+        return
+    what, _, public = " ".join(said.split()).partition(" Public: ")
+    assert " In: " in what
+    assert " Out: " in what
+    names = public.removesuffix(".").split(", ")
+    for module, _, name in (name.partition(".") for name in names):
+        assert name in defined(room / f"{module}.py")

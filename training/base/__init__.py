@@ -2,4 +2,5 @@
 
 In: numbers.
 Out: text for people.
+Public: errors.TrainingError, errors.PromptsError, errors.CollectionError, progress.Display, progress.say.
 """

@@ -2,4 +2,5 @@
 
 In: a seed.
 Out: prompts that no licence restricts.
+Public: prompts.read_prompts, prompts.compose, prompts.write_prompts.
 """

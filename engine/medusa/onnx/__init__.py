@@ -2,4 +2,5 @@
 
 In: weights of heads.
 Out: an ONNX file, and the heads that run it.
+Public: heads.OnnxHeads, graph.build, export.export.
 """
