@@ -17,7 +17,7 @@ from tasks.schema.job_request import SEED_LIMIT, JobRequest, invalid_body, inval
 from tasks.schema.openai_requests import as_written, body_fields
 
 MAX_CHOICES = 128  # OpenAI's limit of n; larger requests belong in a batch
-MOST_BODIES = 16  # limit on the bodies of all jobs of one request together, in units of max_body_bytes
+MOST_BODIES = 4  # limit on the bodies of all jobs of one request together, in units of max_body_bytes
 
 E = TypeVar("E", InvalidRequest, BadRequest)
 

@@ -225,7 +225,7 @@ class Settings(BaseSettings):
         4_194_304,
         ge=1024,
         description="Largest request body (bytes); a larger one is refused with 413, and so is one whose "
-        "answers and prompts together come to 16 times that.",
+        "answers and prompts together come to 4 times that.",
     )
     max_batch_lines: int = Field(
         50_000, ge=1, description="Most lines of a batch; one of more fails with `too_many_tasks`."

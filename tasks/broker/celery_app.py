@@ -22,22 +22,29 @@ from tasks.records.job import Priority
 VISIBILITY_TIMEOUT_S = 24 * 3600
 # One retry is enough: the record is stored before its message is sent, and the reconciler sends it again.
 PUBLISH_RETRY = {"max_retries": 1, "interval_start": 0.0, "interval_step": 0.1, "interval_max": 0.1}
+IN_A_ROW = 8  # interactive messages that are read while bulk ones wait
 
 
 class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no types
-    """Polls the queues of interactive jobs before those of bulk jobs, and the queues of one kind in turn.
+    """Polls queues of interactive jobs before those of bulk jobs, and the queues of each kind in turn.
 
-    kombu's own "priority" cycle keeps the given order, which for Redis is that of a set and thus random in
-    each process; its "sorted" cycle would put bulk first.
+    After IN_A_ROW interactive messages a bulk one goes first, so that more interactive jobs than a worker can
+    read keep no bulk job waiting for ever.
+
+    kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
+    random in each process; its "sorted" cycle would put bulk first.
     """
 
-    asked_at = 0.0  # on the monotonic clock: kombu asks for the order with each request for a message
+    asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
+    _in_a_row = 0
 
     def consume(self, n: int) -> Sequence[str]:
         self.asked_at = time.monotonic()
-        return sorted(self.items[:n], key=_rank)  # a stable sort keeps the turns
+        bulk_first = self._in_a_row >= IN_A_ROW
+        return sorted(self.items[:n], key=_rank, reverse=bulk_first)  # stable: the turns stay
 
     def rotate(self, last_used: str) -> str:
+        self._in_a_row = self._in_a_row + 1 if _rank(last_used) == 0 else 0
         return round_robin_cycle.rotate(self, last_used)  # type: ignore[no-any-return]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tasks.base.errors import PublishFailed
 from tasks.base.queue_names import IO_QUEUE, QUEUES, list_key, queue_of
 from tasks.base.settings import Settings
-from tasks.broker.celery_app import InteractiveFirst, make_app
+from tasks.broker.celery_app import IN_A_ROW, InteractiveFirst, make_app
 from tasks.broker.publisher import MOST_AT_ONCE, Outbox, Publisher
 from tasks.records.claim import QueueMessage
 from tasks.records.job import PREVIEW_CHARS, NewJob, Priority, preview
@@ -22,14 +22,28 @@ from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
 
 
-def test_interactive_is_always_polled_first() -> None:
+def test_interactive_is_polled_first() -> None:
     bulk, interactive = QUEUES[Priority.BULK], QUEUES[Priority.INTERACTIVE]
     cycle = InteractiveFirst()
     for names in ([bulk, interactive], [interactive, bulk], [IO_QUEUE, bulk, interactive]):
         cycle.update(names)
-        for _ in range(3):
+        for _ in range(2):
             assert list(cycle.consume(len(names)))[:2] == [interactive, bulk]
             cycle.rotate(interactive)
+
+
+def test_after_many_interactive_messages_a_bulk_one_is_polled_first() -> None:
+    bulk, interactive = QUEUES[Priority.BULK], QUEUES[Priority.INTERACTIVE]
+    cycle = InteractiveFirst()
+    cycle.update([bulk, interactive])
+    for _ in range(2):
+        for _ in range(IN_A_ROW):
+            assert list(cycle.consume(2)) == [interactive, bulk]
+            cycle.rotate(interactive)
+        assert list(cycle.consume(2)) == [bulk, interactive]
+        cycle.rotate(interactive)
+        assert list(cycle.consume(2)) == [bulk, interactive], "until there was one"
+        cycle.rotate(bulk)
 
 
 def test_models_take_turns_behind_which_no_bulk_job_overtakes_an_interactive_one() -> None:
