@@ -117,7 +117,7 @@ async def more_than_runs(peer: Peer) -> None:
     await repeating(peer, peer.request("POST", "/v1/jobs", {"prompt": "delay=1 more"}), 8, 60.0)
 
 
-@behaviour("choices", "completions with `n=60` and prompts of 250 kB, two at a time")
+@behaviour("choices", "completions with `n=60` and prompts of 250 kB, two at a time", fills_slots=True)
 async def choices(peer: Peer) -> None:
     """Just within the limit of prompts times answers."""
     body = {"prompt": f"unsaid={'x' * (MB // 4)}", "n": 60}  # answers as short as a model's would be
