@@ -78,13 +78,11 @@ def served(
     assert "Traceback" not in gateway.log.read_text()
 
 
-@pytest.fixture(scope="module")
-def api_schema() -> schemathesis.BaseSchema:
+def _schema() -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_dict(create_app(Settings(_env_file=None)).openapi())  # type: ignore[call-arg]
 
 
-# Not read while tests are collected, which takes seconds in each process.
-schema = schemathesis.pytest.from_fixture("api_schema")
+schema = _schema()
 
 
 def _explained(case: schemathesis.Case[Any], response: schemathesis.Response) -> bool:

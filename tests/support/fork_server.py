@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from prometheus_client.metrics import MetricWrapperBase
 
 from tests.support.forks import ADDRESS, MOST_BYTES, MOST_FILES, ask, is_python, read_by_imports
 from tests.support.tuned import tune
@@ -61,6 +63,7 @@ IMPORTED = (
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
 )
+OURS = ("api", "cli", "common", "engine", "tasks")
 DIES_WITH_PARENT = 5  # words of what the supervisor puts in front of a command
 Told = dict[int, tuple[int, socket.socket]]  # by pidfd of a fork: its pid, and who hears of its end
 
@@ -72,6 +75,7 @@ def serve(number: int, address: str) -> None:
     for name in IMPORTED:
         import_module(name)
     by_imports = {name: value for name, value in os.environ.items() if name not in before}
+    _forget_metrics()
     assert "tasks.app" not in sys.modules, "it reads the settings"
     assert threading.active_count() == 1, "a thread would be missing in the forks"
     gc.freeze()
@@ -86,6 +90,28 @@ def serve(number: int, address: str) -> None:
         os.environ.clear()
         os.environ.update({**by_imports, **wanted["env"]})
         _become(wanted["command"], wanted["folder"], wanted.get("parent"))
+
+
+def _forget_metrics() -> None:
+    """Each service shows the metrics of the modules that it imports itself: none of these stays imported."""
+    packages = [name for name, module in sys.modules.items() if hasattr(module, "__path__")]
+    ours = {
+        name: [*vars(module).values()]
+        for name, module in sys.modules.items()
+        if name.split(".")[0] in OURS and name not in packages
+    }
+    gone = {name for name, values in ours.items() if any(isinstance(v, MetricWrapperBase) for v in values)}
+    while more := {name for name in ours.keys() - gone if any(_home(value) in gone for value in ours[name])}:
+        gone |= more
+    for name in gone:
+        del sys.modules[name]
+        package, _, child = name.rpartition(".")
+        delattr(sys.modules[package], child)
+    assert "tasks.base.telemetry.metrics" not in sys.modules, "it has the registry"
+
+
+def _home(value: object) -> str | None:
+    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
 
 
 def _until_forked(owner: socket.socket, listening: socket.socket) -> Any:
@@ -173,7 +199,7 @@ def _show(command: list[str]) -> None:
     shown = ["\0".join(command), "\0".join(f"{name}={value}" for name, value in marked)]
     for text, start, end in zip(shown, starts_and_ends[::2], starts_and_ends[1::2], strict=True):
         size = end - start - 1
-        ctypes.memmove(start, text.encode()[:size].ljust(size, b"\0"), size)
+        ctypes.memmove(start, os.fsencode(text)[:size].ljust(size, b"\0"), size)
 
 
 def _die_with(parent: int) -> None:
