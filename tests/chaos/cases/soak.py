@@ -18,11 +18,11 @@ from tests.chaos.run import Run
 from tests.chaos.stack import GATEWAY, IO, OTHER, REDIS, Needs
 
 SHORT_OUTAGE_S = (1.0, 15.0)  # at least and at most
-KEPT_S = 60  # results: they are dropped from the second minute on
+KEPT_S = 120  # results: they are dropped from the third minute on
 LOOK_S = 0.5  # so that each is looked at before
 STEP_S = 3600.0  # of a clock, at most;
 REDIS_STEP_S = KEPT_S / 4  # of that of Redis, which must not make results too old before they are looked at
-CALM_S = 60.0  # after the last fault, until what it left is made up for and dropped
+CALM_S = 130.0  # after the last fault, until what it left is made up for and dropped
 FLAT_S = 120.0  # for which memory is then watched
 
 
