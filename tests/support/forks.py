@@ -32,7 +32,6 @@ READ_LATER = (
     ADDRESS, "AWS_", "CHAOS_", "FLOWER_", "HF_", "MEDUSAQ_", "PYTEST_", "SCRIPTED_", "TEST_MARK", "XDG_"
 )  # fmt: skip
 KILLED = -signal.SIGKILL
-_ENV = {**os.environ, "PYTHONPATH": str(ROOT)}  # of most that is started
 _asked_for: list[dict[str, str]] = []  # once: other variables that what is imported may have read
 
 
@@ -61,8 +60,8 @@ def start(
     """The command as a fork, or as subprocess.Popen starts it where it is none of this Python's modules."""
     words = [str(word) for word in command]
     if is_python(words) and "PYTEST_VERSION" in os.environ:
-        imported = read_by_imports(env)
-        if imported == read_by_imports(_ENV) or imported in _asked_for or "up" in words:  # it starts many
+        imported, usual = read_by_imports(env), read_by_imports({**os.environ, "PYTHONPATH": str(ROOT)})
+        if imported == usual or imported in _asked_for or "up" in words:  # it starts many
             return _server(json.dumps(imported, sort_keys=True)).start(
                 words, cwd, env, (stdin, stdout, stderr)
             )
@@ -83,9 +82,9 @@ class Fork:
     """A process that is no child of this one; its server tells how it ended."""
 
     def __init__(self, told: socket.socket) -> None:
-        self._told = told
         self._lock = threading.Lock()
         pid, (self._pidfd,), _, _ = socket.recv_fds(told, 100, 1)
+        self._told = told.detach()
         self.pid = int(pid)
         self.returncode: int | None = None
 
@@ -112,8 +111,8 @@ class Fork:
     def _ended(self, timeout: float | None) -> int | None:
         with self._lock:
             if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-                self.returncode = int(self._told.recv(100) or KILLED)
-                self._told.close()
+                self.returncode = int(os.read(self._told, 100) or KILLED)
+                os.close(self._told)
                 os.close(self._pidfd)
             return self.returncode
 

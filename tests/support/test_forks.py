@@ -31,8 +31,12 @@ print(json.dumps({
 print("complaint", file=sys.stderr)
 sys.exit(7)
 """
-ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 WAITS = "import sys, time; print('began', flush=True); time.sleep(60)"
+
+
+def usual() -> dict[str, str]:
+    """What most processes of tests get, after all that was imported here has set its variables."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def run(command: list[str], folder: Path, env: dict[str, str], given: bytes = b"") -> tuple[int, str, str]:
@@ -56,14 +60,14 @@ def code(source: str) -> list[str]:
 def waiting(folder: Path) -> Fork:
     log = folder / "log"
     with log.open("wb") as out:
-        process = start(code(WAITS), folder, ENV, out, subprocess.STDOUT)
+        process = start(code(WAITS), folder, usual(), out, subprocess.STDOUT)
     assert isinstance(process, Fork)
     wait_until(lambda: log.read_text() == "began\n")
     return process
 
 
 def test_all_is_its_own(tmp_path: Path) -> None:
-    env = {**ENV, "MEDUSAQ_PORT": "12"}
+    env = {**usual(), "MEDUSAQ_PORT": "12"}
     ended, out, err = run([*code(SHOWN), "-x", "y"], tmp_path, env, b"given")
     assert (ended, err) == (7, "complaint\n")
     shown = json.loads(out)
@@ -78,21 +82,21 @@ def test_all_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_module_is_run_as_by_its_name(tmp_path: Path) -> None:
-    ended, out, err = run([sys.executable, "-P", "-m", "cli", "--version"], tmp_path, ENV)
+    ended, out, err = run([sys.executable, "-P", "-m", "cli", "--version"], tmp_path, usual())
     assert (ended, err) == (0, "")
     assert out.startswith("medusaq ")
 
 
 def test_other_imports_take_a_process_of_their_own_once(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as out:
-        env = {**ENV, "OTHER": "1"}
+        env = {**usual(), "OTHER": "1"}
         others = [start(code("pass"), tmp_path, env, out, subprocess.STDOUT) for _ in range(2)]
         assert [type(other) for other in others] == [subprocess.Popen, Fork]
         assert [other.wait(30) for other in others] == [0, 0]
 
 
 def test_an_error_is_seen(tmp_path: Path) -> None:
-    ended, _, err = run(code("raise ValueError('broken')"), tmp_path, ENV)
+    ended, _, err = run(code("raise ValueError('broken')"), tmp_path, usual())
     assert ended == 1
     assert err.endswith("ValueError: broken\n")
 
@@ -110,8 +114,10 @@ def test_the_signal_that_ended_it_is_told(tmp_path: Path, sent: signal.Signals) 
 
 
 def test_what_still_runs_ends_with_the_server(tmp_path: Path) -> None:
-    server = Server(ENV)
+    server = Server(usual())
     with tempfile.TemporaryFile() as out:
-        forks = [server.start(code(WAITS), tmp_path, ENV, [subprocess.DEVNULL, out, out]) for _ in range(2)]
+        forks = [
+            server.start(code(WAITS), tmp_path, usual(), [subprocess.DEVNULL, out, out]) for _ in range(2)
+        ]
     server.close()
     assert all(fork.wait(30) == -signal.SIGKILL for fork in forks)
