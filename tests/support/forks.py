@@ -125,7 +125,10 @@ def ask(
     files: Sequence[IO[Any] | int],
     **more: object,
 ) -> Fork:
-    """Have the server fork. files: standard input, output and error. more: see fork_server.Wanted."""
+    """Have the server fork. files: standard input, output and error, and those for `places`.
+
+    more: places, the further file descriptors of the fork; parent, the id of a process that it ends with.
+    """
     told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with Path(os.devnull).open("r+b") as null, theirs:
         numbers: list[int] = []

@@ -54,12 +54,18 @@ def test_short_jobs_have_place_for_what_ends_until_the_next_rounds() -> None:
     assert after_rounds(100, 0.25, most_s=0.6) in (204, 205), "400 a second, for two rounds of a slow leader"
 
 
-def test_what_short_jobs_have_ends_with_them() -> None:
+def after_short_jobs() -> tuple[Capacity, Clock]:
+    """Of which 50 ended in each round of 50 ms."""
     clock = Clock()
     capacity = Capacity(1, 0.2, clock)
     for _ in range(20):
         clock.now += 0.05
         capacity.note(found(m=50), {"m": 100})
+    return capacity, clock
+
+
+def test_what_short_jobs_have_ends_with_them() -> None:
+    capacity, clock = after_short_jobs()
     assert capacity.update([worker("m", 4)])["m"] > 50
     clock.now += 20
     capacity.note(found(m=100), {})
@@ -77,11 +83,7 @@ def test_where_a_lower_priority_waits_one_slot_in_eight_is_left_to_it() -> None:
 
 
 def test_nothing_is_sent_ahead_of_those_that_wait() -> None:
-    clock = Clock()
-    capacity = Capacity(1, 0.2, clock)
-    for _ in range(20):
-        clock.now += 0.05
-        capacity.note(found(m=50), {"m": 100})
+    capacity, _ = after_short_jobs()
     assert capacity.update([worker("m", 8)])["m"] > 50
     assert capacity.update([worker("m", 8)], waiting=["m"])["m"] == 9
     assert capacity.in_flight == ["m"]
