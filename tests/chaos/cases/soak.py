@@ -49,16 +49,20 @@ def soak(run: Run) -> None:
 
 @contextmanager
 def _looking(run: Run) -> Iterator[None]:
-    """What ends meanwhile is looked at all the while."""
+    """What ends meanwhile is looked at all the while.
+
+    Raises what kept it from that: what was not looked at in time is dropped, as if it had been lost.
+    """
     done, client = threading.Event(), run.load.client()
+    failures: list[Exception] = []
 
     def look() -> None:
         try:
             while not done.wait(LOOK_S):
                 run.tally += so_far(run.load, client)
                 run.tally.pending.clear()  # looked at again, and in the end
-        except Exception as error:  # it must not end unseen
-            run.troubles.append(f"looking at what has ended broke off: {error!r}")
+        except Exception as error:
+            failures.append(error)
 
     thread = threading.Thread(target=look, name="looking")
     thread.start()
@@ -68,6 +72,8 @@ def _looking(run: Run) -> Iterator[None]:
         done.set()
         thread.join()
         client.close()
+    if failures:
+        raise failures[0]
 
 
 def faults(run: Run, chance: random.Random) -> list[tuple[str, Callable[[], object]]]:

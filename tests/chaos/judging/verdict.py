@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import redis
 
 from tasks.records.batch import ENDED, BatchStatus
@@ -228,7 +229,12 @@ def _listed(client: Client, run: str) -> set[str]:
     found: set[str] = set()
     after = ""
     while True:
-        answer = client.get(f"/v1/jobs?limit=100&metadata[run]={run}{after}")
+        try:
+            answer = client.get(f"/v1/jobs?limit=100&metadata[run]={run}{after}")
+        except httpx.HTTPStatusError as error:
+            if after and error.response.status_code == httpx.codes.BAD_REQUEST:
+                return found  # the job `after` has been dropped meanwhile, and so has all that is older
+            raise
         found |= {job["id"] for job in answer["data"]}
         if not answer["has_more"]:
             return found
