@@ -13,7 +13,6 @@ from compiling.base.errors import CompileError, RoomError, SourceError
 from compiling.measure import quality
 from compiling.measure.child import ask
 from compiling.measure.quality import (
-    MOST_LETTERS,
     MOST_TOKENS,
     WINDOW,
     Quality,
@@ -121,9 +120,9 @@ def test_of_a_book_only_the_beginning_is_cut_into_tokens(tiny: str, monkeypatch:
         return tokenize(text, **options)
 
     monkeypatch.setattr(model, "tokenize", noted)
-    book = "Ä hare. " * MOST_LETTERS
-    parts = windows(model, book)
-    assert lengths == [0, MOST_LETTERS]
+    monkeypatch.setattr("compiling.measure.quality.MOST_LETTERS", letters := 2 * MOST_TOKENS)
+    parts = windows(model, "Ä hare. " * letters)
+    assert lengths == [0, letters]
     assert sum(map(len, parts)) - len(parts) == MOST_TOKENS
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,6 @@ SAMPLERS: dict[str, dict[str, object]] = {
     "warm": {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0.4, "frequency_penalty": 0.2},
     "hot": {"temperature": 1.5, "min_p": 0.03, "top_k": 200, "frequency_penalty": 0.3},
 }
-ANY_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)
 LIVE = pytest.mark.parametrize("live", [1, 32])
 
 
@@ -64,6 +64,12 @@ def drafting(engine: Engine, heads: Path) -> Engine:
     return engine
 
 
+def sampled_in_turn(texts: Iterable[str], **sampling: object) -> list[Request]:
+    """Each sampler has its share of one batch: they may not disturb each other either."""
+    ways = cycle(SAMPLERS.values())
+    return [request(f"r{i}", text, seed=i, **sampling, **next(ways)) for i, text in enumerate(texts)]
+
+
 def every_third_forced(requests: Iterable[Request]) -> list[Request]:
     """Those with decoding "medusa" are drafted for at each step, whatever it gains."""
     return [replace(r, decoding=Decoding.MEDUSA) if i % 3 == 0 else r for i, r in enumerate(requests)]
@@ -85,14 +91,9 @@ def trained() -> Path:
 
 
 @LIVE
-@ANY_SAMPLER
 @pytest.mark.parametrize("scale", [0.02, 1.0])
-def test_random_heads_change_nothing_on_f32(
-    tiny_gguf: str, tmp_path: Path, scale: float, sampler: str, live: int
-) -> None:
-    requests = [
-        request(f"r{i}", p, seed=i, max_tokens=20, **SAMPLERS[sampler]) for i, p in enumerate(prompts(32))
-    ]
+def test_random_heads_change_nothing_on_f32(tiny_gguf: str, tmp_path: Path, scale: float, live: int) -> None:
+    requests = sampled_in_turn(prompts(32), max_tokens=20)
     reference = alone(tiny_gguf, requests)
     heads = random_heads(tmp_path / "heads.safetensors", 64, 320, scale)
     engine = drafting(fresh(tiny_gguf, slots=live, kv_cells=4096), heads)
@@ -104,7 +105,7 @@ def test_random_heads_change_nothing_on_f32(
 
 
 @cache
-def by_the_default_model(sampler: str) -> tuple[list[Request], dict[str, Completion]]:
+def by_the_default_model() -> tuple[list[Request], dict[str, Completion]]:
     """16 requests, and what plain decoding gives each alone.
 
     Short ones: heads have no part in reading a prompt, which takes longest. With their drafts they fill a
@@ -112,51 +113,43 @@ def by_the_default_model(sampler: str) -> tuple[list[Request], dict[str, Complet
     """
     beginning = SHARED[: len(SHARED) // 3]
     texts = [*QUESTIONS, *(beginning + w for w in prompts(4, most=6)), *prompts(4, seed=1, most=12)]
-    requests = [
-        request(f"q{i}", text, seed=i, logprobs=2, max_tokens=12, **SAMPLERS[sampler])
-        for i, text in enumerate(texts)
-    ]
+    requests = sampled_in_turn(texts, logprobs=2, max_tokens=12)
     return requests, alone(None, requests, batch_invariant=True)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "live"), [("greedy", 1), ("hot", 1), ("greedy", 16), ("cold", 16), ("warm", 16)]
-)
-def test_trained_heads_change_nothing_to_the_bit(trained: Path, sampler: str, live: int) -> None:
+@pytest.mark.parametrize("live", [1, 16])
+def test_trained_heads_change_nothing_to_the_bit(trained: Path, live: int) -> None:
     """The quantised default model in batch-invariant mode: tokens, text and log-probabilities."""
-    requests, reference = by_the_default_model(sampler)
-    requests = requests[:4] if live == 1 else requests
+    requests, reference = by_the_default_model()
+    requests = requests[:8] if live == 1 else requests
     engine = drafting(fresh(None, slots=live, kv_cells=8192, batch_invariant=True), trained)
     results = completions(run(engine, every_third_forced(requests)))
     for name, result in results.items():
         same(result, reference[name])
     verified, accepted = drafted(results.values(), "medusa")
     assert verified > 20
-    assert accepted > 0 or sampler == "hot", "at such a temperature hardly any guess comes true"
+    assert accepted > 0
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "sampler", "live"),
-    [(4, 0, "greedy", 1), (4, 0, "hot", 16), (0, 4, "hot", 1), (0, 4, "greedy", 16)],
-)
-def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(
-    right: int, wrong: int, sampler: str, live: int
-) -> None:
+@pytest.mark.parametrize("live", [1, 16])
+def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(live: int) -> None:
     """At any temperature: the oracle knows what will be drawn, so all that it says stands."""
-    requests, reference = by_the_default_model(sampler)
+    requests, reference = by_the_default_model()
     requests = requests[:8] if live == 1 else requests
-    drafts = Scripted({name: c.tokens for name, c in reference.items()}, right, wrong, 49000)
-    steps: list[int] = []
+    # Four requests in their turn for each, so that each meets every sampler.
+    drafts = Scripted({name: c.tokens for name, c in reference.items()}, [(4, 0)] * 4 + [(0, 4)] * 4, 49000)
     engine = fresh(None, drafts, slots=live, kv_cells=8192, batch_invariant=True)
-    results = completions(run(engine, requests, steps.append))
+    results = completions(run(engine, requests))
     for name, result in results.items():
         same(result, reference[name])
-    accepted = drafted(results.values(), "scripted")[1]
-    assert (accepted > 50) == (right > 0)
+    for by_an_oracle in (True, False):
+        of_them = (results[r.id] for i, r in enumerate(requests) if (i % 8 < 4) == by_an_oracle)
+        accepted = drafted(of_them, "scripted")[1]
+        assert (accepted > 25) == by_an_oracle
 
 
 def test_sure_and_wrong_heads_change_nothing_to_the_bit(tmp_path: Path) -> None:
-    requests, reference = by_the_default_model("greedy")
+    requests, reference = by_the_default_model()
     heads = random_heads(tmp_path / "heads.safetensors", 576, 6000, 1.0)
     engine = drafting(fresh(None, slots=8, batch_invariant=True), heads)
     results = completions(run(engine, every_third_forced(requests[:8])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_killed_process_is_named_and_the_same_command_goes_on(
         max(multiprocessing.active_children(), key=lambda child: child.pid or 0).kill()  # the last started
 
     out = tmp_path / "s"
-    endless = options(tiny_gguf, prompts, out, tokens=10**8)
+    endless = options(tiny_gguf, prompts, out, tokens=10**8, slots=32)
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(CollectionError, match="was killed; the same command goes on"):
@@ -38,7 +39,7 @@ def test_a_killed_process_is_named_and_the_same_command_goes_on(
     killer.join()
     more = max(Collection(out / f"part-{k}").done()[1] for k in range(2)) + 100
     assert more > 16384
-    collect_parts(options(tiny_gguf, prompts, out, tokens=2 * more), 2, quiet)
+    collect_parts(replace(endless, tokens=2 * more), 2, quiet)
     assert all(Collection(out / f"part-{k}").done()[1] >= more for k in range(2))
 
 

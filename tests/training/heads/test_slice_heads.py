@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from engine.medusa.layouts import recognise
+from tests.training.conftest import Ended
 from tests.training.heads.test_slicing import VOCAB, full_heads
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +38,7 @@ def test_from_published_heads_to_sliced_ones(tiny_gguf: str, tmp_path: Path) -> 
         assert file.metadata()["source"] == str(tmp_path)
 
 
-def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path, here: Callable[..., Ended]) -> None:
     torch.save(full_heads(), tmp_path / "heads.pt")
     heads, output = tmp_path / "heads.pt", tmp_path / "out.safetensors"
     (tmp_path / "some.txt").write_text("text")
@@ -46,11 +48,11 @@ def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path) -> None:
         (2, "missing.txt cannot be read", [heads, "--tokens", 64, "--text", tmp_path / "missing.txt"]),
     ]
     for code, reason, arguments in cases:
-        ended = run(*arguments, "--model", tiny_gguf, "-o", output)
+        ended = here("slice-heads", *arguments, "--model", tiny_gguf, "-o", output)
         assert (ended.returncode, reason in ended.stderr) == (code, True), ended.stderr
         assert ended.stderr.count("\n") == 1
-    ended = run(heads, "--model", tmp_path / "some.txt", "-o", output)
+    ended = here("slice-heads", heads, "--model", tmp_path / "some.txt", "-o", output)
     assert (ended.returncode, "not a GGUF file" in ended.stderr) == (3, True)
-    ended = run(heads, "--model", tiny_gguf, "-o", tmp_path / "none" / "out.safetensors")
+    ended = here("slice-heads", heads, "--model", tiny_gguf, "-o", tmp_path / "none" / "out.safetensors")
     assert (ended.returncode, "does not exist" in ended.stderr) == (2, True)
     assert not output.exists()

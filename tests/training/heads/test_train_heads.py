@@ -5,15 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from cli.commands.heads.train import NumberFormat
-from cli.main import main
 from engine.llama.context import usable_cores
 from engine.weights.formats import FORMATS
+from tests.training.conftest import Ended
 from training.collection.shards import Collection
 
 ROOT = Path(__file__).parents[3]
@@ -22,29 +21,6 @@ ROOT = Path(__file__).parents[3]
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "cli", "train-heads", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """As of a process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """The same in this process, which has loaded torch already."""
-
-    def run_here(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["medusaq", "train-heads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ended(int(str(ended.value)), said.out, said.err)
-
-    return run_here
 
 
 def test_from_a_model_to_heads(
@@ -58,7 +34,7 @@ def test_from_a_model_to_heads(
     assert ended.stdout.startswith(f"{output}: ")
     assert "tokens a step; top-1/top-5" in ended.stdout
     assert output.exists()
-    again = here(tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    again = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert again.returncode == 0
     assert again.stdout == ended.stdout
     assert "tokens are there already" in again.stderr
@@ -71,13 +47,13 @@ def test_two_processes_collect_for_one_training(
     pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
     small = ["--tokens", 1600, "--max-tokens", 24, "--epochs", 1, "--heads", 2, "--processes", 2]
-    ended = here(tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    ended = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert ended.returncode == 0, ended.stderr
     parts = [Collection(tmp_path / "heads.safetensors.work" / "states" / f"part-{k}") for k in range(2)]
     assert [part.done()[1] >= 800 for part in parts] == [True, True]
     texts = [{tuple(a.prompt.tolist()) for shard in part.shards() for a in shard} for part in parts]
     assert not texts[0] & texts[1], "each has its own prompts"
-    again = here(tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    again = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert again.returncode == 0, again.stderr
     assert again.stdout == ended.stdout
 
@@ -89,9 +65,9 @@ def test_prompts_are_composed_where_none_are_given(
     monkeypatch.setattr("cli.commands.heads.train.COMPOSED_PROMPTS", 2_000)
     output = tmp_path / "heads.safetensors"
     small = ["--max-tokens", 8, "--epochs", 1, "--threads", 1]
-    trial = here(tiny_gguf, "-o", output, "--tokens", 500, *small)
+    trial = here("train-heads", tiny_gguf, "-o", output, "--tokens", 500, *small)
     assert trial.returncode == 0, trial.stderr
-    ended = here(tiny_gguf, "-o", output, "--tokens", 2000, *small)
+    ended = here("train-heads", tiny_gguf, "-o", output, "--tokens", 2000, *small)
     assert ended.returncode == 0, ended.stderr
     assert "of 2000 tokens are there already" in ended.stderr
     assert "training starts over: " in ended.stderr
@@ -133,7 +109,7 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     places = {"model": tiny_gguf, "folder": str(tmp_path)}
-    ended = here(*(argument.format(**places) for argument in arguments))
+    ended = here("train-heads", *(argument.format(**places) for argument in arguments))
     assert (ended.returncode, ended.stdout) == (code, "")
     assert ended.stderr.splitlines()[-1].startswith(f"error: {message.format(**places)}")
     assert len(ended.stderr.splitlines()) == 1
