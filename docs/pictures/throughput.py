@@ -87,7 +87,7 @@ def block(figures: Figures) -> str:
 def _words(figures: Figures) -> str:
     return (
         f"{figures.about()};\nmedians of the runs in [{FIGURES.name}](docs/pictures/{FIGURES.name}), "
-        "written by `make bench`. [Measurements](docs/reference/measurements.md) says where it loses."
+        "written by `make bench`.\n[Measurements](docs/reference/measurements.md) says where it loses."
     )
 
 

@@ -9,14 +9,27 @@ from pathlib import Path
 from tests.support.workers import ROOT
 
 
+# The most that llama.cpp can use of these decides how fast it is; as the flags of /proc/cpuinfo.
+EXTENSIONS = {
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 BF16",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512f": "AVX-512",
+    "avx_vnni": "AVX-VNNI",
+    "avx2": "AVX2",
+}
+
+
 def processor() -> str:
-    """Its name, as Linux tells it."""
+    """Its name, as Linux tells it, and its widest vector instructions."""
     try:
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    fields = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in told.splitlines())}
+    flags = fields.get("flags", "").split()
+    widest = next((f" ({name})" for flag, name in EXTENSIONS.items() if flag in flags), "")
+    return fields.get("model name", platform.machine()) + widest
 
 
 def commit(root: Path = ROOT) -> str:
