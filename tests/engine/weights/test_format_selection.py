@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,15 @@ from engine import EngineConfig, ModelLoadError
 from engine.host.idle_time import Piece
 from engine.llama.model import Model, default_model_path
 from engine.weights import format_selection
-from engine.weights.format_selection import Timing, open_model, pays, time_formats, unpacked
+from engine.weights.format_selection import (
+    REPEATED_S,
+    Timing,
+    _least_time,
+    open_model,
+    pays,
+    time_formats,
+    unpacked,
+)
 from engine.weights.quantise import requantise
 from tests.engine.helpers.drive import opened
 from tests.support.measuring.fidelity import divergence, log_probabilities
@@ -166,3 +178,18 @@ def test_an_engine_takes_the_format_from_its_settings(tiny_gguf: str) -> None:
     engine = opened(EngineConfig(model=tiny_gguf, weights="bf16", slots=2, kv_cells=256))
     assert "BF16" in engine.info.quantization
     assert engine.info.path == tiny_gguf
+
+
+def test_a_short_call_is_timed_more_often() -> None:
+    """One that fell into a burst of other load must not decide."""
+    calls: list[float] = []
+
+    def call(pauses: Iterator[float]) -> None:
+        calls.append(pause := next(pauses))
+        time.sleep(pause)
+
+    assert _least_time(partial(call, chain([0.05], repeat(0.004)))) < 0.05
+    assert len(calls) > 2
+    calls.clear()
+    assert _least_time(partial(call, repeat(REPEATED_S))) >= REPEATED_S
+    assert len(calls) == 1, "an arriving request waits for it"
