@@ -10,6 +10,7 @@ import pytest
 from compiling.base.progress import Silence
 from compiling.source import converter
 from engine.host.measurement_cache import cache_folder
+from tests.support.forked_children import ENGINE, TORCH, forking
 
 KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
 
@@ -23,3 +24,17 @@ def converter_folder() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(converter.SETTING, str(found))
         yield found
+
+
+@pytest.fixture(scope="module")
+def forked_converters() -> Iterator[None]:
+    """Where several are run, and starting one is not the subject."""
+    with forking(TORCH):
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_engines() -> Iterator[None]:
+    """Likewise, what measures and quantises."""
+    with forking(ENGINE):
+        yield

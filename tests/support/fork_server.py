@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -70,11 +70,11 @@ DIES_WITH_PARENT = 5  # words of what the supervisor puts in front of a command
 Told = dict[int, tuple[int, socket.socket]]  # by pidfd of a fork: its pid, and who hears of its end
 
 
-def serve(number: int, address: str) -> None:
+def serve(number: int, address: str, imported: Sequence[str] = ()) -> None:
     """Until the other end of this socket is closed; returns in the forks too, when they are done."""
     before = set(os.environ)
     tune()
-    for name in IMPORTED:
+    for name in imported or IMPORTED:
         import_module(name)
     by_imports = {name: value for name, value in os.environ.items() if name not in before}
     _forget_metrics()

@@ -142,15 +142,16 @@ def ask(
 
 
 class Server:
-    """Forks; all that run when it is closed are killed."""
+    """Forks; all that run when it is closed are killed. imported: in place of IMPORTED there."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], imported: Sequence[str] = ()) -> None:
         self.address = f"medusaq-forks-{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
         with theirs:
-            code = f"from tests.support.fork_server import serve; serve({theirs.fileno()}, {self.address!r})"
+            given = f"{theirs.fileno()}, {self.address!r}, {[*imported]!r}"
+            code = f"from tests.support.fork_server import serve; serve({given})"
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code, "-" * TITLE_BYTES],
                 cwd=ROOT,

@@ -123,6 +123,7 @@ class Evil:
         return Path.write_bytes, (self.path, b"ran")
 
 
+@pytest.mark.usefixtures("forked_converters")
 def test_pickles_are_read_without_running_anything(tmp_path: Path) -> None:
     folder = write_vicuna(tmp_path / "vicuna")
     assert read_checkpoint(folder, "vicuna").format == "f16"
@@ -144,6 +145,7 @@ def test_cut_off_pickles_are_named(tmp_path: Path) -> None:
         read_checkpoint(folder, "vicuna")
 
 
+@pytest.mark.usefixtures("forked_converters")
 def test_a_zip_that_is_no_model_is_named(tmp_path: Path) -> None:
     folder = write_vicuna(tmp_path / "vicuna")
     with zipfile.ZipFile(folder / "pytorch_model-00001-of-00002.bin", "w") as made:

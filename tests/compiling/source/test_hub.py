@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.compiling.helpers.small_hub import Repository, SmallHub
-from tests.support.workers import ROOT
+from tests.support.forked_children import ENGINE, run
 
 CHOOSE = """
-import sys
+import sys, warnings
+warnings.simplefilter("ignore")
 from compiling.source import checkpoint, hub
 from compiling.base.errors import CompileError
 try:
@@ -62,9 +62,7 @@ def choose(name: str, home: Path, url: str, code: str = CHOOSE) -> tuple[str, st
     """What was fetched, or the error."""
     env = os.environ | {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     env.pop("HF_HUB_OFFLINE", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, name], env=env, cwd=ROOT, capture_output=True, text=True
-    )
+    done = run(ENGINE, [sys.executable, "-P", "-c", code, name], env=env)
     return done.stdout.strip(), done.stderr.strip()
 
 

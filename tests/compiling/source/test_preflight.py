@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,18 @@ import pytest
 
 from tests.compiling.helpers.small_hub import Repository, SmallHub
 from tests.compiling.helpers.small_models import write_checkpoint
-from tests.support.workers import ROOT
+from tests.support.forked_children import ENGINE, TORCH, addresses, run
 
 PREPARE = """
-import shutil, sys
+import shutil, sys, warnings
+warnings.simplefilter("ignore")
 from pathlib import Path
 from types import SimpleNamespace
 from compiling.base.errors import CompileError
 from compiling.base.progress import Silence
 from compiling.source.source import prepare
+from tests.support.forked_children import TORCH, fork
+fork(TORCH)
 free = int(sys.argv[1])
 if free:
     shutil.disk_usage = lambda folder: SimpleNamespace(free=free)
@@ -58,10 +60,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHub]:
 def prepare(hub: SmallHub, home: Path, *names: str, free: int = 0) -> list[str]:
     """What is said of each of these repositories."""
     env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    env |= addresses(TORCH)
     env.pop("HF_HUB_OFFLINE", None)
-    command = [sys.executable, "-W", "ignore", "-c", PREPARE, str(free), str(home / "made"), *names]
+    command = [sys.executable, "-P", "-c", PREPARE, str(free), str(home / "made"), *names]
     hub.asked.clear()
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run(ENGINE, command, env=env)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 

@@ -71,7 +71,7 @@ def copy(llama: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(llama, tmp_path / "llama"))
 
 
-@pytest.mark.usefixtures("converter_folder")
+@pytest.mark.usefixtures("converter_folder", "forked_converters")
 def test_a_killed_conversion_leaves_nothing_and_the_next_one_makes_it_once(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,14 +108,14 @@ def test_a_killed_conversion_leaves_nothing_and_the_next_one_makes_it_once(
         prepare(str(llama), folder, progress=Silence())
 
 
-@pytest.mark.usefixtures("converter_folder")
+@pytest.mark.usefixtures("converter_folder", "forked_converters")
 def test_vicunas_files_become_f16_without_its_rotary_tables(tmp_path: Path) -> None:
     made = prepare(str(write_vicuna(tmp_path / "vicuna")), tmp_path, progress=Silence())
     assert made.name == "vicuna-f16.gguf"
     assert read_shape(str(made)).vocab_size == PADDED_VOCAB
 
 
-@pytest.mark.usefixtures("converter_folder")
+@pytest.mark.usefixtures("converter_folder", "forked_converters")
 def test_code_of_a_checkpoint_does_not_run(copy: Path, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     (copy / "evil.py").write_text(EVIL.format(ran=str(ran)))
@@ -134,7 +134,7 @@ def test_code_of_a_checkpoint_does_not_run(copy: Path, tmp_path: Path) -> None:
     assert ran.exists(), "the code is such that the converter alone runs it"
 
 
-@pytest.mark.usefixtures("converter_folder")
+@pytest.mark.usefixtures("converter_folder", "forked_converters")
 def test_an_unknown_architecture_is_named(copy: Path, tmp_path: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchForCausalLM"]}))
@@ -143,7 +143,7 @@ def test_an_unknown_architecture_is_named(copy: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "made").iterdir())
 
 
-@pytest.mark.usefixtures("converter_folder")
+@pytest.mark.usefixtures("converter_folder", "forked_converters")
 def test_an_unknown_tokenizer_is_found(copy: Path, tmp_path: Path) -> None:
     (copy / "tokenizer.model").unlink()
     (copy / "tokenizer_config.json").unlink()

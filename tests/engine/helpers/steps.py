@@ -145,10 +145,14 @@ class Steps:
     def _check_cells(self) -> None:
         held = {s.seq_id: s.computed for s in self.scheduler.running}
         held |= {kept.seq_id: len(kept.tokens) for kept in self.scheduler._prefix_cache}
+        positions: dict[int, list[int]] = {}  # in one pass: this is done after every step
+        for cell in self.memory.cells:
+            for seq_id in cell.owners:
+                positions.setdefault(seq_id, []).append(cell.position)
         for seq_id in range(self.slots + PREFIX_CACHE_SEQS):
             length = held.get(seq_id, 0)
             assert self.cache.length(seq_id) == length
-            assert sorted(self.memory.positions(seq_id)) == list(range(length))
+            assert sorted(positions.get(seq_id, ())) == list(range(length))
         assert self.cache.used == self.memory.used <= self.cache.capacity
         assert len(self.scheduler._free_ids) + len(held) == self.slots + PREFIX_CACHE_SEQS
 

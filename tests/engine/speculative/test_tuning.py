@@ -31,6 +31,7 @@ from tests.engine.helpers.drive import completions, opened, request, run, same
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import wait_until
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
 FAST, SLOW = Timing(1.0, 1.0, 0.1, slots=2), Timing(1.0, 8.0, 0.5, slots=2)
 ANSWERED_S = 60  # generous: a failing test ends after that
 

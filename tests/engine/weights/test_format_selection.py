@@ -29,6 +29,7 @@ from engine.weights.quantise import requantise
 from tests.engine.helpers.drive import opened
 from tests.support.measuring.fidelity import divergence, log_probabilities
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
 TEXT = "The harbour lay quiet under the first snow, and nobody on the pier had seen the boat come in. " * 4
 
 
@@ -37,6 +38,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "medusaq"
+
+
+@pytest.fixture(scope="module")
+def packed(tiny_gguf: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny model in Q4_1, which may be unpacked."""
+    path = str(tmp_path_factory.mktemp("packed") / "packed.gguf")
+    requantise(tiny_gguf, path, "q4_1", threads=1)
+    return path
 
 
 def timing(alone: float = 1.0, together: float = 8.0, prompt_token: float = 0.5) -> Timing:
@@ -69,7 +78,7 @@ def test_both_formats_are_timed(tiny_gguf: str) -> None:
 @pytest.mark.parametrize(("bf16", "format"), [(timing(together=1.0), "BF16"), (timing(together=9.0), "Q4_1")])
 @pytest.mark.usefixtures("cache")
 def test_the_faster_one_is_taken_and_remembered(
-    bf16: Timing, format: str, monkeypatch: pytest.MonkeyPatch
+    packed: str, bf16: Timing, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
 
@@ -79,27 +88,30 @@ def test_the_faster_one_is_taken_and_remembered(
 
     monkeypatch.setattr(format_selection, "time_formats", measure)
     for _ in range(2):
-        model = open_model(EngineConfig())
+        model = open_model(EngineConfig(model=packed))
         assert format in model.description
-        assert (model.name, model.path) == (Path(default_model_path()).stem, default_model_path())
+        assert (model.name, model.path) == (Path(packed).stem, packed)
     assert measured == [18]
-    open_model(EngineConfig(slots=3))
+    open_model(EngineConfig(model=packed, slots=3))
     assert measured == [18, 5], "with other slots the other may be faster"
 
 
-def test_what_is_asked_for_is_not_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_is_not_measured(packed: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(format_selection, "time_formats")
-    assert "Q4_1" in open_model(EngineConfig(weights="as_shipped")).description
+    assert "Q4_1" in open_model(EngineConfig(model=packed, weights="as_shipped")).description
     assert not cache.exists()
-    assert "BF16" in open_model(EngineConfig(weights="bf16")).description
+    assert "BF16" in open_model(EngineConfig(model=packed, weights="bf16")).description
     assert [path.suffix for path in cache.iterdir()] == [".gguf"]
 
 
 @pytest.mark.usefixtures("cache")
-def test_bit_identical_results_do_not_hang_on_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bit_identical_results_do_not_hang_on_a_measurement(
+    packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(format_selection, "time_formats")
-    assert "Q4_1" in open_model(EngineConfig(batch_invariant=True)).description
-    assert "BF16" in open_model(EngineConfig(batch_invariant=True, weights="bf16")).description
+    invariant = EngineConfig(model=packed, batch_invariant=True)
+    assert "Q4_1" in open_model(invariant).description
+    assert "BF16" in open_model(replace(invariant, weights="bf16")).description
 
 
 @pytest.mark.parametrize("format", ["f16", "bf16"])
@@ -166,10 +178,10 @@ def test_a_cache_that_cannot_be_written(
         open_model(EngineConfig(weights="bf16"))
 
 
-def test_a_damaged_unpacked_file(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Path(unpacked(default_model_path())).write_bytes(b"GGUF, but no more")
+def test_a_damaged_unpacked_file(packed: str, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Path(unpacked(packed)).write_bytes(b"GGUF, but no more")
     with caplog.at_level(logging.WARNING):
-        assert "Q4_1" in open_model(EngineConfig()).description
+        assert "Q4_1" in open_model(EngineConfig(model=packed)).description
     assert f"{cache}/weights-" in caplog.text
     assert "llama.cpp cannot load it" in caplog.text
 

@@ -20,6 +20,7 @@ from engine.weights.formats import FORMATS
 from engine.weights.quantise import call_llama, quantised_size, requantise, unfit_tensors
 from tests.engine.helpers.tiny import LAYERS, write_tiny_gguf
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
 WIDE = 256  # the block of the K-quants, so that every format fits
 
 
@@ -261,8 +262,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tiny_gguf: str, tmp_p
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
-    """As when the system runs out of memory."""
+def test_a_process_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the system runs out of memory. A child, since it is found among these."""
+    monkeypatch.setattr("engine.weights.quantise.subprocess", subprocess)
 
     def kill(done: int, _count: int) -> None:
         if done == 1:
