@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tasks.base.settings import Settings
+from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import COMMAND, Cli
 from tests.support.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -22,6 +23,12 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     runner = Cli(tmp_path)
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def here(cli: Cli) -> Here:
+    """As cli, without a process of its own."""
+    return Here(cli)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 
 from tasks.base.settings import Settings
 from tasks.records.webhook import new_secret
+from tests.support.forks import Process, start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer
 from tests.support.workers import ROOT, environment
@@ -47,7 +47,7 @@ class System:
     settings: Settings
     key: str
     folder: Path
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -65,7 +65,7 @@ class System:
         }
         command = [sys.executable, "-P", "-m", "cli", name]
         with log:
-            self.processes[name] = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
+            self.processes[name] = start(command, ROOT, env, stdout=log, stderr=log)
 
     def logs(self) -> str:
         return "".join(

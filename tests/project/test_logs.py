@@ -18,6 +18,7 @@ import redis
 from tasks.base.json_logs import JsonLines, about
 from tasks.base.settings import redacted
 from tests.cli.helpers.running import COMMAND
+from tests.support.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import SCRIPTED, environment, wait_until
 
@@ -88,7 +89,7 @@ def test_real_processes_at_their_most_talkative(
             with logs[service].open("wb") as out:
                 command = [sys.executable, *COMMAND, service]
                 running.append(
-                    subprocess.Popen(command, env=environment(chosen), stdout=out, stderr=subprocess.STDOUT)
+                    start(command, tmp_path, environment(chosen), stdout=out, stderr=subprocess.STDOUT)
                 )
         gateway = f"http://127.0.0.1:{settings.port}"
         wait_until(

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tasks.records.batch import ENDED
+from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import Cli, read_jsonl, write_jsonl
 from tests.support.workers import wait_until
 
@@ -42,139 +43,139 @@ def ids(path: Path) -> list[str]:
     return [row["custom_id"] for row in read_jsonl(path)]
 
 
-def test_a_batch_from_its_file_to_its_results(cli: Cli) -> None:
+def test_a_batch_from_its_file_to_its_results(here: Here) -> None:
     lines = [line(n, f"number {n} tokens=3" + (" fail=boom" if n % 5 == 4 else "")) for n in range(12)]
-    write_jsonl(cli.folder / "lines.jsonl", lines)
+    write_jsonl(here.folder / "lines.jsonl", lines)
     command = ("batches", "create", "lines.jsonl", "--priority", "3", "--deadline-hours", "2")
-    ended = cli(*command, "-o", "good.jsonl", "--errors", "bad.jsonl")
+    ended = here(*command, "-o", "good.jsonl", "--errors", "bad.jsonl")
     assert ended.returncode == 1, ended.stderr
-    assert ids(cli.folder / "good.jsonl") == [f"id-{n}" for n in range(12) if n % 5 != 4]
-    assert ids(cli.folder / "bad.jsonl") == ["id-4", "id-9"]
+    assert ids(here.folder / "good.jsonl") == [f"id-{n}" for n in range(12) if n % 5 != 4]
+    assert ids(here.folder / "bad.jsonl") == ["id-4", "id-9"]
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"], rows["done"], rows["failed"]) == ("completed", "12", "10", "2")
     assert rows["tokens"] == "20 in (0 cached), 30 out"
     assert (rows["endpoint"], rows["priority"]) == ("/v1/chat/completions", "3")
     assert rows["failures"] == "2 boom"
-    assert sorted(path.name for path in cli.folder.iterdir()) == ["bad.jsonl", "good.jsonl", "lines.jsonl"]
+    assert sorted(path.name for path in here.folder.iterdir()) == ["bad.jsonl", "good.jsonl", "lines.jsonl"]
 
-    again = cli("batches", "show", rows["id"])
+    again = here("batches", "show", rows["id"])
     assert (again.returncode, again.stdout) == (0, ended.stdout)
-    record = json.loads(cli("batches", "show", rows["id"], "--json").stdout)
+    record = json.loads(here("batches", "show", rows["id"], "--json").stdout)
     assert (record["id"], record["request_counts"]["completed"]) == (rows["id"], 10)
     assert 7100 < record["expires_at"] - record["created_at"] < 7300
 
 
-def test_an_id_alone_and_then_everything_by_it(cli: Cli) -> None:
-    write_jsonl(cli.folder / "lines.jsonl", [raw(n, f"answer {n} delay=0.1") for n in range(6)])
-    made = cli("batches", "create", "lines.jsonl")
+def test_an_id_alone_and_then_everything_by_it(here: Here) -> None:
+    write_jsonl(here.folder / "lines.jsonl", [raw(n, f"answer {n} delay=0.1") for n in range(6)])
+    made = here("batches", "create", "lines.jsonl")
     batch = made.stdout.strip()
     assert (made.returncode, made.stderr) == (0, "")
     assert re.fullmatch(r"batch_[0-9a-f]{32}", batch)
-    watched = cli("batches", "show", batch, "--watch")
+    watched = here("batches", "show", batch, "--watch")
     rows = shown(watched.stdout)
     assert (watched.returncode, rows["status"], rows["endpoint"]) == (0, "completed", "/v1/completions")
 
-    printed = cli("batches", "download", batch)
+    printed = here("batches", "download", batch)
     assert [json.loads(row)["custom_id"] for row in printed.stdout.splitlines()] == [
         f"id-{n}" for n in range(6)
     ]
-    nothing = cli("batches", "download", batch, "-o", "a.jsonl", "--errors", "b.jsonl")
+    nothing = here("batches", "download", batch, "-o", "a.jsonl", "--errors", "b.jsonl")
     assert (nothing.returncode, nothing.stdout) == (0, "")
-    assert ids(cli.folder / "a.jsonl") == [f"id-{n}" for n in range(6)]
-    assert (cli.folder / "b.jsonl").read_bytes() == b""
+    assert ids(here.folder / "a.jsonl") == [f"id-{n}" for n in range(6)]
+    assert (here.folder / "b.jsonl").read_bytes() == b""
 
-    table = cli("batches", "list", "--limit", "1").stdout.splitlines()
+    table = here("batches", "list", "--limit", "1").stdout.splitlines()
     assert table[0].split() == ["id", "status", "age", "took", "done", "failed", "tokens"]
     assert table[1].split()[:2] == [batch, "completed"]
     assert table[1].split()[-5:] == ["6", "of", "6", "0", "6"]
     assert table[2] == "more can be shown with --limit"
-    listed = json.loads(cli("batches", "list", "--json", "--limit", "1").stdout)
+    listed = json.loads(here("batches", "list", "--json", "--limit", "1").stdout)
     assert [entry["id"] for entry in listed["data"]] == [batch]
 
 
-def test_jobs_of_ours_and_the_endpoint_by_name(cli: Cli) -> None:
+def test_jobs_of_ours_and_the_endpoint_by_name(here: Here) -> None:
     ours = {"custom_id": "x", "method": "POST", "url": "/v1/jobs", "body": {"prompt": "hi", "raw": True}}
-    write_jsonl(cli.folder / "lines.jsonl", [ours])
-    assert cli("batches", "create", "lines.jsonl", "--watch").returncode == 0
-    ended = cli("batches", "create", "lines.jsonl", "--endpoint", "/v1/completions", "--watch")
+    write_jsonl(here.folder / "lines.jsonl", [ours])
+    assert here("batches", "create", "lines.jsonl", "--watch").returncode == 0
+    ended = here("batches", "create", "lines.jsonl", "--endpoint", "/v1/completions", "--watch")
     assert ended.returncode == 1
     assert shown(ended.stdout)["line 1"] == "url: the batch is for /v1/completions"
 
 
-def test_a_dry_run_says_what_is_wrong_and_sends_nothing(cli: Cli) -> None:
+def test_a_dry_run_says_what_is_wrong_and_sends_nothing(here: Here) -> None:
     content = "\n".join(
         [json.dumps(line(1)), "{", json.dumps({**line(3), "method": "GET"}), json.dumps(line(4))]
     )
-    (cli.folder / "lines.jsonl").write_text("\ufeff" + content, encoding="utf-8")
-    ended = cli("batches", "create", "lines.jsonl", "--dry-run")
+    (here.folder / "lines.jsonl").write_text("\ufeff" + content, encoding="utf-8")
+    ended = here("batches", "create", "lines.jsonl", "--dry-run")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"]) == ("completed, a dry run", "4")
     assert (rows["done"], rows["failed"], rows["output file"]) == ("0", "2", "-")
     assert rows["line 2"].startswith("not valid JSON")
     assert rows["line 3"] == 'method: must be "POST"'
-    write_jsonl(cli.folder / "lines.jsonl", [line(1)])
-    assert cli("batches", "create", "lines.jsonl", "--dry-run").returncode == 0
+    write_jsonl(here.folder / "lines.jsonl", [line(1)])
+    assert here("batches", "create", "lines.jsonl", "--dry-run").returncode == 0
 
 
-def test_a_file_that_is_no_batch(cli: Cli) -> None:
-    (cli.folder / "lines.zip").write_bytes(b"PK\x03\x04 and so on")
-    ended = cli("batches", "create", "lines.zip", "--watch", "-o", "good.jsonl")
+def test_a_file_that_is_no_batch(here: Here) -> None:
+    (here.folder / "lines.zip").write_bytes(b"PK\x03\x04 and so on")
+    ended = here("batches", "create", "lines.zip", "--watch", "-o", "good.jsonl")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert rows["status"] == "failed"
     assert "the file is a zip archive, not JSON lines" in ended.stdout
-    assert (cli.folder / "good.jsonl").read_bytes() == b""
+    assert (here.folder / "good.jsonl").read_bytes() == b""
 
 
-def test_cancelling(cli: Cli, gateway: str) -> None:
-    write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
-    batch = cli("batches", "create", "lines.jsonl").stdout.strip()
+def test_cancelling(here: Here, gateway: str) -> None:
+    write_jsonl(here.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
+    batch = here("batches", "create", "lines.jsonl").stdout.strip()
     path = f"{gateway}/v1/batches/{batch}"
     wait_until(lambda: httpx.get(path).json()["request_counts"]["completed"] > 0)
-    assert cli("batches", "cancel", batch).stdout == "cancelling\n"
-    ended = cli("batches", "show", batch, "-w")
+    assert here("batches", "cancel", batch).stdout == "cancelling\n"
+    ended = here("batches", "show", batch, "-w")
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"]) == ("cancelled", "60")
     assert rows["failures"].endswith(" batch_cancelled")
-    assert cli("batches", "cancel", batch).stdout == "cancelled\n"
-    assert cli("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
-    assert sorted(ids(cli.folder / "a") + ids(cli.folder / "b")) == sorted(f"id-{n}" for n in range(60))
+    assert here("batches", "cancel", batch).stdout == "cancelled\n"
+    assert here("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
+    assert sorted(ids(here.folder / "a") + ids(here.folder / "b")) == sorted(f"id-{n}" for n in range(60))
 
 
-def test_running_only_what_failed_again(cli: Cli) -> None:
+def test_running_only_what_failed_again(here: Here) -> None:
     lines = [raw(n, "x fail=boom" if n in (2, 5) else "x") for n in range(7)]
-    write_jsonl(cli.folder / "lines.jsonl", lines)
-    first = shown(cli("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
-    ended = cli("batches", "retry", first, "--watch", "--errors", "again.jsonl")
+    write_jsonl(here.folder / "lines.jsonl", lines)
+    first = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    ended = here("batches", "retry", first, "--watch", "--errors", "again.jsonl")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert (rows["lines"], rows["retry of"]) == ("2", first)
-    assert ids(cli.folder / "again.jsonl") == ["id-2", "id-5"]
-    made = cli("batches", "retry", first)
+    assert ids(here.folder / "again.jsonl") == ["id-2", "id-5"]
+    made = here("batches", "retry", first)
     assert made.stdout.startswith("batch_")
-    write_jsonl(cli.folder / "lines.jsonl", [raw(1)])
-    good = shown(cli("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
-    refused = cli("batches", "retry", good)
+    write_jsonl(here.folder / "lines.jsonl", [raw(1)])
+    good = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    refused = here("batches", "retry", good)
     assert (refused.returncode, refused.stderr) == (1, f"error: no line of {good} failed\n")
 
 
-def test_what_has_come_so_far_can_be_read(cli: Cli, gateway: str) -> None:
+def test_what_has_come_so_far_can_be_read(here: Here, gateway: str) -> None:
     write_jsonl(
-        cli.folder / "lines.jsonl", [raw(n, "x delay=0.5" if n < 8 else "x delay=60") for n in range(80)]
+        here.folder / "lines.jsonl", [raw(n, "x delay=0.5" if n < 8 else "x delay=60") for n in range(80)]
     )
-    batch = cli("batches", "create", "lines.jsonl").stdout.strip()
+    batch = here("batches", "create", "lines.jsonl").stdout.strip()
     output = f"{gateway}/v1/batches/{batch}/output"
     wait_until(lambda: bool(httpx.get(output).content))
-    assert cli("batches", "download", batch, "-o", "part.jsonl").returncode == 0
-    found = ids(cli.folder / "part.jsonl")
+    assert here("batches", "download", batch, "-o", "part.jsonl").returncode == 0
+    found = ids(here.folder / "part.jsonl")
     assert 0 < len(found) < 80
-    refused = cli("batches", "retry", batch)
+    refused = here("batches", "retry", batch)
     assert refused.stderr == f"error: {batch} is in_progress: only a batch that has ended can be retried\n"
-    cli("batches", "cancel", batch)
+    here("batches", "cancel", batch)
 
 
-def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, gateway: str) -> None:
+def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, here: Here, gateway: str) -> None:
     write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=60") for n in range(40)])
     running = cli.start("batches", "create", "lines.jsonl", "--watch")
 
@@ -188,7 +189,7 @@ def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, gateway: str) -
     batch = newest()
     assert running.lines[-1] == f"the batch continues: medusaq batches show {batch['id']} --watch"
     assert batch["status"] not in ENDED
-    cli("batches", "cancel", batch["id"])
+    here("batches", "cancel", batch["id"])
 
 
 def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
@@ -226,20 +227,20 @@ def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
         (("show", "\udcff"), 2, "an argument is not UTF-8"),
     ],
 )
-def test_slips_are_one_line(cli: Cli, arguments: tuple[str, ...], code: int, message: str) -> None:
-    write_jsonl(cli.folder / "l.jsonl", [line(1)])
-    ended = cli("batches", *arguments)
+def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], code: int, message: str) -> None:
+    write_jsonl(here.folder / "l.jsonl", [line(1)])
+    ended = here("batches", *arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {message}\n")
-    assert sorted(path.name for path in cli.folder.iterdir()) == ["l.jsonl"]
+    assert sorted(path.name for path in here.folder.iterdir()) == ["l.jsonl"]
 
 
-def test_a_full_disk_leaves_what_was_there(cli: Cli) -> None:
+def test_a_full_disk_leaves_what_was_there(cli: Cli, here: Here) -> None:
     write_jsonl(cli.folder / "lines.jsonl", [raw(n) for n in range(40)])
-    batch = shown(cli("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    batch = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
     (cli.folder / "out").write_text("before", encoding="utf-8")
     ended = cli("batches", "download", batch, "-o", "out", file_kb=4)
     assert (ended.returncode, ended.stderr) == (1, "error: cannot write out: File too large\n")
     assert (cli.folder / "out").read_text(encoding="utf-8") == "before"
     assert sorted(path.name for path in cli.folder.iterdir()) == ["lines.jsonl", "out"]
-    assert cli("batches", "download", batch, "-o", "/dev/null").returncode == 0
+    assert here("batches", "download", batch, "-o", "/dev/null").returncode == 0
     assert Path("/dev/null").is_char_device()

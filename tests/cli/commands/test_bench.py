@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 
@@ -20,13 +21,13 @@ def rows(cli: Cli) -> Path:
     return path
 
 
-def test_rows_are_written_and_shown(cli: Cli, rows: Path) -> None:
-    model = write_tiny_gguf(cli.folder / "tiny.gguf")
-    cli.env["XDG_CACHE_HOME"] = str(cli.folder / "cache")
+def test_rows_are_written_and_shown(here: Here, rows: Path) -> None:
+    model = write_tiny_gguf(here.folder / "tiny.gguf")
+    here.env["XDG_CACHE_HOME"] = str(here.folder / "cache")
     command = ("bench", "decode", "--prompts", rows.name, "--requests", "1,2", "--max-tokens", "12")
-    ended = cli(*command, "--model", model, "--json", "out.json", "--limit", "2")
+    ended = here(*command, "--model", model, "--json", "out.json", "--limit", "2")
     assert ended.returncode == 0, ended.stderr
-    written = json.loads((cli.folder / "out.json").read_text())
+    written = json.loads((here.folder / "out.json").read_text())
     assert [(row["requests"], row["category"]) for row in written] == [(1, "all"), (1, "qa"), (2, "all")]
     assert all(row["n_prompts"] == 2 for row in written)
     assert all(row["ratio"] > 0 and row["ratio_low"] <= row["ratio"] + 1e-9 for row in written)
@@ -46,20 +47,20 @@ def test_rows_are_written_and_shown(cli: Cli, rows: Path) -> None:
         ("", "the file has no prompts"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_line(cli: Cli, line: str, message: str) -> None:
-    (cli.folder / "rows.jsonl").write_text(line + "\n")
-    ended = cli("bench", "decode", "--prompts", "rows.jsonl")
+def test_a_wrong_file_is_named_with_its_line(here: Here, line: str, message: str) -> None:
+    (here.folder / "rows.jsonl").write_text(line + "\n")
+    ended = here("bench", "decode", "--prompts", "rows.jsonl")
     assert ended.returncode == 2
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_any_json_line_is_one_line(cli: Cli) -> None:
+def test_any_json_line_is_one_line(here: Here) -> None:
     """With a byte order mark, and characters that end lines elsewhere."""
-    (cli.folder / "rows.jsonl").write_bytes(
+    (here.folder / "rows.jsonl").write_bytes(
         b"\xef\xbb\xbf" + '{"category": "qa", "turns": ["a\u2028b\x85c"]}\n'.encode()
     )
-    ended = cli("bench", "decode", "--prompts", "rows.jsonl", "--model", "missing.gguf")
+    ended = here("bench", "decode", "--prompts", "rows.jsonl", "--model", "missing.gguf")
     assert ended.returncode == 3, ended.stderr
 
 
@@ -75,23 +76,23 @@ def test_any_json_line_is_one_line(cli: Cli) -> None:
     ],
 )
 @pytest.mark.usefixtures("rows")
-def test_wrong_options_are_one_line(cli: Cli, options: tuple[str, ...], code: int, message: str) -> None:
-    ended = cli("bench", "decode", *options)
+def test_wrong_options_are_one_line(here: Here, options: tuple[str, ...], code: int, message: str) -> None:
+    ended = here("bench", "decode", *options)
     assert ended.returncode == code
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_heads_that_are_no_heads_are_refused(cli: Cli, rows: Path) -> None:
-    model = write_tiny_gguf(cli.folder / "tiny.gguf")
-    (cli.folder / "heads.safetensors").write_bytes(b"no heads")
-    ended = cli("bench", "decode", "--prompts", rows.name, "--model", model, "--heads", "heads.safetensors")
+def test_heads_that_are_no_heads_are_refused(here: Here, rows: Path) -> None:
+    model = write_tiny_gguf(here.folder / "tiny.gguf")
+    (here.folder / "heads.safetensors").write_bytes(b"no heads")
+    ended = here("bench", "decode", "--prompts", rows.name, "--model", model, "--heads", "heads.safetensors")
     assert ended.returncode == 1
     assert "heads.safetensors: cannot be read" in ended.stderr
 
 
-def test_a_file_that_is_not_text(cli: Cli) -> None:
-    (cli.folder / "rows.jsonl").write_bytes(b"\xff\xfe")
-    ended = cli("bench", "decode", "--prompts", "rows.jsonl")
+def test_a_file_that_is_not_text(here: Here) -> None:
+    (here.folder / "rows.jsonl").write_bytes(b"\xff\xfe")
+    ended = here("bench", "decode", "--prompts", "rows.jsonl")
     assert ended.returncode == 2
     assert "not UTF-8" in ended.stderr

@@ -9,6 +9,7 @@ import signal
 import httpx
 import pytest
 
+from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import Cli
 from tests.cli.stack.test_local_stack import up
 from tests.support.servers import free_port
@@ -21,61 +22,61 @@ def needs_key(url: str) -> bool:
     return httpx.get(f"{url}/v1/jobs").status_code == 401
 
 
-def test_keys_of_the_running_stack(cli: Cli) -> None:
+def test_keys_of_the_running_stack(cli: Cli, here: Here) -> None:
     running, url = up(cli, "--no-flower")
-    assert "only this machine" in cli("keys", "list").stdout
-    made = cli("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
+    assert "only this machine" in here("keys", "list").stdout
+    made = here("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
     assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again\n", made.stderr)
     wait_until(lambda: needs_key(url), 20)
 
-    refused = cli("submit", "x", "--url", url)
+    refused = here("submit", "x", "--url", url)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: the API key is missing")
     cli.env["MEDUSAQ_API_KEY"] = secret
-    assert cli("submit", "hello", "--wait", "--max-tokens", "20", "--url", url).stdout == "hello\n"
+    assert here("submit", "hello", "--wait", "--max-tokens", "20", "--url", url).stdout == "hello\n"
     (cli.folder / "p.txt").write_text("one\ntwo\n")
     ran = cli("run", "p.txt", "-o", "r.jsonl", "--max-tokens", "5", "--url", url)
     assert ran.returncode == 0, ran.stderr
-    over = cli("submit", "hello", "--max-tokens", "50", "--url", url)
+    over = here("submit", "hello", "--max-tokens", "50", "--url", url)
     assert "50 tokens a day" in over.stderr
 
-    (listed,) = json.loads(cli("keys", "list", "--json").stdout)
+    (listed,) = json.loads(here("keys", "list", "--json").stdout)
     assert (listed["name"], listed["key"]) == ("alice", f"mq_...{secret[-4:]}")
     assert listed["limits"]["requests_per_minute"] == 600
     assert 0 < listed["tokens_today"] < 50
-    table = cli("keys", "list").stdout
+    table = here("keys", "list").stdout
     assert secret not in table
     assert re.search(rf"{listed['id']} +alice +mq_\.\.\.\S+ .* 600 +\d+ of 50 ", table)
 
-    assert cli("keys", "revoke", listed["id"]).stdout == "revoked\n"
-    assert "unknown or was revoked" in cli("jobs", "--url", url).stderr
-    assert " revoked " in cli("keys", "list").stdout
+    assert here("keys", "revoke", listed["id"]).stdout == "revoked\n"
+    assert "unknown or was revoked" in here("jobs", "--url", url).stderr
+    assert " revoked " in here("keys", "list").stdout
     running.send(signal.SIGTERM)
     running.wait()
     assert not (cli.folder / ".medusaq" / "redis.url").exists()
 
 
-def test_the_redis_of_the_settings_comes_first(cli: Cli, gateway: str, served: object) -> None:
-    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    cli.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = json.loads(cli("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
+def test_the_redis_of_the_settings_comes_first(here: Here, gateway: str, served: object) -> None:
+    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    here.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
+    made = json.loads(here("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
     limits = made["limits"]
     assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
     wait_until(lambda: needs_key(gateway), 20)
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
 
 
-def test_a_key_that_is_spent_ends_a_run_at_once(cli: Cli, gateway: str, served: object) -> None:
-    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    cli.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = cli("keys", "create", "poor", "--tokens-per-day", "1")
-    cli.env["MEDUSAQ_API_KEY"] = made.stdout.strip()
-    spending = cli("submit", "hello", "--wait", "--max-tokens", "1", "--url", gateway)
+def test_a_key_that_is_spent_ends_a_run_at_once(here: Here, gateway: str, served: object) -> None:
+    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    here.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
+    made = here("keys", "create", "poor", "--tokens-per-day", "1")
+    here.env["MEDUSAQ_API_KEY"] = made.stdout.strip()
+    spending = here("submit", "hello", "--wait", "--max-tokens", "1", "--url", gateway)
     assert spending.returncode == 0, spending.stderr
-    (cli.folder / "p.txt").write_text("one\ntwo\n")
-    ran = cli("run", "p.txt", "-o", "r.jsonl", "--url", gateway)
+    (here.folder / "p.txt").write_text("one\ntwo\n")
+    ran = here("run", "p.txt", "-o", "r.jsonl", "--url", gateway)
     assert ran.returncode == 1
     assert "error: the gateway refused part 1: the 1 tokens a day of this API key are spent" in ran.stderr
 
@@ -95,12 +96,12 @@ def test_a_key_that_is_spent_ends_a_run_at_once(cli: Cli, gateway: str, served: 
     ],
 )
 def test_the_limits_that_a_key_may_have(
-    cli: Cli, served: object, option: str, taken: str, refused: str
+    here: Here, served: object, option: str, taken: str, refused: str
 ) -> None:
-    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    made = json.loads(cli("keys", "create", "carol", option, taken, "--json").stdout)
+    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    made = json.loads(here("keys", "create", "carol", option, taken, "--json").stdout)
     assert made["limits"][option.removeprefix("--").replace("-", "_")] == float(taken)
-    ended = cli("keys", "create", "carol", option, refused)
+    ended = here("keys", "create", "carol", option, refused)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: Invalid value for '{option}': ")
 
@@ -114,18 +115,18 @@ def test_the_limits_that_a_key_may_have(
         (("revoke",), "Missing argument 'ID'."),
     ],
 )
-def test_slips_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
-    ended = cli("keys", *arguments)
+def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
+    ended = here("keys", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {message}")
 
 
-def test_an_unknown_key_and_a_missing_redis(cli: Cli, served: object) -> None:
-    cli.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    unknown = cli("keys", "revoke", "key_x")
+def test_an_unknown_key_and_a_missing_redis(here: Here, served: object) -> None:
+    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    unknown = here("keys", "revoke", "key_x")
     assert (unknown.returncode, unknown.stderr) == (1, "error: no API key with id 'key_x'\n")
-    cli.env["MEDUSAQ_REDIS_URL"] = f"redis://:hidden@127.0.0.1:{free_port()}/0"
-    away = cli("keys", "list")
+    here.env["MEDUSAQ_REDIS_URL"] = f"redis://:hidden@127.0.0.1:{free_port()}/0"
+    away = here("keys", "list")
     assert away.returncode == 1
     assert away.stderr.startswith("error: Redis: ")
     assert away.stderr.endswith("start `medusaq up`, or set MEDUSAQ_REDIS_URL\n")

@@ -11,8 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import redis
 import trustme
@@ -30,14 +33,16 @@ from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
+from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.forks import start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, environment, wait_until
 
 
-def examined(cli: Cli, **env: str) -> dict[str, list[Finding]]:
+def examined(cli: Cli | Here, **env: str) -> dict[str, list[Finding]]:
     """The findings by check, from the command as a user runs it; its exit code is held to them."""
     # Loading the heads takes as long as all the rest together.
     quick = {"MEDUSAQ_SPECULATION": "0"}
@@ -51,6 +56,16 @@ def examined(cli: Cli, **env: str) -> dict[str, list[Finding]]:
         found.setdefault(finding.check, []).append(finding)
     failed = any(one.grade is Grade.FAIL for several in found.values() for one in several)
     assert ended.returncode == int(failed)
+    return found
+
+
+def of_model(**changes: Any) -> dict[str, list[Finding]]:
+    """What it says of the model and its heads, without a look at the rest."""
+    settings = Settings(_env_file=None, **{"speculation": False, **changes})  # type: ignore[call-arg]  # pydantic
+    found: dict[str, list[Finding]] = {}
+    for finding in guarded("model", partial(engine.model, settings)):
+        assert bool(finding.mend) == (finding.grade is not Grade.OK), finding
+        found.setdefault(finding.check, []).append(finding)
     return found
 
 
@@ -86,15 +101,16 @@ def test_a_bare_machine_is_well_and_a_person_can_read_it(cli: Cli) -> None:
 
 
 @pytest.mark.stack
-def test_a_running_stack_is_found_and_well(cli: Cli) -> None:
+def test_a_running_stack_is_found_and_well(cli: Cli, here: Here) -> None:
     running = cli.start("up", "--port", "0", "--flower-port", "0")
     url = running.wait_for("  gateway  ").split()[-1]
     flower = running.wait_for("  Flower   ").split()[-1]
 
+    wait_until(lambda: _ready(url, flower), 30)
     last: dict[str, list[Finding]] = {}
 
     def all_there() -> bool:
-        last.update(examined(cli))
+        last.update(examined(here))
         by_flower = last["port of flower"][0].what.endswith("served by flower")
         both = last["visibility"][0].what.startswith("2 Celery workers answer")
         return by_flower and both and last["io worker"][0].grade is Grade.OK
@@ -109,13 +125,21 @@ def test_a_running_stack_is_found_and_well(cli: Cli) -> None:
     running.wait()
     cli.gone()
     assert (cli.folder / ".medusaq" / "stack.json").exists()
-    assert "is not running" in only(examined(cli), "redis", Grade.OK).what
+    assert "is not running" in only(examined(here), "redis", Grade.OK).what
 
 
-def test_settings_that_are_refused_and_names_that_mean_nothing(cli: Cli) -> None:
-    (cli.folder / ".env").write_text("MEDUSAQ_SLOTS=3\nMEDUSAQ_KVCELLS=9\nOTHER=1\n", encoding="utf-8")
+def _ready(url: str, flower: str) -> bool:
+    try:
+        ready = httpx.get(f"{url}/readyz").json()
+        return bool(ready["workers"] and ready["io_worker"] and httpx.get(flower).status_code < 500)
+    except httpx.TransportError:
+        return False
+
+
+def test_settings_that_are_refused_and_names_that_mean_nothing(here: Here) -> None:
+    (here.folder / ".env").write_text("MEDUSAQ_SLOTS=3\nMEDUSAQ_KVCELLS=9\nOTHER=1\n", encoding="utf-8")
     found = examined(
-        cli, MEDUSAQ_SLOTS="many", MEDUSAQ_THREADS="-1", MEDUSAQ_KV_TYPE="f32", MEDUSAQ_THREDS="2"
+        here, MEDUSAQ_SLOTS="many", MEDUSAQ_THREADS="-1", MEDUSAQ_KV_TYPE="f32", MEDUSAQ_THREDS="2"
     )
     assert [one.grade for one in found["settings"]] == [Grade.FAIL] * 3
     removed, *refused = (one.what for one in found["settings"])
@@ -132,16 +156,16 @@ def test_settings_that_are_refused_and_names_that_mean_nothing(cli: Cli) -> None
     assert len(said) == 3
 
 
-def test_settings_that_only_some_parts_refuse(cli: Cli, settings: Settings) -> None:
+def test_settings_that_only_some_parts_refuse(here: Here, settings: Settings) -> None:
     found = examined(
-        cli,
+        here,
         MEDUSAQ_METRICS_ADDRESS="0.0.0.0:9100",
         MEDUSAQ_SLOTS="64",
         MEDUSAQ_BATCH_INVARIANT="1",
     )
     assert only(found, "settings", Grade.FAIL).what.startswith("MEDUSAQ_METRICS_ADDRESS")
     found = examined(
-        cli,
+        here,
         MEDUSAQ_SLOTS="64",
         MEDUSAQ_BATCH_INVARIANT="1",
         MEDUSAQ_HOST="0.0.0.0",
@@ -155,26 +179,43 @@ def test_settings_that_only_some_parts_refuse(cli: Cli, settings: Settings) -> N
     assert "FLOWER_BASIC_AUTH" in flower.mend
 
 
-def test_an_address_of_which_nobody_knows_whether_there_are_keys(cli: Cli) -> None:
-    found = examined(cli, MEDUSAQ_HOST="0.0.0.0", MEDUSAQ_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
-    assert "Redis does not say" in only(found, "address", Grade.WARN).what
-
-
-def test_an_env_file_that_cannot_be_read(cli: Cli) -> None:
-    (cli.folder / ".env").write_bytes(b"MEDUSAQ_SLOTS=\xff\n")
-    found = examined(cli)
+def test_an_env_file_that_cannot_be_read(here: Here) -> None:
+    (here.folder / ".env").write_bytes(b"MEDUSAQ_SLOTS=\xff\n")
+    found = examined(here)
     assert only(found, "settings", Grade.FAIL).what.startswith(".env: cannot be read")
     assert only(found, "variables", Grade.FAIL)
 
 
-def test_a_model_that_is_none_and_one_that_was_cut_off(cli: Cli) -> None:
-    for name, content in (
-        ("text.gguf", b"hello"),
-        ("cut.gguf", Path(default_model_path()).read_bytes()[:9_000_000]),
-    ):
-        (cli.folder / name).write_bytes(content)
-        assert name in only(examined(cli, MEDUSAQ_MODEL=name), "model", Grade.FAIL).what
-    assert "no such file" in only(examined(cli, MEDUSAQ_MODEL="away.gguf"), "model", Grade.FAIL).what
+def test_what_is_wrong_with_several_parts_is_all_said(here: Here) -> None:
+    (here.folder / "file").touch()
+    (here.folder / "text.gguf").write_bytes(b"hello")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        found = examined(
+            here,
+            MEDUSAQ_HOST="0.0.0.0",
+            MEDUSAQ_MODEL="text.gguf",
+            MEDUSAQ_FILES=str(here.folder / "file" / "below"),
+            MEDUSAQ_PORT=str(holder.getsockname()[1]),
+            MEDUSAQ_REDIS_URL=f"redis://me:secret@127.0.0.1:{free_port()}/0",
+        )
+    assert "Redis does not say" in only(found, "address", Grade.WARN).what
+    assert "text.gguf" in only(found, "model", Grade.FAIL).what
+    assert only(found, "file store", Grade.FAIL)
+    assert "is in use" in only(found, "port of gateway", Grade.FAIL).what
+    away = only(found, "redis", Grade.FAIL)
+    assert "secret" not in away.what
+    assert "me:***@127.0.0.1" in away.what
+    assert "model workers" not in found
+
+
+def test_a_model_that_is_away_and_one_that_was_cut_off(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(Path(default_model_path()).read_bytes()[:9_000_000])
+    assert "cut.gguf" in only(of_model(model=str(cut)), "model", Grade.FAIL).what
+    away = of_model(model=str(tmp_path / "away.gguf"))
+    assert "no such file" in only(away, "model", Grade.FAIL).what
 
 
 def test_the_format_that_the_engine_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,61 +239,41 @@ def test_the_format_that_the_engine_selects(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_format_that_was_chosen_for_this_machine(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cli.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    asked = {"MEDUSAQ_MODEL": tiny_gguf, "MEDUSAQ_WEIGHTS": "for_this_machine"}
-    none = only(examined(cli, **asked), "weights", Grade.FAIL)
+    here.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    none = only(of_model(model=tiny_gguf, weights="for_this_machine"), "weights", Grade.FAIL)
     assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
     assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
     save_format(tiny_gguf, SavedFormat("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
-    found = examined(cli, **asked)
+    found = examined(here, MEDUSAQ_MODEL=tiny_gguf, MEDUSAQ_WEIGHTS="for_this_machine")
     chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
     assert only(found, "weights", Grade.OK).what == chosen
     assert "memory" in found
+    assert "off" in only(found, "heads", Grade.OK).what
 
 
-def test_what_runs_the_heads_is_named(cli: Cli) -> None:
-    found = examined(cli, MEDUSAQ_SPECULATION="1")
+def test_what_runs_the_heads_is_named() -> None:
+    found = of_model(speculation=True)
     assert only(found, "heads", Grade.OK).what.endswith("4 of them, run by ONNX Runtime (cpu)")
 
 
-def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(cli: Cli) -> None:
-    (cli.folder / "heads.safetensors").write_bytes(b"\0" * 64)
-    given = {"MEDUSAQ_SPECULATION": "1", "MEDUSAQ_HEADS": "heads.safetensors"}
-    found = examined(cli, MEDUSAQ_KV_CELLS=str(10**9), **given)
+def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(tmp_path: Path) -> None:
+    heads = tmp_path / "heads.safetensors"
+    heads.write_bytes(b"\0" * 64)
+    found = of_model(speculation=True, heads=str(heads), kv_cells=10**9)
     assert "heads.safetensors" in only(found, "heads", Grade.FAIL).what
     assert "MEDUSAQ_KV_CELLS" in only(found, "memory", Grade.FAIL).mend
     assert only(found, "kv cells", Grade.WARN)
-    off = examined(cli)
-    assert "off" in only(off, "heads", Grade.OK).what
 
 
-def test_a_file_store_that_cannot_be_written(cli: Cli) -> None:
-    (cli.folder / "file").touch()
-    found = examined(cli, MEDUSAQ_FILES=str(cli.folder / "file" / "below"))
-    assert only(found, "file store", Grade.FAIL)
-    found = examined(cli, MEDUSAQ_FILES="s3://nowhere/x", AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}")
-    assert only(found, "file store", Grade.FAIL)
-
-
-def test_a_port_that_somebody_else_has(cli: Cli) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = str(holder.getsockname()[1])
-        found = examined(cli, MEDUSAQ_PORT=port)
-    assert "is in use" in only(found, "port of gateway", Grade.FAIL).what
-
-
-def test_no_redis(cli: Cli) -> None:
-    away = examined(cli, MEDUSAQ_REDIS_URL=f"redis://me:secret@127.0.0.1:{free_port()}/0")
-    finding = only(away, "redis", Grade.FAIL)
-    assert "secret" not in finding.what
-    assert "me:***@127.0.0.1" in finding.what
-    assert "model workers" not in away
+def test_an_object_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    settings = Settings(_env_file=None, files="s3://nowhere/x")  # type: ignore[call-arg]  # pydantic
+    [finding] = guarded("file store", partial(stack.files, settings))
+    assert (finding.check, finding.grade) == ("file store", Grade.FAIL)
 
 
 def test_a_redis_that_asks_for_a_password(own_redis: RedisServer, client: redis.Redis) -> None:
@@ -346,7 +367,8 @@ def _answers(client: redis.Redis) -> bool:
 def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> None:
     settings = fast_settings(own_redis)
     command = [sys.executable, "-m", "celery", "-A", "tests.cli.helpers.hasty_peer", "worker", "-P", "solo"]
-    peer = subprocess.Popen([*command, "-n", "hasty@%h", "-l", "ERROR"], cwd=ROOT, env=environment(settings))
+    command += ["-n", "hasty@%h", "-l", "ERROR"]
+    peer = start(command, ROOT, environment(settings), subprocess.DEVNULL, subprocess.DEVNULL)
     prefix = {"key_prefix": settings.key_prefix}
     try:
         last: dict[str, list[Finding]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from engine import ModelLoadError
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
 from engine.medusa.lm_head import lm_head_rows
+from tests.support.tuned import constants
 from tests.training.conftest import options, said
 from training.base.errors import CollectionError, PromptsError
 from training.collection import shards
@@ -24,6 +26,10 @@ from training.collection.collect import collect
 from training.collection.shards import Collection, Recorded
 
 ROOT = Path(__file__).parents[3]
+SHARD_TOKENS = 1500
+SMALL_SHARDS = (
+    "from tests.support.tuned import tune; tune(); from training.collection.collect import main; main()"
+)
 
 
 def answers(folder: Path) -> list[Recorded]:
@@ -106,18 +112,11 @@ def test_an_interrupt_behind_the_rename_of_a_shard_writes_it_once(
 
 def test_a_murdered_collection_goes_on(tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console) -> None:
     out = tmp_path / "s"
-    command = [
-        sys.executable,
-        "-m",
-        "training.collection.collect",
-        "--model",
-        tiny_gguf,
-        "--prompts",
-        str(prompts),
-    ]
+    command = [sys.executable, "-c", SMALL_SHARDS, "--model", tiny_gguf, "--prompts", str(prompts)]
     command += ["--out", str(out), "--tokens", "100000000", "--max-tokens", "24", "--threads", "1"]
     command += ["--slots", "8", "--kv-cells", "4096"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    env = os.environ | constants({"training.collection.collect.SHARD_TOKENS": SHARD_TOKENS})
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
         while not list(out.glob("shard-?????")) and time.monotonic() < deadline:
@@ -126,7 +125,7 @@ def test_a_murdered_collection_goes_on(tiny_gguf: str, prompts: Path, tmp_path: 
         process.send_signal(signal.SIGKILL)
         process.wait()
     before = Collection(out).done()[1]
-    assert before >= 16384
+    assert before >= SHARD_TOKENS
     assert collect(options(tiny_gguf, prompts, out, tokens=before + 100), quiet) >= before + 100
     numbers = [a.number for a in answers(out)]
     assert len(set(numbers)) == len(numbers)
