@@ -200,7 +200,7 @@ def test_a_short_call_is_timed_more_often() -> None:
         calls.append(pause := next(pauses))
         time.sleep(pause)
 
-    assert _least_time(partial(call, chain([0.05], repeat(0.004)))) < 0.05
+    assert _least_time(partial(call, chain([0.03], repeat(0.004)))) < 0.03
     assert len(calls) > 2
     calls.clear()
     assert _least_time(partial(call, repeat(REPEATED_S))) >= REPEATED_S

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.support.workers import ROOT
 
-
 # The most that llama.cpp can use of these decides how fast it is; as the flags of /proc/cpuinfo.
 EXTENSIONS = {
     "amx_bf16": "AMX",
