@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from rich.console import Console
 
-from cli.main import main
+from tests.cli.helpers.here import Here
+from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 from training.collection.collect import CollectOptions, collect
 from training.prompts.prompts import compose, write_prompts
@@ -64,24 +64,8 @@ def states(tiny_gguf: str, prompts: Path, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-@dataclass(frozen=True)
-class Ended:
-    """As of a process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def here(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
     """The command in this process, which has loaded torch already."""
-
-    def run_here(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["medusaq", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ended(int(str(ended.value)), said.out, said.err)
-
-    return run_here
+    command = Here(Cli(tmp_path))
+    return lambda *arguments: command(*map(str, arguments))

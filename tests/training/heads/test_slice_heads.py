@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from engine.medusa.layouts import recognise
-from tests.training.conftest import Ended
 from tests.training.heads.test_slicing import VOCAB, full_heads
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +37,9 @@ def test_from_published_heads_to_sliced_ones(tiny_gguf: str, tmp_path: Path) -> 
         assert file.metadata()["source"] == str(tmp_path)
 
 
-def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path, here: Callable[..., Ended]) -> None:
+def test_what_cannot_be_is_one_line(
+    tiny_gguf: str, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     torch.save(full_heads(), tmp_path / "heads.pt")
     heads, output = tmp_path / "heads.pt", tmp_path / "out.safetensors"
     (tmp_path / "some.txt").write_text("text")

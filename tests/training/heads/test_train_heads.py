@@ -12,7 +12,6 @@ import pytest
 from cli.commands.heads.train import NumberFormat
 from engine.llama.context import usable_cores
 from engine.weights.formats import FORMATS
-from tests.training.conftest import Ended
 from training.collection.shards import Collection
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +23,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_from_a_model_to_heads(
-    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., Ended]
+    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
@@ -42,7 +41,7 @@ def test_from_a_model_to_heads(
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 def test_two_processes_collect_for_one_training(
-    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., Ended]
+    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
@@ -59,7 +58,10 @@ def test_two_processes_collect_for_one_training(
 
 
 def test_prompts_are_composed_where_none_are_given(
-    tiny_gguf: str, tmp_path: Path, here: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    tiny_gguf: str,
+    tmp_path: Path,
+    here: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     monkeypatch.setattr("cli.commands.heads.train.COMPOSED_PROMPTS", 2_000)
@@ -102,7 +104,7 @@ def test_prompts_are_composed_where_none_are_given(
 def test_what_is_wrong_is_one_line(
     tiny_gguf: str,
     tmp_path: Path,
-    here: Callable[..., Ended],
+    here: Callable[..., subprocess.CompletedProcess[str]],
     arguments: list[str],
     code: int,
     message: str,
