@@ -108,6 +108,7 @@ class Fleet:
         self.env = env
         self.ended: list[Request] = []
         self._queues: dict[Priority, deque[Request]] = {priority: deque() for priority in Priority}
+        self._in_order = [self._queues[priority] for priority in sorted(Priority, key=ORDER.__getitem__)]
         self._asking: deque[Engine] = deque()
         self._held: dict[str, deque[Request]] = {}
         self._outstanding: Counter[str] = Counter()
@@ -151,8 +152,7 @@ class Fleet:
                 self._asking.append(engine)
 
     def _next_queue(self) -> deque[Request] | None:
-        ordered = (self._queues[priority] for priority in sorted(Priority, key=ORDER.__getitem__))
-        return next((queue for queue in ordered if queue), None)
+        return next((queue for queue in self._in_order if queue), None)
 
     def _wake_up(self) -> None:
         if not self._wake.triggered:

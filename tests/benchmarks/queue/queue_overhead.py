@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import httpx
 
 from tasks.base.settings import Settings
+from tests.support.forks import Process, start
 from tests.support.servers import RedisServer, free_port
 from tests.support.workers import ROOT, SCRIPTED, Workers, environment
 
@@ -107,7 +107,7 @@ def _gateway(settings: Settings, log: Path) -> Iterator[tuple[str, int]]:
     """Its address and process id."""
     command = [sys.executable, "-m", "cli", "gateway"]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(settings), stdout=out, stderr=out)
+        process = start(command, ROOT, environment(settings), stdout=out, stderr=out)
     try:
         url = f"http://{settings.host}:{settings.port}"
         _wait_until_ready(process, url, log)
@@ -117,7 +117,7 @@ def _gateway(settings: Settings, log: Path) -> Iterator[tuple[str, int]]:
         process.wait(STOP_LIMIT_S)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _wait_until_ready(process: Process, url: str, log: Path) -> None:
     give_up_at = time.monotonic() + START_LIMIT_S
     while process.poll() is None and time.monotonic() < give_up_at:
         with contextlib.suppress(httpx.TransportError):

@@ -27,8 +27,9 @@ from cli.views.snapshot import Snapshot, Speeds
 from cli.views.top_view import view
 from tasks.base.settings import Settings
 from tests.cli.helpers.running import COMMAND, Cli
+from tests.support.forks import Process, start
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.support.workers import Workers, environment, wait_until
+from tests.support.workers import ROOT, Workers, environment, wait_until
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LEFT = "\x1b[?1049l"  # the screen of before
@@ -182,8 +183,9 @@ def test_no_gateway(cli: Cli) -> None:
     assert "connection refused" in ended.stderr
 
 
-def _gateway(settings: Settings) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, *COMMAND, "gateway"], env=environment(settings))
+def _gateway(settings: Settings) -> Process:
+    command = [sys.executable, *COMMAND, "gateway"]
+    process = start(command, ROOT, environment(settings), subprocess.DEVNULL, subprocess.DEVNULL)
     url = f"http://127.0.0.1:{settings.port}/healthz"
 
     def answers() -> bool:
