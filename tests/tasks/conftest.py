@@ -24,8 +24,6 @@ from tests.support.servers import RedisServer
 from tests.tasks.helpers.client import Client
 from tests.tasks.helpers.outbox import SOON, Start
 
-SCRATCH = 5  # all else is in database 0
-
 
 @pytest.fixture
 def files(settings: Settings) -> Iterator[FileStore]:
@@ -44,10 +42,19 @@ def client(store: JobStore, files: FileStore) -> Client:
     return Client(store, files)
 
 
+@pytest.fixture(scope="session")
+def scratch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """It writes nothing to a file: what explores all states of a script changes millions of keys."""
+    server = RedisServer(tmp_path_factory.mktemp("scratch"))
+    server.start(appendonly="no")
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def scratch(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """A database of its own, which may be emptied."""
-    with redis.Redis(port=redis_server.port, db=SCRATCH, decode_responses=True) as client:
+def scratch(scratch_server: RedisServer) -> Iterator[redis.Redis]:
+    """A database which may be emptied."""
+    with redis.Redis(port=scratch_server.port, decode_responses=True) as client:
         yield client
         client.flushdb()
 

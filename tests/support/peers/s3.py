@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 
 class S3Server:
     """Started at once. `env` leads any process to it."""
 
     def __init__(self) -> None:
+        from moto.server import ThreadedMotoServer  # a second, for each process that collects tests
+
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
         self._server.start()
         host, port = self._server.get_host_and_port()
@@ -24,6 +23,8 @@ class S3Server:
 
     def new_bucket(self) -> str:
         """The name of a fresh one."""
+        import boto3
+
         name = f"b{uuid.uuid4().hex}"
         client = boto3.client(
             "s3",

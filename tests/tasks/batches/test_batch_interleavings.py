@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
 
 from tasks.store.scripts import Argument, pairs
-from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
+from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Known, Model, Server, Step, explore
 from tests.tasks.store.test_interleavings import LIST, MOST_STATES, MS, NEVER, TERMINAL, TTL
 
 BATCH, OWNER = "batch_1", "key_o"
@@ -36,8 +35,7 @@ CODE = "c"
 HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed", "batch.cancelled"]})
 
 
-@dataclass(frozen=True)
-class Leader:
+class Leader(NamedTuple):
     """What an io worker remembers: what is to be done by what it saw, or a part that is not counted yet.
 
     todo: "send" with the place of the next line, "cancel", or "finalise" and "finish" with how many lines
@@ -61,8 +59,7 @@ class Leader:
         return cls(todo, ending or "completed") if todo else cls()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """held, stale: fences of each job's holder, and of one that lost it. parts: jobs in what was counted."""
 
     keys: Keys
@@ -84,14 +81,14 @@ class State:
     def with_leader(self, index: int, leader: Leader) -> State:
         leaders = list(self.leaders)
         leaders[index] = leader
-        return replace(self, leaders=tuple(leaders))
+        return self._replace(leaders=tuple(leaders))
 
     def with_fences(self, number: int, held: int, stale: int) -> State:
         """Of the first job alone one that lost it is remembered."""
         stale = stale if number == 0 else 0
         both = list(self.held), list(self.stale)
         both[0][number], both[1][number] = held, stale
-        return replace(self, held=tuple(both[0]), stale=tuple(both[1]))
+        return self._replace(held=tuple(both[0]), stale=tuple(both[1]))
 
 
 def validated(token: str, chunks: int, lines: int, codes: Mapping[str, int] | None = None) -> Argument:
@@ -156,12 +153,12 @@ class BatchLife(Model[State]):
         end = (BATCH, "cancelled", "")
         steps = [
             Step("time passes", lambda *_: _later(state)),
-            Step("cancel", lambda _, keys: replace(state, keys=keys), "batches/stop", end, own=False),
+            Step("cancel", lambda _, keys: state._replace(keys=keys), "batches/stop", end, own=False),
         ]
         if self.ended(state):
-            deleted = lambda _, keys: replace(state, keys=keys)  # noqa: E731
+            deleted = lambda _, keys: state._replace(keys=keys)  # noqa: E731
             steps.append(Step("delete", deleted, "batches/delete", (BATCH, ""), own=False))
-            done = lambda _, keys: replace(state, keys=keys)  # noqa: E731
+            done = lambda _, keys: state._replace(keys=keys)  # noqa: E731
             ready = (LEADERS[0], BATCH, 5, 9)
             read = (validated(LEADERS[0], 5, 9, {CODE: 3}), "[]")
             for script, late in (("batches/chunks_ready", ready), ("batches/validated", read)):
@@ -246,11 +243,11 @@ def _later(state: State) -> State:
         for name, value in state.keys.items()
         if name not in ("string leader", "string bulk_room", "string interactive_room")
     }
-    return replace(state, keys={**keys, f"string {CLOCK}": str(int(keys[f"string {CLOCK}"]) + 1)})
+    return state._replace(keys={**keys, f"string {CLOCK}": str(int(keys[f"string {CLOCK}"]) + 1)})
 
 
 def _reconciled(state: State, keys: Keys) -> State:
-    after = replace(state, keys=keys)
+    after = state._replace(keys=keys)
     for number, job in enumerate(JOBS):
         if state.status(job) == "running" and after.status(job) != "running":
             after = after.with_fences(number, 0, state.held[number])
@@ -262,17 +259,17 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
     job, held, stale = JOBS[number], state.held[number], state.stale[number]
 
     def claimed(answer: Any, keys: Keys) -> State:
-        after = replace(state, keys=keys)
+        after = state._replace(keys=keys)
         if answer[0] != "claimed":
             return after
         return after.with_fences(number, int(pairs(answer[1:])["fencing_token"]), stale=held or stale)
 
     def wrote(_: Any, keys: Keys) -> State:
-        return replace(state, keys=keys).with_fences(number, 0, stale)
+        return state._replace(keys=keys).with_fences(number, 0, stale)
 
     def wrote_late(answer: Any, keys: Keys) -> State:
         assert answer == 0, "a late end was taken"
-        return replace(state, keys=keys).with_fences(number, held, 0)
+        return state._replace(keys=keys).with_fences(number, held, 0)
 
     steps: list[Step[State]] = []
     status = state.status(job)
@@ -303,7 +300,7 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
     token, me = LEADERS[index], state.leaders[index]
 
     def led(answer: Any, keys: Keys) -> State:
-        after = replace(state, keys=keys)
+        after = state._replace(keys=keys)
         active = pairs(answer[1:])["active"] if answer[0] else []
         if not active:
             return after.with_leader(index, Leader())
@@ -312,7 +309,7 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
         return after.with_leader(index, Leader.seeing(int(chunk), int(place), ending, live + uncollected))
 
     def read(answer: Any, keys: Keys) -> State:
-        after = replace(state, keys=keys)
+        after = state._replace(keys=keys)
         if answer[0] == "lost" or len(answer) == 2:
             return after.with_leader(index, Leader())
         part = int(answer[1]), tuple(job[0] for job in answer[2:])
@@ -320,8 +317,8 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
 
     def counted(answer: Any, keys: Keys) -> State:
         assert me.part is not None
-        after = replace(state, keys=keys).with_leader(index, Leader())
-        return replace(after, parts=(*state.parts, *me.part[1])) if answer == "ok" else after
+        after = state._replace(keys=keys).with_leader(index, Leader())
+        return after._replace(parts=(*state.parts, *me.part[1])) if answer == "ok" else after
 
     if me.part is not None:
         number, jobs = me.part
@@ -356,7 +353,7 @@ def _unheard(step: Step[State], index: int, me: Leader) -> Step[State]:
     def then(answer: Any, keys: Keys) -> State:
         return step.then(answer, keys).with_leader(index, me)
 
-    return replace(step, name=f"{step.name}, its answer was lost", then=then, own=False)
+    return step._replace(name=f"{step.name}, its answer was lost", then=then, own=False)
 
 
 def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[State]]:
@@ -364,11 +361,11 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
     token, me = LEADERS[index], state.leaders[index]
 
     def done(_: Any, keys: Keys) -> State:
-        return replace(state, keys=keys).with_leader(index, Leader())
+        return state._replace(keys=keys).with_leader(index, Leader())
 
     def finalised(answer: Any, keys: Keys) -> State:
-        after = replace(me, todo=("finish", number)) if answer == "ok" else Leader()
-        return replace(state, keys=keys).with_leader(index, after)
+        after = me._replace(todo=("finish", number)) if answer == "ok" else Leader()
+        return state._replace(keys=keys).with_leader(index, after)
 
     if what == "send":
         after = (1, 0) if number + 1 == len(JOBS) else (0, number + 1)
@@ -403,8 +400,13 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
     ]
 
 
-def test_counters_are_right_in_every_interleaving(scratch: redis.Redis) -> None:
-    server = Server(scratch)
+@pytest.fixture(scope="module")
+def known() -> Known:
+    return Known()
+
+
+def test_counters_are_right_in_every_interleaving(scratch: redis.Redis, known: Known) -> None:
+    server = Server(scratch, known=known)
     found = explore(server, BatchLife(server), MOST_STATES)
     print(found)
     assert found.ended > 0
@@ -428,8 +430,10 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize(("script", "old", "new"), MUTATIONS)
-def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
-    server = Server(scratch, {script: (old, new)})
+def test_a_script_with_a_fault_is_found_out(
+    scratch: redis.Redis, known: Known, script: str, old: str, new: str
+) -> None:
+    server = Server(scratch, {script: (old, new)}, known)
     with pytest.raises(Broken) as caught:
         explore(server, BatchLife(server), MOST_STATES)
     print(script, caught.value)

@@ -6,10 +6,12 @@ the server, runs one script and reads everything back, all within one script: th
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
 
@@ -22,7 +24,7 @@ WRAPPED = """
 local function script(KEYS, ARGV)
 %s
 end
-local WRITE = { hash = 'HSET', zset = 'ZADD', list = 'RPUSH', set = 'SADD', string = 'SET' }
+local WRITE = { hash = 'HSET', zset = 'ZADD', list = 'RPUSH', set = 'SADD' }
 local READ = {
   hash = function(key) return redis.call('HGETALL', key) end,
   zset = function(key)
@@ -32,27 +34,71 @@ local READ = {
   end,
   list = function(key) return redis.call('LRANGE', key, 0, -1) end,
   set = function(key) return redis.call('SMEMBERS', key) end,
-  string = function(key) return { redis.call('GET', key) } end,
 }
-redis.call('FLUSHDB')
+local kinds, strings = {}, {}
 for _, entry in ipairs(cjson.decode(ARGV[1])) do
-  redis.call(WRITE[entry[2]], entry[1], unpack(entry[3]))
+  local key, kind, values = unpack(entry)
+  kinds[key] = kind
+  if kind == 'string' then
+    table.insert(strings, key)
+    table.insert(strings, values[1])
+  else
+    redis.call(WRITE[kind], key, unpack(values))
+  end
 end
+if #strings > 0 then redis.call('MSET', unpack(strings)) end  -- each call costs more than what it does
 local answer = script(KEYS, { unpack(ARGV, 2) })
-local now = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  local kind = redis.call('TYPE', key).ok
-  table.insert(now, { key, kind, READ[kind](key) })
+local names, now, single = redis.call('KEYS', '*'), {}, {}
+for _, key in ipairs(names) do
+  local kind = kinds[key] or redis.call('TYPE', key).ok
+  if kind == 'string' then
+    table.insert(single, key)
+  else
+    table.insert(now, { key, kind, READ[kind](key) })
+  end
 end
-return cjson.encode({ answer == nil and cjson.null or answer, now })
+if #single > 0 then
+  for i, value in ipairs(redis.call('MGET', unpack(single))) do
+    table.insert(now, { single[i], 'string', { value } })
+  end
+end
+if #names > 0 then redis.call('DEL', unpack(names)) end
+return { cjson.encode(answer == nil and cjson.null or answer), cjson.encode(now) }
 """
 
 Keys = dict[str, Any]  # without the prefix: a hash as dict, a sorted set as dict of scores, and so on
+Call = tuple[str, str, tuple[str | int, ...]]  # the SHA of a script, the keys before it, its arguments
 S = TypeVar("S")
 
 
 class Broken(AssertionError):
     """An invariant does not hold, or a state has no way out."""
+
+
+class Read(dict[str, Any]):
+    """Keys as they were read from the server, and the text that puts them there again."""
+
+    text: str
+
+
+class Known:
+    """What scripts have answered so far, each by its own text, so that servers with other mutations share it.
+
+    Whatever a script depends on is in the keys, the time too, so that an answer stays what it is.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[Call, tuple[Any, Read]] = {}
+        self._read: dict[str, Read] = {}  # by what the server said: it says the same in several orders
+        self._distinct: dict[str, Read] = {}
+
+    def add(self, call: Call, reply: tuple[str, str]) -> None:
+        answer, said = reply
+        if said not in self._read:
+            keys = Read(_keys(said))
+            keys.text = _text(keys)
+            self._read[said] = self._distinct.setdefault(keys.text, keys)
+        self.answers[call] = json.loads(answer), self._read[said]
 
 
 class Server:
@@ -61,9 +107,14 @@ class Server:
     mutations: script or library -> text in it and what stands there instead.
     """
 
-    def __init__(self, client: redis.Redis, mutations: Mapping[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        mutations: Mapping[str, tuple[str, str]] | None = None,
+        known: Known | None = None,
+    ) -> None:
         self._client = client
-        self._known: dict[tuple[str, str, tuple[Any, ...]], tuple[Any, Keys]] = {}
+        self._known = known or Known()
         sources = read_sources()
         for name, change in ({**(mutations or {}), "lib/base": TIME}).items():
             sources[name] = _replaced(sources[name], *change)
@@ -74,25 +125,26 @@ class Server:
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it; equal calls are made once.
 
-        Many are equal: states often differ in what the actors remember alone. Whatever a script depends on is
-        in the keys, the time too, so that an answer stays what it is.
+        Many are equal: states often differ in what the actors remember alone.
         """
         texts: dict[int, str] = {}  # by identity, since all steps of a state begin with the same keys
-        wanted = []
+        wanted: list[Call] = []
         for keys, name, arguments in calls:
-            if id(keys) not in texts:
-                texts[id(keys)] = json.dumps(_flat(keys))
-            wanted.append((name, texts[id(keys)], tuple(map(encode, arguments))))
-        distinct = [call for call in dict.fromkeys(wanted) if call not in self._known]
+            text = texts.get(id(keys))
+            if text is None:
+                text = texts[id(keys)] = keys.text if isinstance(keys, Read) else _text(keys)
+            wanted.append((self._shas[name], text, tuple(map(encode, arguments))))
+        answers = self._known.answers
+        missing = [call for call in dict.fromkeys(wanted) if call not in answers]
         with self._client.pipeline(transaction=False) as pipe:
-            for name, text, given in distinct:
-                pipe.evalsha(self._shas[name], 1, PREFIX, text, *given)
-            self._known.update(zip(distinct, map(_answer, pipe.execute()), strict=True))
-        return [self._known[call] for call in wanted]
+            for sha, text, given in missing:
+                pipe.evalsha(sha, 1, PREFIX, text, *given)
+            for call, reply in zip(missing, pipe.execute(), strict=True):
+                self._known.add(call, reply)
+        return [answers[call] for call in wanted]
 
 
-@dataclass(frozen=True)
-class Step(Generic[S]):
+class Step(NamedTuple, Generic[S]):
     """What may happen in a state: a script, and the state that its answer and the keys after it make.
 
     script None: nothing but the actors' memory, or the keys as given, changes. own: the system does it by
@@ -133,7 +185,7 @@ class Model(Generic[S]):
         raise NotImplementedError
 
     def check(self, before: S, step: Step[S], answer: Any, after: S) -> None:
-        """Raises Broken."""
+        """Raises AssertionError."""
         raise NotImplementedError
 
     def ended(self, state: S) -> bool:
@@ -142,6 +194,11 @@ class Model(Generic[S]):
 
 def explore(server: Server, model: Model[S], most: int) -> Explored:
     """Every state there is; raises Broken, also where there are more than `most` states."""
+    with _without_gc():
+        return _explore(server, model, most)
+
+
+def _explore(server: Server, model: Model[S], most: int) -> Explored:
     first = model.start()
     seen: dict[Hashable, int] = {model.essence(first): 0}
     ended, ways = [model.ended(first)], [()]  # type: tuple[list[bool], list[tuple[str, ...]]]
@@ -178,6 +235,16 @@ def explore(server: Server, model: Model[S], most: int) -> Explored:
     return found
 
 
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """It would look at all states again and again, which are no garbage and make no cycles."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _check_ways_out(
     ended: Sequence[bool], ways: Sequence[tuple[str, ...]], own: Sequence[Sequence[int]]
 ) -> None:
@@ -202,28 +269,26 @@ def _replaced(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-def _flat(keys: Keys) -> list[tuple[str, str, list[Any]]]:
+def _text(keys: Keys) -> str:
+    """The same for the same keys."""
     flat: list[tuple[str, str, list[Any]]] = []
     for key, value in sorted(keys.items()):
         kind, name = key.split(" ", 1)
+        values = value
         if kind == "hash":
-            flat.append((PREFIX + name, kind, [text for pair in value.items() for text in pair]))
+            values = [text for pair in sorted(value.items()) for text in pair]
         elif kind == "zset":
-            flat.append(
-                (PREFIX + name, kind, [text for member, score in value.items() for text in (score, member)])
-            )
-        elif kind in ("list", "set"):
-            flat.append((PREFIX + name, kind, list(value)))
-        else:
-            flat.append((PREFIX + name, kind, [value]))
-    return flat
+            values = [text for member, score in sorted(value.items()) for text in (score, member)]
+        elif kind == "string":
+            values = [value]
+        flat.append((PREFIX + name, kind, values))
+    return json.dumps(flat)
 
 
-def _answer(text: str) -> tuple[Any, Keys]:
+def _keys(text: str) -> Keys:
     """Keys are named "kind name", as "hash job:a"."""
-    answer, entries = json.loads(text)
     keys: Keys = {}
-    for name, kind, values in entries:
+    for name, kind, values in json.loads(text):
         key = f"{kind} {name.removeprefix(PREFIX)}"
         if kind == "hash":
             keys[key] = dict(zip(values[::2], values[1::2], strict=True))
@@ -233,4 +298,4 @@ def _answer(text: str) -> tuple[Any, Keys]:
             keys[key] = values[0]
         else:
             keys[key] = sorted(values) if kind == "set" else values
-    return answer, keys
+    return keys

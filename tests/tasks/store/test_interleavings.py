@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
 
 from tasks.store.scripts import Argument, pairs
-from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Model, Server, Step, explore
+from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Known, Model, Server, Step, explore
 
 JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
 RESERVED = 80  # bytes for its result
@@ -47,8 +46,7 @@ LEADS = {"string led_by": LEADER, "string interactive_room": '{"":0}'}  # there 
 MOST_STATES = 50_000
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     """What one remembers: a message it has taken, then its claim, then that it has written an end.
 
     waiting: a claim that is to have the engine to itself, and has not yet.
@@ -60,8 +58,7 @@ class Worker:
     told_to_stop: bool = False
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """keys: of the server. winner: the fence that wrote the end. tokens: claims so far, to name the next.
 
     entered: how often the job was put into an engine, without those that handed it back.
@@ -97,8 +94,8 @@ class State:
 
     def with_worker(self, index: int, **changes: Any) -> State:
         workers = list(self.workers)
-        workers[index] = replace(workers[index], **changes)
-        return replace(self, workers=tuple(workers))
+        workers[index] = workers[index]._replace(**changes)
+        return self._replace(workers=tuple(workers))
 
     def idle(self, index: int) -> State:
         return self.with_worker(index, stage="idle", token="", fencing_token=0, told_to_stop=False)
@@ -108,7 +105,7 @@ class State:
         keys = {name: value for name, value in self.keys.items() if name != f"list {LIST}"}
         if count:
             keys[f"list {LIST}"] = [JOB] * min(count, MESSAGES)
-        return replace(self, keys=keys)
+        return self._replace(keys=keys)
 
 
 def finish(fencing_token: int, status: str) -> Argument:
@@ -188,17 +185,17 @@ class JobLife(Model[State]):
 
         def reconciled(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
-                after = replace(state, keys=keys)
+                after = state._replace(keys=keys)
                 return after.with_messages(queued + len(answer[1:])) if sent else after
 
             return then
 
         def tick(_: Any, keys: Keys) -> State:
-            return replace(state, keys={**keys, f"string {CLOCK}": str(state.now + 1)})
+            return state._replace(keys={**keys, f"string {CLOCK}": str(state.now + 1)})
 
         def released(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
-                after = replace(state, keys=keys)
+                after = state._replace(keys=keys)
                 return after.with_messages(queued + len(answer[1:]) // 3) if sent else after
 
             return then
@@ -222,7 +219,7 @@ class JobLife(Model[State]):
             Step("reconcile, message lost", reconciled(sent=False), "queues/reconcile", reconcile, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
             Step(
-                "cancel", lambda _, keys: replace(state, keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
+                "cancel", lambda _, keys: state._replace(keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
             ),
         ]
 
@@ -253,7 +250,7 @@ class JobLife(Model[State]):
             if self._model:  # before it sends the message on
                 killed = Step(
                     f"{name} claims and is killed",
-                    lambda _, keys: replace(state, keys=keys).idle(index),
+                    lambda _, keys: state._replace(keys=keys).idle(index),
                     "jobs/claim",
                     claim,
                     own=False,
@@ -266,7 +263,7 @@ class JobLife(Model[State]):
             steps.append(
                 Step(
                     f"{name} writes again",
-                    lambda _, keys: replace(state, keys=keys),
+                    lambda _, keys: state._replace(keys=keys),
                     "jobs/finish",
                     again,
                     own=False,
@@ -282,21 +279,21 @@ class JobLife(Model[State]):
         end = (finish(worker.fencing_token, status), "{}", "")
 
         def beaten(answer: Any, keys: Keys) -> State:
-            after = replace(state, keys=keys)
+            after = state._replace(keys=keys)
             if answer == ["lost"]:
                 return after.idle(index)
             return after.with_worker(index, told_to_stop=worker.told_to_stop or answer == ["cancel"])
 
         def wrote(answer: Any, keys: Keys) -> State:
-            after = replace(state, keys=keys)
+            after = state._replace(keys=keys)
             if answer != 1:
                 return after.idle(index)
-            return replace(after, winner=worker.fencing_token).with_worker(index, stage="wrote")
+            return after._replace(winner=worker.fencing_token).with_worker(index, stage="wrote")
 
         def handed_back(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
                 back = answer == 1 and worker.stage == "running"
-                after = replace(state, keys=keys, entered=state.entered - back).idle(index)
+                after = state._replace(keys=keys, entered=state.entered - back).idle(index)
                 return after.with_messages(len(state.queue) + 1) if sent and answer == 1 else after
 
             return then
@@ -305,10 +302,10 @@ class JobLife(Model[State]):
             return self._claimed(state, index, answer, keys)
 
         def begun(answer: Any, keys: Keys) -> State:
-            after = replace(state, keys=keys)
+            after = state._replace(keys=keys)
             if answer != 1:
                 return after.idle(index)
-            return replace(after, entered=state.entered + 1).with_worker(index, stage="running")
+            return after._replace(entered=state.entered + 1).with_worker(index, stage="running")
 
         back = (JOB, worker.fencing_token, TTL)
         onwards = Step(f"{name} writes", wrote, "jobs/finish", end)
@@ -340,11 +337,11 @@ class JobLife(Model[State]):
 
     def _taken(self, state: State, index: int) -> State:
         after = state.with_messages(len(state.queue) - 1)
-        after = replace(after, tokens=state.tokens + 1)
+        after = after._replace(tokens=state.tokens + 1)
         return after.with_worker(index, stage="taken", token=f"t{after.tokens}")
 
     def _claimed(self, state: State, index: int, answer: Any, keys: Keys) -> State:
-        after = replace(state, keys=keys)
+        after = state._replace(keys=keys)
         if answer[0] == "elsewhere":
             return after.idle(index).with_messages(len(state.queue) + 1)
         if answer[0] != "claimed":
@@ -355,7 +352,7 @@ class JobLife(Model[State]):
             int(claimed["fencing_token"]),
         )
         enters = stage == "running" and fencing_token != state.workers[index].fencing_token
-        after = replace(after, entered=state.entered + enters)
+        after = after._replace(entered=state.entered + enters)
         return after.with_worker(index, stage=stage, fencing_token=fencing_token)
 
     # What may be told apart, and what must hold
@@ -479,8 +476,13 @@ class JobLife(Model[State]):
             )
 
 
-def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis) -> None:
-    server = Server(scratch)
+@pytest.fixture(scope="module")
+def known() -> Known:
+    return Known()
+
+
+def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis, known: Known) -> None:
+    server = Server(scratch, known=known)
     life = JobLife(server)
     found = explore(server, life, MOST_STATES)
     print(found)
@@ -489,15 +491,17 @@ def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis) 
     assert life.ends == {"succeeded", "failed", "cancelled"}
 
 
-def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(scratch: redis.Redis) -> None:
-    server = Server(scratch)
+def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(
+    scratch: redis.Redis, known: Known
+) -> None:
+    server = Server(scratch, known=known)
     life = JobLife(server, DEADLINE * MS)
     print(explore(server, life, MOST_STATES))
     assert life.ends == {"succeeded", "cancelled", "expired"}, "it comes before two leases have run out"
 
 
-def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis.Redis) -> None:
-    server = Server(scratch)
+def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis.Redis, known: Known) -> None:
+    server = Server(scratch, known=known)
     life = JobLife(server, model=MODEL, serve=(MODEL, "other"))
     found = explore(server, life, MOST_STATES)
     print(found)
@@ -506,9 +510,9 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
 
 
 @pytest.mark.parametrize("deadline", [None, DEADLINE * MS])
-def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, deadline: int | None) -> None:
-    life = JobLife(Server(scratch), deadline, held=True)
-    found = explore(Server(scratch), life, MOST_STATES)
+def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, known: Known, deadline: int | None) -> None:
+    life = JobLife(Server(scratch, known=known), deadline, held=True)
+    found = explore(Server(scratch, known=known), life, MOST_STATES)
     print(found)
     assert {"released", "a claims", "reconcile", "cancel"} <= found.names
     assert life.ends >= {"succeeded", "cancelled"}
@@ -524,8 +528,10 @@ MUTATIONS_OF_HELD = [
 
 
 @pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_HELD)
-def test_a_fault_with_held_jobs_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
-    server = Server(scratch, {script: (old, new)})
+def test_a_fault_with_held_jobs_is_found_out(
+    scratch: redis.Redis, known: Known, script: str, old: str, new: str
+) -> None:
+    server = Server(scratch, {script: (old, new)}, known)
     with pytest.raises(Broken) as caught:
         explore(server, JobLife(server, held=True), MOST_STATES)
     print(script, repr(new), caught.value)
@@ -544,8 +550,10 @@ MUTATIONS_OF_MODELS = [
 
 
 @pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_MODELS)
-def test_a_fault_with_models_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
-    server = Server(scratch, {script: (old, new)})
+def test_a_fault_with_models_is_found_out(
+    scratch: redis.Redis, known: Known, script: str, old: str, new: str
+) -> None:
+    server = Server(scratch, {script: (old, new)}, known)
     with pytest.raises(Broken) as caught:
         explore(server, JobLife(server, model=MODEL, serve=(MODEL, "other")), MOST_STATES)
     print(script, repr(new), caught.value)
@@ -576,8 +584,10 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize(("script", "old", "new"), MUTATIONS)
-def test_a_script_with_a_fault_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
-    server = Server(scratch, {script: (old, new)})
+def test_a_script_with_a_fault_is_found_out(
+    scratch: redis.Redis, known: Known, script: str, old: str, new: str
+) -> None:
+    server = Server(scratch, {script: (old, new)}, known)
     with pytest.raises(Broken) as caught:
         explore(server, JobLife(server), MOST_STATES)
     print(script, repr(new), caught.value)
@@ -599,8 +609,10 @@ MUTATIONS_OF_DEADLINES = [
 
 
 @pytest.mark.parametrize(("script", "old", "new"), MUTATIONS_OF_DEADLINES)
-def test_a_fault_with_deadlines_is_found_out(scratch: redis.Redis, script: str, old: str, new: str) -> None:
-    server = Server(scratch, {script: (old, new)})
+def test_a_fault_with_deadlines_is_found_out(
+    scratch: redis.Redis, known: Known, script: str, old: str, new: str
+) -> None:
+    server = Server(scratch, {script: (old, new)}, known)
     with pytest.raises(Broken) as caught:
         explore(server, JobLife(server, DEADLINE * MS), MOST_STATES)
     print(script, repr(new), caught.value)
