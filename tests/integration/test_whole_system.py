@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.helpers.running import Begun, Cli, read_jsonl
+from tests.cli.helpers.running import Begun, Cli, read_jsonl, write_jsonl
 from tests.support.workers import ROOT, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 PROMPTS = (9, 10, 11, 12, 13, 14, 17, 18)  # two long ones that begin alike, and short ones
+DRAFTED = 16  # tokens of an answer
+LONG = 400  # characters of the instruction that the first two share: more would prove no more
 
 
 @pytest.fixture
@@ -33,6 +35,16 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     runner.close()
 
 
+def prompts() -> list[dict[str, Any]]:
+    examples = (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    chosen: list[dict[str, Any]] = [json.loads(examples[index]) for index in PROMPTS]
+    first, second = (line["body"]["messages"][0] for line in chosen[:2])
+    assert first["content"] == second["content"]
+    assert len(first["content"]) > LONG
+    first["content"] = second["content"] = first["content"][:LONG]
+    return chosen
+
+
 def answers(results: Path) -> list[tuple[str, int, str]]:
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     assert all(row["error"] is None for row in rows), rows
@@ -47,10 +59,8 @@ def answers(results: Path) -> list[tuple[str, int, str]]:
 
 
 def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> None:
-    examples = (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    lines = [examples[index] for index in PROMPTS]
-    source = cli.folder / "prompts.jsonl"
-    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = prompts()
+    write_jsonl(cli.folder / "prompts.jsonl", lines)
     up = cli.start("up", "--port", "0", "--flower-port", "0")
     url = up.wait_for("  gateway  ", 120).split()[-1]
     flower = up.wait_for("  Flower   ").split()[-1]
@@ -71,11 +81,11 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     calm = cli.start("run", "prompts.jsonl", "-o", "calm.jsonl", "--url", url, "--max-tokens", "16")
     assert calm.process.wait(300) == 0, calm.text()
     assert answers(cli.folder / "killed.jsonl") == answers(cli.folder / "calm.jsonl")
-    expected = [json.loads(line).get("custom_id", f"line-{i}") for i, line in enumerate(lines, 1)]
+    expected = [line.get("custom_id", f"line-{i}") for i, line in enumerate(lines, 1)]
     assert [row[0] for row in answers(cli.folder / "calm.jsonl")] == expected
 
     check_drafts(url)
-    compared = cli("compare", "List the months of the year.", "--url", url, "--max-tokens", "16")
+    compared = cli("compare", "List the months of the year.", "--url", url, "--max-tokens", "8")
     assert compared.returncode == 0, compared.stderr
     assert "medusa" in compared.stdout
 
@@ -102,7 +112,7 @@ def check_drafts(url: str) -> None:
         {"decoding": "medusa"},
         {"decoding": "medusa", "acceptance": "typical"},
     ):
-        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 24, **more}
+        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": DRAFTED, **more}
         job = httpx.post(f"{url}/v1/jobs", json=sent, headers={"Prefer": "wait=60"}, timeout=90).json()
         assert job["status"] == "succeeded", job
         speculation = job["result"]["speculation"]
@@ -112,12 +122,12 @@ def check_drafts(url: str) -> None:
             assert speculation["sources"]["medusa"]["accepted"] > 0
             assert speculation["steps"] < job["result"]["usage"]["completion_tokens"]
         texts.add(job["result"]["text"])
-    asked = {"prompt": "Count from one to twenty in words.", "max_length": 24}
+    asked = {"prompt": "Count from one to twenty in words.", "max_length": DRAFTED}
     one = httpx.post(f"{url}/generate/medusa", json=asked, timeout=90).json()
     both = httpx.post(f"{url}/compare", json=asked, timeout=90).json()
     for answer in (one, both["normal"], both["medusa"]):
         texts.add(answer["text"])
-        assert answer["tokens_generated"] == 24
+        assert answer["tokens_generated"] == DRAFTED
         assert answer["tokens_per_second"] > 0
     assert both["normal"]["acceptance_rate"] is None
     assert min(one["acceptance_rate"], both["medusa"]["acceptance_rate"]) > 0

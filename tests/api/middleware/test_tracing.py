@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tasks.base.settings import Settings
 from tasks.base.telemetry import tracing_setup
 from tests.api.conftest import GatewayProcess
 from tests.support.peers.collector import Collector, Span
-from tests.support.servers import free_port
+from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, Workers, wait_until
 
 SERVER = 2  # SPAN_KIND_SERVER of OTLP
@@ -26,27 +27,33 @@ SECRET = "swordfish"
 CLOSE_LIMIT_S = 8.0
 
 
-@pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
     with Collector() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         yield collector
 
 
-@pytest.fixture
+def send_to(url: str, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+
+
+@pytest.fixture(scope="module")
 def traced(
-    collector: Collector,  # noqa: ARG001  it must be there first
-    settings: Settings,
-    workers: Workers,
-    tmp_path: Path,
+    collector: Collector, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
     """A gateway, a model worker and an io worker that send to the collector."""
-    workers.model(settings, env={"SCRIPTED_DRAFT_SOURCES": "medusa"})
-    workers.io(settings)
-    gateway = GatewayProcess(settings, tmp_path)
-    yield gateway
-    gateway.stop()
+    settings, folder = fast_settings(redis_server), tmp_path_factory.mktemp("traced")
+    workers = Workers(folder)
+    with ExitStack() as tools:
+        tools.callback(workers.close)
+        with pytest.MonkeyPatch.context() as patch:  # of the tests themselves nothing is sent
+            send_to(collector.url, patch)
+            workers.model(settings, env={"SCRIPTED_DRAFT_SOURCES": "medusa"})
+            workers.io(settings)
+            gateway = GatewayProcess(settings, folder)
+        tools.callback(gateway.stop)
+        yield gateway
 
 
 def one(collector: Collector, name: str, **attributes: str) -> Span:
@@ -131,8 +138,7 @@ def test_lines_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, collec
 def test_a_collector_that_is_away_holds_nothing_up(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    send_to(f"http://127.0.0.1:{free_port()}", monkeypatch)
     gateway = GatewayProcess(settings, tmp_path)
     assert gateway.http.post("/v1/jobs", json={"prompt": "hi"}).status_code == 202
     began = time.monotonic()
@@ -152,8 +158,11 @@ def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytest.Monk
         assert not closing.is_alive()
 
 
-def test_of_an_error_only_that_there_was_one_is_told(collector: Collector) -> None:
+def test_of_an_error_only_that_there_was_one_is_told(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its text may have what the caller sent."""
+    send_to(collector.url, monkeypatch)
     begun = tracing_setup.begin("x")
     with pytest.raises(ValueError, match=SECRET), begun.request("GET", "/x", {}):
         raise ValueError(SECRET)

@@ -115,9 +115,9 @@ def test_an_answered_request_cancels_nothing(client: OpenAI, http: httpx.Client)
 def own_gateway(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path) -> Iterator[Any]:
     """A gateway with settings of the test's own, and these settings and constants."""
     chosen = dict(request.param)
-    env = constants(chosen.pop("constants", {}))
+    changed = chosen.pop("constants", None)
     settings = fast_settings(redis_server, **chosen)
-    process = GatewayProcess(settings, tmp_path, env=env)
+    process = GatewayProcess(settings, tmp_path, env=constants(changed) if changed else None)
     with OpenAI(base_url=f"{process.url}/v1", api_key="x", max_retries=0, timeout=20) as client:
         yield settings, process, client
     process.stop()

@@ -19,7 +19,7 @@ from tests.support.peers.receivers import receiving
 
 # What holds connections, threads and senders rather than the processor.
 TOGETHER = ("waits", "slow-heads", "slow-bodies", "slow-uploads", "cancels", "hooks-interim")
-PHASE_S = 4.0
+PHASE_S = 1.0  # and again, until the hostile clients were answered and refused
 LIMIT_S = 90.0  # a busy machine may not get to hostile clients in one phase
 
 

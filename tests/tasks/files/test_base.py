@@ -41,11 +41,18 @@ def objects(url: str) -> Iterator[FileStore]:
     store.close()
 
 
-def in_child(url: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code with `store` in another process."""
+def child(url: str, code: str) -> subprocess.Popen[str]:
+    """Another process that runs code with `store`."""
     head = f"from tasks.files.factory import make_store; store = make_store({url!r})\n"
     command = [sys.executable, "-c", head + code]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+
+
+def in_child(url: str, code: str) -> int:
+    """Its exit code."""
+    with child(url, code) as process:
+        return process.wait(60)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", LARGE], ids=["empty", "small", "large"])
@@ -119,7 +126,7 @@ def test_an_error_leaves_what_was_there(objects: FileStore, data: bytes) -> None
 @pytest.mark.parametrize("size", [1000, len(LARGE)], ids=["small", "large"])
 def test_a_killed_writer_leaves_nothing_that_is_seen(objects: FileStore, url: str, size: int) -> None:
     code = f"new = store.open_new({NAME!r})\nnew.write(b'x' * {size})\nimport os; os.kill(os.getpid(), 9)"
-    assert in_child(url, code).returncode == -signal.SIGKILL
+    assert in_child(url, code) == -signal.SIGKILL
     assert objects.list("files") == []
     assert objects.sweep(100 * 365 * 24 * 3600) == 0, "one that young may be alive; moto's are all of 2010"
     unseen = 0 if url.startswith("s3") and size == 1000 else 1  # a small object is one request
@@ -129,16 +136,23 @@ def test_a_killed_writer_leaves_nothing_that_is_seen(objects: FileStore, url: st
 
 def test_a_writer_that_is_forgotten_commits_nothing(objects: FileStore, url: str) -> None:
     code = f"new = store.open_new({NAME!r})\nnew.write(b'x' * {len(LARGE)})\ndel new\nimport gc; gc.collect()"
-    assert in_child(url, code).returncode == 0
+    assert in_child(url, code) == 0
     assert objects.list("files") == []
 
 
 def test_processes_see_at_once_what_others_did(objects: FileStore, url: str) -> None:
     assert objects.list("files") == []
-    assert in_child(url, f"with store.open_new({NAME!r}) as new: new.write(b'theirs')").returncode == 0
-    assert objects.list("files") == [NAME]
-    assert get(objects, NAME) == b"theirs"
-    assert in_child(url, f"store.delete({NAME!r})").returncode == 0
+    code = f"with store.open_new({NAME!r}) as new: new.write(b'theirs')\n"
+    code += f"print('written', flush=True); input(); store.delete({NAME!r})"
+    with child(url, code) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "written\n"
+        assert objects.list("files") == [NAME]
+        assert get(objects, NAME) == b"theirs"
+        other.stdin.write("\n")
+        other.stdin.close()
+        assert other.wait(60) == 0
     assert objects.list("files") == []
     with pytest.raises(ObjectMissing):
         objects.size(NAME)
@@ -201,7 +215,7 @@ def test_deleting_leaves_the_others(objects: FileStore) -> None:
 
 def test_many_threads_at_once(objects: FileStore, url: str) -> None:
     """Each deletes what it wrote, so that the folder they share comes and goes under them."""
-    turns = 10 if url.startswith("s3") else 60
+    turns = 5 if url.startswith("s3") else 60
     start = threading.Barrier(8)
 
     def work(n: int) -> None:
