@@ -14,6 +14,7 @@ from cli.processes.folder_lock import FolderLock
 from engine.weights.quantise import requantise
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.forked_children import ENGINE, addresses
 
 QUICK = ("--text", "text", "--rounds", "1", "--threads", "1")
 SMALL = ("--types", "q8_0", *QUICK)
@@ -27,6 +28,14 @@ def model(cli: Cli) -> str:
     return "tiny.gguf"
 
 
+@pytest.fixture
+def forking(cli: Cli) -> None:
+    """The command's own children are forks."""
+    cli.command = ["-P", "-m", "tests.support.forked_children"]
+    cli.env |= addresses(ENGINE)
+
+
+@pytest.mark.usefixtures("forking")
 def test_killed_in_the_middle_it_goes_on_to_a_table_a_report_and_a_recommendation(
     cli: Cli, model: str
 ) -> None:
@@ -58,6 +67,7 @@ def test_killed_in_the_middle_it_goes_on_to_a_table_a_report_and_a_recommendatio
     assert not list((cli.folder / "cache").rglob("*.gguf"))
 
 
+@pytest.mark.usefixtures("forking")
 def test_interrupted_it_says_how_to_go_on(cli: Cli, model: str) -> None:
     running = cli.start("compile", model, "-o", "out", *SMALL)
     running.wait_for("q8_0: quality")
@@ -67,6 +77,7 @@ def test_interrupted_it_says_how_to_go_on(cli: Cli, model: str) -> None:
     cli.gone()
 
 
+@pytest.mark.usefixtures("forking")
 def test_what_is_best_here_is_kept_and_served(cli: Cli, model: str) -> None:
     cli.env["MEDUSAQ_ENGINE_FACTORY"] = "engine:load"
     path = str(cli.folder / model)
