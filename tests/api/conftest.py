@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from tasks.base.settings import Settings
-from tests.support.forks import start
+from tests.support.forking.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, Workers, environment, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from tasks.base.settings import Settings
 from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import COMMAND, Cli
-from tests.support.forks import start
+from tests.support.forking.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import Workers, environment, wait_until
 

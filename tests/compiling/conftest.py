@@ -10,7 +10,7 @@ import pytest
 from compiling.base.progress import Silence
 from compiling.source import converter
 from engine.host.measurement_cache import cache_folder
-from tests.support.forked_children import ENGINE, TORCH, forking
+from tests.support.forking.children import ENGINE, TORCH, forking
 
 KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
 

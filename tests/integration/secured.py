@@ -11,7 +11,7 @@ import httpx
 
 from tasks.base.settings import Settings
 from tasks.records.webhook import new_secret
-from tests.support.forks import Process, start
+from tests.support.forking.forks import Process, start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer
 from tests.support.workers import ROOT, environment

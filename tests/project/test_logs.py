@@ -18,7 +18,7 @@ import redis
 from tasks.base.json_logs import JsonLines, about
 from tasks.base.settings import redacted
 from tests.cli.helpers.running import COMMAND
-from tests.support.forks import start
+from tests.support.forking.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import SCRIPTED, environment, wait_until
 

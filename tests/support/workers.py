@@ -20,7 +20,7 @@ from tasks.base.setting_names import ENV_PREFIX
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
-from tests.support.forks import ROOT, Process, start
+from tests.support.forking.forks import ROOT, Process, start
 
 SCRIPTED = "tests.support.scripted:load"
 START_TIMEOUT_S = 30.0

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from tasks.base.settings import Settings
-from tests.support.forks import Process, start
+from tests.support.forking.forks import Process, start
 from tests.support.servers import RedisServer, free_port
 from tests.support.workers import ROOT, SCRIPTED, Workers, environment
 

@@ -14,7 +14,7 @@ from cli.processes.folder_lock import FolderLock
 from engine.weights.quantise import requantise
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.support.forked_children import ENGINE, addresses
+from tests.support.forking.children import ENGINE, addresses
 
 QUICK = ("--text", "text", "--rounds", "1", "--threads", "1")
 SMALL = ("--types", "q8_0", *QUICK)
@@ -31,7 +31,7 @@ def model(cli: Cli) -> str:
 @pytest.fixture
 def forking(cli: Cli) -> None:
     """The command's own children are forks."""
-    cli.command = ["-P", "-m", "tests.support.forked_children"]
+    cli.command = ["-P", "-m", "tests.support.forking.children"]
     cli.env |= addresses(ENGINE)
 
 

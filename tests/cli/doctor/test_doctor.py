@@ -36,7 +36,7 @@ from tasks.store.workers import Registry, WorkerInfo
 from tests.cli.helpers.here import Here
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
-from tests.support.forks import start
+from tests.support.forking.forks import start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, environment, wait_until

@@ -16,7 +16,7 @@ from typing import IO, Any
 import httpx
 
 from tasks.records.batch import ENDED
-from tests.support.forks import Process, start
+from tests.support.forking.forks import Process, start
 from tests.support.workers import ROOT, SCRIPTED, wait_until
 
 COMMAND = ["-P", "-m", "cli"]

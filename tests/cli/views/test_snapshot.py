@@ -27,7 +27,7 @@ from cli.views.snapshot import Snapshot, Speeds
 from cli.views.top_view import view
 from tasks.base.settings import Settings
 from tests.cli.helpers.running import COMMAND, Cli
-from tests.support.forks import Process, start
+from tests.support.forking.forks import Process, start
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, Workers, environment, wait_until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.compiling.helpers.small_hub import Repository, SmallHub
-from tests.support.forked_children import ENGINE, run
+from tests.support.forking.children import ENGINE, run
 
 CHOOSE = """
 import sys, warnings

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compiling.helpers.small_hub import Repository, SmallHub
 from tests.compiling.helpers.small_models import write_checkpoint
-from tests.support.forked_children import ENGINE, TORCH, addresses, run
+from tests.support.forking.children import ENGINE, TORCH, addresses, run
 
 PREPARE = """
 import shutil, sys, warnings
@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from compiling.base.errors import CompileError
 from compiling.base.progress import Silence
 from compiling.source.source import prepare
-from tests.support.forked_children import TORCH, fork
+from tests.support.forking.children import TORCH, fork
 fork(TORCH)
 free = int(sys.argv[1])
 if free:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.forked_children import ENGINE, forking
+from tests.support.forking.children import ENGINE, forking
 
 
 @pytest.fixture(scope="module")

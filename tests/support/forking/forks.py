@@ -1,4 +1,4 @@
-"""Processes that need not import what they run: forks of one that has imported it (fork_server.py).
+"""Processes that need not import what they run: forks of one that has imported it (server.py).
 
 All else is their own: arguments, folder, environment, standard files, signals, exit code and whatever they
 start are those of a process that was begun as a user begins it. Imports take one to two seconds of processor
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ADDRESS = "TEST_FORKS"  # of the server, for what a fork starts in turn
 TITLE_BYTES = 4000  # of the command line and of the environment that others see
 MOST_BYTES = 1 << 20  # of a request
@@ -151,7 +151,7 @@ class Server:
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
         with theirs:
             given = f"{theirs.fileno()}, {self.address!r}, {[*imported]!r}"
-            code = f"from tests.support.fork_server import serve; serve({given})"
+            code = f"from tests.support.forking.server import serve; serve({given})"
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code, "-" * TITLE_BYTES],
                 cwd=ROOT,

@@ -22,7 +22,7 @@ from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from tests.support.forks import ADDRESS, MOST_BYTES, MOST_FILES, ask, is_python, read_by_imports
+from tests.support.forking.forks import ADDRESS, MOST_BYTES, MOST_FILES, ask, is_python, read_by_imports
 from tests.support.tuned import tune
 
 # None of these may read a setting by being imported.

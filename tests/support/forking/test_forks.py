@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forks import ROOT, Fork, Server, start
+from tests.support.forking.forks import ROOT, Fork, Server, start
 from tests.support.workers import wait_until
 
 SHOWN = """

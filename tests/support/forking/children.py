@@ -3,7 +3,7 @@
 Each takes half a second of processor time otherwise, and with torch and transformers four. What they are sent
 and answer, and how they end, is their own as before; but they are no children of this process.
 
-    python -m tests.support.forked_children compile ...
+    python -m tests.support.forking.children compile ...
 
 is the command whose measurements and quantisers are forks of the servers that `addresses` names.
 """
@@ -25,7 +25,7 @@ from typing import IO, Any
 from compiling.measure import child as measure_child
 from compiling.source import checkpoint, converter
 from engine.weights import quantise
-from tests.support.forks import MOST_BYTES, ROOT, Fork, Server, ask
+from tests.support.forking.forks import MOST_BYTES, ROOT, Fork, Server, ask
 
 ENGINE, TORCH = "TEST_ENGINE_FORKS", "TEST_TORCH_FORKS"  # also variables: a server's address, for others
 IMPORTED = {
