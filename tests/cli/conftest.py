@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tasks.base.settings import Settings
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import COMMAND, Cli
 from tests.support.forking.forks import start
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -26,9 +26,9 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 @pytest.fixture
-def here(cli: Cli) -> Here:
+def in_process(cli: Cli) -> InProcessCli:
     """As cli, without a process of its own."""
-    return Here(cli)
+    return InProcessCli(cli)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from compiling.base.progress import Silence
 from compiling.source import converter
 from engine.host.measurement_cache import cache_folder
-from tests.support.forking.children import ENGINE, TORCH, forking
+from tests.engine.conftest import forked_engines as forked_engines
+from tests.support.forking.children import TORCH, forking
 
 KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
 
@@ -30,11 +31,4 @@ def converter_folder() -> Iterator[Path]:
 def forked_converters() -> Iterator[None]:
     """Where several are run, and starting one is not the subject."""
     with forking(TORCH):
-        yield
-
-
-@pytest.fixture(scope="module")
-def forked_engines() -> Iterator[None]:
-    """Likewise, what measures and quantises."""
-    with forking(ENGINE):
         yield

@@ -10,6 +10,7 @@ import pytest
 from engine.llama.model import Model
 from tests.engine.helpers.answers import Writer
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.forking.children import ENGINE, forking
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,3 +37,10 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> str:
 def writer(tiny_gguf: str) -> Writer:
     """Writes with the tokens of the tiny model, which has one for each byte."""
     return Writer(Model(tiny_gguf))
+
+
+@pytest.fixture(scope="module")
+def forked_engines() -> Iterator[None]:
+    """Where starting what measures and quantises is not the subject: forks instead of its processes."""
+    with forking(ENGINE):
+        yield

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from rich.console import Console
 
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 from training.collection.collect import CollectOptions, collect
@@ -65,7 +63,5 @@ def states(tiny_gguf: str, prompts: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
-    """The command in this process, which has loaded torch already."""
-    command = Here(Cli(tmp_path))
-    return lambda *arguments: command(*map(str, arguments))
+def in_process(tmp_path: Path) -> InProcessCli:
+    return InProcessCli(Cli(tmp_path))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from tasks.store.jobs import JobStore
 from tests.chaos.clients.client import Client
 from tests.chaos.clients.load import Expected, Order
-from tests.chaos.judging.verdict import judged, left
+from tests.chaos.judging.verdict import judged, left, listed
 
 WANTED = {"a": Expected(text="1"), "b": Expected(text="2"), "c": Expected(code="worker_lost")}
 
@@ -90,3 +91,26 @@ def test_what_the_files_of_a_batch_say(
     assert (tally.submitted, tally.lost, tally.doubled) == (3, lost, doubled)
     assert len(tally.troubles) == bool(trouble)
     assert trouble in "".join(tally.troubles)
+
+
+class Listing(Client):
+    """A client of a gateway that drops the job behind which the second page begins. status: of its answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("http://127.0.0.1:1", 0)
+        self._status = status
+
+    def get(self, path: str) -> Any:
+        if "after" not in path:
+            return {"data": [{"id": "job_2"}], "has_more": True, "last_id": "job_2"}
+        request = httpx.Request("GET", path)
+        return httpx.Response(self._status, request=request).raise_for_status()
+
+
+def test_a_list_ends_at_a_job_that_has_been_dropped_meanwhile() -> None:
+    gone, refused = Listing(400), Listing(403)
+    assert listed(gone, "run") == {"job_2"}
+    with pytest.raises(httpx.HTTPStatusError, match="403"):
+        listed(refused, "run")
+    gone.close()
+    refused.close()

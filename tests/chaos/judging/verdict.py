@@ -113,7 +113,7 @@ def repeats(load: Load, client: Client, _until: float) -> Tally:
     outage: it is then looked at again.
     """
     accepted = load.accepted
-    unknown = _listed(client, load.run) - accepted.jobs.keys() - accepted.unknown
+    unknown = listed(client, load.run) - accepted.jobs.keys() - accepted.unknown
     give_up = time.monotonic() + load.patience_s
     while load.busy and unknown - accepted.jobs.keys() and time.monotonic() < give_up:
         time.sleep(LOOK_S)
@@ -224,7 +224,7 @@ def _ended(result: dict[str, Any] | None, error: dict[str, Any] | None) -> Expec
     return Expected(text=(result or {}).get("text", ""))
 
 
-def _listed(client: Client, run: str) -> set[str]:
+def listed(client: Client, run: str) -> set[str]:
     """All jobs of the run that there are."""
     found: set[str] = set()
     after = ""

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tasks.records.batch import ENDED
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, read_jsonl, write_jsonl
 from tests.support.workers import wait_until
 
@@ -43,139 +43,148 @@ def ids(path: Path) -> list[str]:
     return [row["custom_id"] for row in read_jsonl(path)]
 
 
-def test_a_batch_from_its_file_to_its_results(here: Here) -> None:
+def test_a_batch_from_its_file_to_its_results(in_process: InProcessCli) -> None:
     lines = [line(n, f"number {n} tokens=3" + (" fail=boom" if n % 5 == 4 else "")) for n in range(12)]
-    write_jsonl(here.folder / "lines.jsonl", lines)
+    write_jsonl(in_process.folder / "lines.jsonl", lines)
     command = ("batches", "create", "lines.jsonl", "--priority", "3", "--deadline-hours", "2")
-    ended = here(*command, "-o", "good.jsonl", "--errors", "bad.jsonl")
+    ended = in_process(*command, "-o", "good.jsonl", "--errors", "bad.jsonl")
     assert ended.returncode == 1, ended.stderr
-    assert ids(here.folder / "good.jsonl") == [f"id-{n}" for n in range(12) if n % 5 != 4]
-    assert ids(here.folder / "bad.jsonl") == ["id-4", "id-9"]
+    assert ids(in_process.folder / "good.jsonl") == [f"id-{n}" for n in range(12) if n % 5 != 4]
+    assert ids(in_process.folder / "bad.jsonl") == ["id-4", "id-9"]
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"], rows["done"], rows["failed"]) == ("completed", "12", "10", "2")
     assert rows["tokens"] == "20 in (0 cached), 30 out"
     assert (rows["endpoint"], rows["priority"]) == ("/v1/chat/completions", "3")
     assert rows["failures"] == "2 boom"
-    assert sorted(path.name for path in here.folder.iterdir()) == ["bad.jsonl", "good.jsonl", "lines.jsonl"]
+    assert sorted(path.name for path in in_process.folder.iterdir()) == [
+        "bad.jsonl",
+        "good.jsonl",
+        "lines.jsonl",
+    ]
 
-    again = here("batches", "show", rows["id"])
+    again = in_process("batches", "show", rows["id"])
     assert (again.returncode, again.stdout) == (0, ended.stdout)
-    record = json.loads(here("batches", "show", rows["id"], "--json").stdout)
+    record = json.loads(in_process("batches", "show", rows["id"], "--json").stdout)
     assert (record["id"], record["request_counts"]["completed"]) == (rows["id"], 10)
     assert 7100 < record["expires_at"] - record["created_at"] < 7300
 
 
-def test_an_id_alone_and_then_everything_by_it(here: Here) -> None:
-    write_jsonl(here.folder / "lines.jsonl", [raw(n, f"answer {n} delay=0.1") for n in range(6)])
-    made = here("batches", "create", "lines.jsonl")
+def test_an_id_alone_and_then_everything_by_it(in_process: InProcessCli) -> None:
+    write_jsonl(in_process.folder / "lines.jsonl", [raw(n, f"answer {n} delay=0.1") for n in range(6)])
+    made = in_process("batches", "create", "lines.jsonl")
     batch = made.stdout.strip()
     assert (made.returncode, made.stderr) == (0, "")
     assert re.fullmatch(r"batch_[0-9a-f]{32}", batch)
-    watched = here("batches", "show", batch, "--watch")
+    watched = in_process("batches", "show", batch, "--watch")
     rows = shown(watched.stdout)
     assert (watched.returncode, rows["status"], rows["endpoint"]) == (0, "completed", "/v1/completions")
 
-    printed = here("batches", "download", batch)
+    printed = in_process("batches", "download", batch)
     assert [json.loads(row)["custom_id"] for row in printed.stdout.splitlines()] == [
         f"id-{n}" for n in range(6)
     ]
-    nothing = here("batches", "download", batch, "-o", "a.jsonl", "--errors", "b.jsonl")
+    nothing = in_process("batches", "download", batch, "-o", "a.jsonl", "--errors", "b.jsonl")
     assert (nothing.returncode, nothing.stdout) == (0, "")
-    assert ids(here.folder / "a.jsonl") == [f"id-{n}" for n in range(6)]
-    assert (here.folder / "b.jsonl").read_bytes() == b""
+    assert ids(in_process.folder / "a.jsonl") == [f"id-{n}" for n in range(6)]
+    assert (in_process.folder / "b.jsonl").read_bytes() == b""
 
-    table = here("batches", "list", "--limit", "1").stdout.splitlines()
+    table = in_process("batches", "list", "--limit", "1").stdout.splitlines()
     assert table[0].split() == ["id", "status", "age", "took", "done", "failed", "tokens"]
     assert table[1].split()[:2] == [batch, "completed"]
     assert table[1].split()[-5:] == ["6", "of", "6", "0", "6"]
     assert table[2] == "more can be shown with --limit"
-    listed = json.loads(here("batches", "list", "--json", "--limit", "1").stdout)
+    listed = json.loads(in_process("batches", "list", "--json", "--limit", "1").stdout)
     assert [entry["id"] for entry in listed["data"]] == [batch]
 
 
-def test_jobs_of_ours_and_the_endpoint_by_name(here: Here) -> None:
+def test_jobs_of_ours_and_the_endpoint_by_name(in_process: InProcessCli) -> None:
     ours = {"custom_id": "x", "method": "POST", "url": "/v1/jobs", "body": {"prompt": "hi", "raw": True}}
-    write_jsonl(here.folder / "lines.jsonl", [ours])
-    assert here("batches", "create", "lines.jsonl", "--watch").returncode == 0
-    ended = here("batches", "create", "lines.jsonl", "--endpoint", "/v1/completions", "--watch")
+    write_jsonl(in_process.folder / "lines.jsonl", [ours])
+    assert in_process("batches", "create", "lines.jsonl", "--watch").returncode == 0
+    ended = in_process("batches", "create", "lines.jsonl", "--endpoint", "/v1/completions", "--watch")
     assert ended.returncode == 1
     assert shown(ended.stdout)["line 1"] == "url: the batch is for /v1/completions"
 
 
-def test_a_dry_run_says_what_is_wrong_and_sends_nothing(here: Here) -> None:
+def test_a_dry_run_says_what_is_wrong_and_sends_nothing(in_process: InProcessCli) -> None:
     content = "\n".join(
         [json.dumps(line(1)), "{", json.dumps({**line(3), "method": "GET"}), json.dumps(line(4))]
     )
-    (here.folder / "lines.jsonl").write_text("\ufeff" + content, encoding="utf-8")
-    ended = here("batches", "create", "lines.jsonl", "--dry-run")
+    (in_process.folder / "lines.jsonl").write_text("\ufeff" + content, encoding="utf-8")
+    ended = in_process("batches", "create", "lines.jsonl", "--dry-run")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"]) == ("completed, a dry run", "4")
     assert (rows["done"], rows["failed"], rows["output file"]) == ("0", "2", "-")
     assert rows["line 2"].startswith("not valid JSON")
     assert rows["line 3"] == 'method: must be "POST"'
-    write_jsonl(here.folder / "lines.jsonl", [line(1)])
-    assert here("batches", "create", "lines.jsonl", "--dry-run").returncode == 0
+    write_jsonl(in_process.folder / "lines.jsonl", [line(1)])
+    assert in_process("batches", "create", "lines.jsonl", "--dry-run").returncode == 0
 
 
-def test_a_file_that_is_no_batch(here: Here) -> None:
-    (here.folder / "lines.zip").write_bytes(b"PK\x03\x04 and so on")
-    ended = here("batches", "create", "lines.zip", "--watch", "-o", "good.jsonl")
+def test_a_file_that_is_no_batch(in_process: InProcessCli) -> None:
+    (in_process.folder / "lines.zip").write_bytes(b"PK\x03\x04 and so on")
+    ended = in_process("batches", "create", "lines.zip", "--watch", "-o", "good.jsonl")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert rows["status"] == "failed"
     assert "the file is a zip archive, not JSON lines" in ended.stdout
-    assert (here.folder / "good.jsonl").read_bytes() == b""
+    assert (in_process.folder / "good.jsonl").read_bytes() == b""
 
 
-def test_cancelling(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
-    batch = here("batches", "create", "lines.jsonl").stdout.strip()
+def test_cancelling(in_process: InProcessCli, gateway: str) -> None:
+    write_jsonl(in_process.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
+    batch = in_process("batches", "create", "lines.jsonl").stdout.strip()
     path = f"{gateway}/v1/batches/{batch}"
     wait_until(lambda: httpx.get(path).json()["request_counts"]["completed"] > 0)
-    assert here("batches", "cancel", batch).stdout == "cancelling\n"
-    ended = here("batches", "show", batch, "-w")
+    assert in_process("batches", "cancel", batch).stdout == "cancelling\n"
+    ended = in_process("batches", "show", batch, "-w")
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"]) == ("cancelled", "60")
     assert rows["failures"].endswith(" batch_cancelled")
-    assert here("batches", "cancel", batch).stdout == "cancelled\n"
-    assert here("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
-    assert sorted(ids(here.folder / "a") + ids(here.folder / "b")) == sorted(f"id-{n}" for n in range(60))
+    assert in_process("batches", "cancel", batch).stdout == "cancelled\n"
+    assert in_process("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
+    assert sorted(ids(in_process.folder / "a") + ids(in_process.folder / "b")) == sorted(
+        f"id-{n}" for n in range(60)
+    )
 
 
-def test_running_only_what_failed_again(here: Here) -> None:
+def test_running_only_what_failed_again(in_process: InProcessCli) -> None:
     lines = [raw(n, "x fail=boom" if n in (2, 5) else "x") for n in range(7)]
-    write_jsonl(here.folder / "lines.jsonl", lines)
-    first = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
-    ended = here("batches", "retry", first, "--watch", "--errors", "again.jsonl")
+    write_jsonl(in_process.folder / "lines.jsonl", lines)
+    first = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    ended = in_process("batches", "retry", first, "--watch", "--errors", "again.jsonl")
     assert ended.returncode == 1
     rows = shown(ended.stdout)
     assert (rows["lines"], rows["retry of"]) == ("2", first)
-    assert ids(here.folder / "again.jsonl") == ["id-2", "id-5"]
-    made = here("batches", "retry", first)
+    assert ids(in_process.folder / "again.jsonl") == ["id-2", "id-5"]
+    made = in_process("batches", "retry", first)
     assert made.stdout.startswith("batch_")
-    write_jsonl(here.folder / "lines.jsonl", [raw(1)])
-    good = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
-    refused = here("batches", "retry", good)
+    write_jsonl(in_process.folder / "lines.jsonl", [raw(1)])
+    good = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    refused = in_process("batches", "retry", good)
     assert (refused.returncode, refused.stderr) == (1, f"error: no line of {good} failed\n")
 
 
-def test_what_has_come_so_far_can_be_read(here: Here, gateway: str) -> None:
+def test_what_has_come_so_far_can_be_read(in_process: InProcessCli, gateway: str) -> None:
     write_jsonl(
-        here.folder / "lines.jsonl", [raw(n, "x delay=0.5" if n < 8 else "x delay=60") for n in range(80)]
+        in_process.folder / "lines.jsonl",
+        [raw(n, "x delay=0.5" if n < 8 else "x delay=60") for n in range(80)],
     )
-    batch = here("batches", "create", "lines.jsonl").stdout.strip()
+    batch = in_process("batches", "create", "lines.jsonl").stdout.strip()
     output = f"{gateway}/v1/batches/{batch}/output"
     wait_until(lambda: bool(httpx.get(output).content))
-    assert here("batches", "download", batch, "-o", "part.jsonl").returncode == 0
-    found = ids(here.folder / "part.jsonl")
+    assert in_process("batches", "download", batch, "-o", "part.jsonl").returncode == 0
+    found = ids(in_process.folder / "part.jsonl")
     assert 0 < len(found) < 80
-    refused = here("batches", "retry", batch)
+    refused = in_process("batches", "retry", batch)
     assert refused.stderr == f"error: {batch} is in_progress: only a batch that has ended can be retried\n"
-    here("batches", "cancel", batch)
+    in_process("batches", "cancel", batch)
 
 
-def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, here: Here, gateway: str) -> None:
+def test_watching_is_interrupted_and_the_batch_goes_on(
+    cli: Cli, in_process: InProcessCli, gateway: str
+) -> None:
     write_jsonl(cli.folder / "lines.jsonl", [raw(n, "x delay=60") for n in range(40)])
     running = cli.start("batches", "create", "lines.jsonl", "--watch")
 
@@ -189,7 +198,7 @@ def test_watching_is_interrupted_and_the_batch_goes_on(cli: Cli, here: Here, gat
     batch = newest()
     assert running.lines[-1] == f"the batch continues: medusaq batches show {batch['id']} --watch"
     assert batch["status"] not in ENDED
-    here("batches", "cancel", batch["id"])
+    in_process("batches", "cancel", batch["id"])
 
 
 def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
@@ -227,20 +236,22 @@ def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
         (("show", "\udcff"), 2, "an argument is not UTF-8"),
     ],
 )
-def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], code: int, message: str) -> None:
-    write_jsonl(here.folder / "l.jsonl", [line(1)])
-    ended = here("batches", *arguments)
+def test_slips_are_one_line(
+    in_process: InProcessCli, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    write_jsonl(in_process.folder / "l.jsonl", [line(1)])
+    ended = in_process("batches", *arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {message}\n")
-    assert sorted(path.name for path in here.folder.iterdir()) == ["l.jsonl"]
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["l.jsonl"]
 
 
-def test_a_full_disk_leaves_what_was_there(cli: Cli, here: Here) -> None:
+def test_a_full_disk_leaves_what_was_there(cli: Cli, in_process: InProcessCli) -> None:
     write_jsonl(cli.folder / "lines.jsonl", [raw(n) for n in range(40)])
-    batch = shown(here("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
+    batch = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
     (cli.folder / "out").write_text("before", encoding="utf-8")
     ended = cli("batches", "download", batch, "-o", "out", file_kb=4)
     assert (ended.returncode, ended.stderr) == (1, "error: cannot write out: File too large\n")
     assert (cli.folder / "out").read_text(encoding="utf-8") == "before"
     assert sorted(path.name for path in cli.folder.iterdir()) == ["lines.jsonl", "out"]
-    assert here("batches", "download", batch, "-o", "/dev/null").returncode == 0
+    assert in_process("batches", "download", batch, "-o", "/dev/null").returncode == 0
     assert Path("/dev/null").is_char_device()

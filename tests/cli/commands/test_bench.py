@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 
@@ -21,13 +21,13 @@ def rows(cli: Cli) -> Path:
     return path
 
 
-def test_rows_are_written_and_shown(here: Here, rows: Path) -> None:
-    model = write_tiny_gguf(here.folder / "tiny.gguf")
-    here.env["XDG_CACHE_HOME"] = str(here.folder / "cache")
+def test_rows_are_written_and_shown(in_process: InProcessCli, rows: Path) -> None:
+    model = write_tiny_gguf(in_process.folder / "tiny.gguf")
+    in_process.env["XDG_CACHE_HOME"] = str(in_process.folder / "cache")
     command = ("bench", "decode", "--prompts", rows.name, "--requests", "1,2", "--max-tokens", "12")
-    ended = here(*command, "--model", model, "--json", "out.json", "--limit", "2")
+    ended = in_process(*command, "--model", model, "--json", "out.json", "--limit", "2")
     assert ended.returncode == 0, ended.stderr
-    written = json.loads((here.folder / "out.json").read_text())
+    written = json.loads((in_process.folder / "out.json").read_text())
     assert [(row["requests"], row["category"]) for row in written] == [(1, "all"), (1, "qa"), (2, "all")]
     assert all(row["n_prompts"] == 2 for row in written)
     assert all(row["ratio"] > 0 and row["ratio_low"] <= row["ratio"] + 1e-9 for row in written)
@@ -47,20 +47,20 @@ def test_rows_are_written_and_shown(here: Here, rows: Path) -> None:
         ("", "the file has no prompts"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_line(here: Here, line: str, message: str) -> None:
-    (here.folder / "rows.jsonl").write_text(line + "\n")
-    ended = here("bench", "decode", "--prompts", "rows.jsonl")
+def test_a_wrong_file_is_named_with_its_line(in_process: InProcessCli, line: str, message: str) -> None:
+    (in_process.folder / "rows.jsonl").write_text(line + "\n")
+    ended = in_process("bench", "decode", "--prompts", "rows.jsonl")
     assert ended.returncode == 2
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_any_json_line_is_one_line(here: Here) -> None:
+def test_any_json_line_is_one_line(in_process: InProcessCli) -> None:
     """With a byte order mark, and characters that end lines elsewhere."""
-    (here.folder / "rows.jsonl").write_bytes(
+    (in_process.folder / "rows.jsonl").write_bytes(
         b"\xef\xbb\xbf" + '{"category": "qa", "turns": ["a\u2028b\x85c"]}\n'.encode()
     )
-    ended = here("bench", "decode", "--prompts", "rows.jsonl", "--model", "missing.gguf")
+    ended = in_process("bench", "decode", "--prompts", "rows.jsonl", "--model", "missing.gguf")
     assert ended.returncode == 3, ended.stderr
 
 
@@ -76,23 +76,27 @@ def test_any_json_line_is_one_line(here: Here) -> None:
     ],
 )
 @pytest.mark.usefixtures("rows")
-def test_wrong_options_are_one_line(here: Here, options: tuple[str, ...], code: int, message: str) -> None:
-    ended = here("bench", "decode", *options)
+def test_wrong_options_are_one_line(
+    in_process: InProcessCli, options: tuple[str, ...], code: int, message: str
+) -> None:
+    ended = in_process("bench", "decode", *options)
     assert ended.returncode == code
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_heads_that_are_no_heads_are_refused(here: Here, rows: Path) -> None:
-    model = write_tiny_gguf(here.folder / "tiny.gguf")
-    (here.folder / "heads.safetensors").write_bytes(b"no heads")
-    ended = here("bench", "decode", "--prompts", rows.name, "--model", model, "--heads", "heads.safetensors")
+def test_heads_that_are_no_heads_are_refused(in_process: InProcessCli, rows: Path) -> None:
+    model = write_tiny_gguf(in_process.folder / "tiny.gguf")
+    (in_process.folder / "heads.safetensors").write_bytes(b"no heads")
+    ended = in_process(
+        "bench", "decode", "--prompts", rows.name, "--model", model, "--heads", "heads.safetensors"
+    )
     assert ended.returncode == 1
     assert "heads.safetensors: cannot be read" in ended.stderr
 
 
-def test_a_file_that_is_not_text(here: Here) -> None:
-    (here.folder / "rows.jsonl").write_bytes(b"\xff\xfe")
-    ended = here("bench", "decode", "--prompts", "rows.jsonl")
+def test_a_file_that_is_not_text(in_process: InProcessCli) -> None:
+    (in_process.folder / "rows.jsonl").write_bytes(b"\xff\xfe")
+    ended = in_process("bench", "decode", "--prompts", "rows.jsonl")
     assert ended.returncode == 2
     assert "not UTF-8" in ended.stderr

@@ -9,7 +9,7 @@ import signal
 import httpx
 import pytest
 
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.cli.stack.test_local_stack import up
 from tests.support.servers import free_port
@@ -22,61 +22,67 @@ def needs_key(url: str) -> bool:
     return httpx.get(f"{url}/v1/jobs").status_code == 401
 
 
-def test_keys_of_the_running_stack(cli: Cli, here: Here) -> None:
+def test_keys_of_the_running_stack(cli: Cli, in_process: InProcessCli) -> None:
     running, url = up(cli, "--no-flower")
-    assert "only this machine" in here("keys", "list").stdout
-    made = here("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
+    assert "only this machine" in in_process("keys", "list").stdout
+    made = in_process("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
     assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again\n", made.stderr)
     wait_until(lambda: needs_key(url), 20)
 
-    refused = here("submit", "x", "--url", url)
+    refused = in_process("submit", "x", "--url", url)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: the API key is missing")
     cli.env["MEDUSAQ_API_KEY"] = secret
-    assert here("submit", "hello", "--wait", "--max-tokens", "20", "--url", url).stdout == "hello\n"
+    assert in_process("submit", "hello", "--wait", "--max-tokens", "20", "--url", url).stdout == "hello\n"
     (cli.folder / "p.txt").write_text("one\ntwo\n")
     ran = cli("run", "p.txt", "-o", "r.jsonl", "--max-tokens", "5", "--url", url)
     assert ran.returncode == 0, ran.stderr
-    over = here("submit", "hello", "--max-tokens", "50", "--url", url)
+    over = in_process("submit", "hello", "--max-tokens", "50", "--url", url)
     assert "50 tokens a day" in over.stderr
 
-    (listed,) = json.loads(here("keys", "list", "--json").stdout)
+    (listed,) = json.loads(in_process("keys", "list", "--json").stdout)
     assert (listed["name"], listed["key"]) == ("alice", f"mq_...{secret[-4:]}")
     assert listed["limits"]["requests_per_minute"] == 600
     assert 0 < listed["tokens_today"] < 50
-    table = here("keys", "list").stdout
+    table = in_process("keys", "list").stdout
     assert secret not in table
     assert re.search(rf"{listed['id']} +alice +mq_\.\.\.\S+ .* 600 +\d+ of 50 ", table)
 
-    assert here("keys", "revoke", listed["id"]).stdout == "revoked\n"
-    assert "unknown or was revoked" in here("jobs", "--url", url).stderr
-    assert " revoked " in here("keys", "list").stdout
+    assert in_process("keys", "revoke", listed["id"]).stdout == "revoked\n"
+    assert "unknown or was revoked" in in_process("jobs", "--url", url).stderr
+    assert " revoked " in in_process("keys", "list").stdout
     running.send(signal.SIGTERM)
     running.wait()
     assert not (cli.folder / ".medusaq" / "redis.url").exists()
 
 
-def test_the_redis_of_the_settings_comes_first(here: Here, gateway: str, served: object) -> None:
-    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    here.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = json.loads(here("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout)
+def test_the_redis_of_the_settings_comes_first(
+    in_process: InProcessCli, gateway: str, served: object
+) -> None:
+    in_process.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    in_process.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
+    made = json.loads(
+        in_process("keys", "create", "bob", "--weight", "2", "--max-batches", "3", "--json").stdout
+    )
     limits = made["limits"]
     assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
     wait_until(lambda: needs_key(gateway), 20)
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
 
 
-def test_a_key_that_is_spent_ends_a_run_at_once(here: Here, gateway: str, served: object) -> None:
-    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    here.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
-    made = here("keys", "create", "poor", "--tokens-per-day", "1")
-    here.env["MEDUSAQ_API_KEY"] = made.stdout.strip()
-    spending = here("submit", "hello", "--wait", "--max-tokens", "1", "--url", gateway)
+def test_a_key_that_is_spent_ends_a_run_at_once(
+    in_process: InProcessCli, gateway: str, served: object
+) -> None:
+    in_process.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    in_process.env["MEDUSAQ_KEY_PREFIX"] = served.key_prefix  # type: ignore[attr-defined]
+    made = in_process("keys", "create", "poor", "--tokens-per-day", "1")
+    in_process.env["MEDUSAQ_API_KEY"] = made.stdout.strip()
+    spending = in_process("submit", "hello", "--wait", "--max-tokens", "1", "--url", gateway)
     assert spending.returncode == 0, spending.stderr
-    (here.folder / "p.txt").write_text("one\ntwo\n")
-    ran = here("run", "p.txt", "-o", "r.jsonl", "--url", gateway)
+    (in_process.folder / "p.txt").write_text("one\ntwo\n")
+    ran = in_process("run", "p.txt", "-o", "r.jsonl", "--url", gateway)
     assert ran.returncode == 1
     assert "error: the gateway refused part 1: the 1 tokens a day of this API key are spent" in ran.stderr
 
@@ -96,12 +102,12 @@ def test_a_key_that_is_spent_ends_a_run_at_once(here: Here, gateway: str, served
     ],
 )
 def test_the_limits_that_a_key_may_have(
-    here: Here, served: object, option: str, taken: str, refused: str
+    in_process: InProcessCli, served: object, option: str, taken: str, refused: str
 ) -> None:
-    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    made = json.loads(here("keys", "create", "carol", option, taken, "--json").stdout)
+    in_process.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    made = json.loads(in_process("keys", "create", "carol", option, taken, "--json").stdout)
     assert made["limits"][option.removeprefix("--").replace("-", "_")] == float(taken)
-    ended = here("keys", "create", "carol", option, refused)
+    ended = in_process("keys", "create", "carol", option, refused)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: Invalid value for '{option}': ")
 
@@ -115,18 +121,18 @@ def test_the_limits_that_a_key_may_have(
         (("revoke",), "Missing argument 'ID'."),
     ],
 )
-def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
-    ended = here("keys", *arguments)
+def test_slips_are_one_line(in_process: InProcessCli, arguments: tuple[str, ...], message: str) -> None:
+    ended = in_process("keys", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {message}")
 
 
-def test_an_unknown_key_and_a_missing_redis(here: Here, served: object) -> None:
-    here.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
-    unknown = here("keys", "revoke", "key_x")
+def test_an_unknown_key_and_a_missing_redis(in_process: InProcessCli, served: object) -> None:
+    in_process.env["MEDUSAQ_REDIS_URL"] = served.redis_url  # type: ignore[attr-defined]
+    unknown = in_process("keys", "revoke", "key_x")
     assert (unknown.returncode, unknown.stderr) == (1, "error: no API key with id 'key_x'\n")
-    here.env["MEDUSAQ_REDIS_URL"] = f"redis://:hidden@127.0.0.1:{free_port()}/0"
-    away = here("keys", "list")
+    in_process.env["MEDUSAQ_REDIS_URL"] = f"redis://:hidden@127.0.0.1:{free_port()}/0"
+    away = in_process("keys", "list")
     assert away.returncode == 1
     assert away.stderr.startswith("error: Redis: ")
     assert away.stderr.endswith("start `medusaq up`, or set MEDUSAQ_REDIS_URL\n")

@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.support.servers import free_port
 
@@ -31,29 +31,29 @@ COMMANDS = [
 ]
 
 
-def test_the_overview_names_every_command(cli: Cli, here: Here) -> None:
-    for ended in (cli(), here("--help"), here("-h")):
+def test_the_overview_names_every_command(cli: Cli, in_process: InProcessCli) -> None:
+    for ended in (cli(), in_process("--help"), in_process("-h")):
         assert ended.returncode == 0
         assert all(f" {command} " in ended.stdout for command in COMMANDS)
-    assert here("--version").stdout.startswith("medusaq ")
+    assert in_process("--version").stdout.startswith("medusaq ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help(here: Here, command: str) -> None:
-    ended = here(command, "--help")
+def test_each_command_has_help(in_process: InProcessCli, command: str) -> None:
+    ended = in_process(command, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"medusaq {command}" in ended.stdout
 
 
-def test_help_has_examples(here: Here) -> None:
+def test_help_has_examples(in_process: InProcessCli) -> None:
     for command in ("run", "validate", "submit", "compare"):
-        assert "Examples" in here(command, "--help").stdout
+        assert "Examples" in in_process(command, "--help").stdout
     for command in ("create", "list", "show", "cancel", "retry", "download"):
-        assert "Examples" in here("batches", command, "--help").stdout
+        assert "Examples" in in_process("batches", command, "--help").stdout
     for command in ("create", "list", "revoke"):
-        assert "Examples" in here("keys", command, "--help").stdout
+        assert "Examples" in in_process("keys", command, "--help").stdout
     for command in ("list", "replay"):
-        assert "Examples" in here("webhooks", command, "--help").stdout
+        assert "Examples" in in_process("webhooks", command, "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -70,81 +70,81 @@ def test_help_has_examples(here: Here) -> None:
         (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, which --raw"),
     ],
 )
-def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
-    ended = here(*arguments)
+def test_slips_are_one_line(in_process: InProcessCli, arguments: tuple[str, ...], message: str) -> None:
+    ended = in_process(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: {message}")
     assert ended.stderr.count("\n") == 1
 
 
-def test_bytes_that_are_no_text_are_one_line(cli: Cli, here: Here) -> None:
+def test_bytes_that_are_no_text_are_one_line(cli: Cli, in_process: InProcessCli) -> None:
     bad = "\udcff"  # the byte FF, as Python passes it on
     others = (("submit", "x", "--system", bad), ("status", bad), ("cancel", bad))
-    for ended in (cli("submit", bad), *(here(*arguments) for arguments in others)):
+    for ended in (cli("submit", bad), *(in_process(*arguments) for arguments in others)):
         assert (ended.returncode, ended.stderr) == (2, "error: an argument is not UTF-8\n"), ended.args
     ended = cli("submit", "-", stdin=b"ab\xff")
     assert (ended.returncode, ended.stderr) == (2, "error: standard input is not UTF-8, at byte 2\n")
 
 
 @pytest.mark.parametrize("arguments", [("submit", "x"), ("status", "x"), ("cancel", "x"), ("jobs",)])
-def test_no_gateway_is_exit_code_4(here: Here, arguments: tuple[str, ...]) -> None:
+def test_no_gateway_is_exit_code_4(in_process: InProcessCli, arguments: tuple[str, ...]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    ended = here(*arguments, "--url", url)
+    ended = in_process(*arguments, "--url", url)
     assert (ended.returncode, ended.stdout) == (4, "")
     assert ended.stderr == f"error: no gateway at {url}: connection refused\n"
 
 
 @pytest.mark.stack
-def test_what_is_no_gateway_is_said_so(here: Here, gateway: str) -> None:
-    ended = here("jobs", "--url", f"{gateway}/elsewhere")
+def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -> None:
+    ended = in_process("jobs", "--url", f"{gateway}/elsewhere")
     assert ended.returncode == 1
     assert ended.stderr == "error: Not Found\n"
 
 
 @pytest.mark.stack
-def test_the_life_of_a_single_job(here: Here, gateway: str) -> None:
-    here.env["MEDUSAQ_URL"] = gateway
-    waited = here("submit", "hello there tokens=3", "--wait", "--system", "be brief", "--seed", "3")
+def test_the_life_of_a_single_job(in_process: InProcessCli, gateway: str) -> None:
+    in_process.env["MEDUSAQ_URL"] = gateway
+    waited = in_process("submit", "hello there tokens=3", "--wait", "--system", "be brief", "--seed", "3")
     assert (waited.returncode, waited.stdout) == (0, "hello there\n")
     assert re.fullmatch(r"3 tokens, [\d.]+ tok/s, 3 steps, 1\.00 tokens/step, stop\n", waited.stderr)
 
-    job = here(
+    job = in_process(
         "submit", "-", "--max-tokens", "5", stdin=b"from a pipe tokens=4 steps=3 drafted=lookup:5:1"
     ).stdout.strip()
     assert (
         httpx.get(f"{gateway}/v1/jobs/{job}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
     )
-    shown = here("status", job).stdout.splitlines()
+    shown = in_process("status", job).stdout.splitlines()
     rows = dict(line.split(maxsplit=1) for line in shown if line and not line.startswith("finish"))
     assert (rows["id"], rows["status"], rows["tokens"]) == (job, "succeeded", "3+4")
     assert (rows["steps"], rows["tokens/step"]) == ("3", "1.33")
     assert rows["lookup"] == "drafts  1 of 5 accepted"
     assert shown[-2:] == ["", "from a pipe"]
-    record = json.loads(here("status", job, "--json").stdout)
+    record = json.loads(in_process("status", job, "--json").stdout)
     assert (record["request"]["prompt"], record["request"]["max_tokens"]) == (
         "from a pipe tokens=4 steps=3 drafted=lookup:5:1",
         5,
     )
 
-    slow = json.loads(here("submit", "slow delay=60", "--json").stdout)["id"]
-    table = here("jobs", "--limit", "2").stdout.splitlines()
+    slow = json.loads(in_process("submit", "slow delay=60", "--json").stdout)["id"]
+    table = in_process("jobs", "--limit", "2").stdout.splitlines()
     assert table[0].split() == ["id", "status", "age", "took", "tokens", "prompt"]
     assert table[1].startswith(slow)
     assert table[2].startswith(job)
     assert table[3] == "more can be shown with --limit, --status"
-    assert here("cancel", slow).stdout == "cancelling\n"
+    assert in_process("cancel", slow).stdout == "cancelling\n"
     ended = httpx.get(f"{gateway}/v1/jobs/{slow}", headers={"Prefer": "wait=10"}).json()
     assert ended["status"] == "cancelled"
-    assert here("cancel", slow).stdout == "cancelled\n"
-    assert here("cancel", job).stdout == "already ended: succeeded\n"
-    listed = json.loads(here("jobs", "--status", "cancelled", "--json").stdout)
+    assert in_process("cancel", slow).stdout == "cancelled\n"
+    assert in_process("cancel", job).stdout == "already ended: succeeded\n"
+    listed = json.loads(in_process("jobs", "--status", "cancelled", "--json").stdout)
     assert [job["id"] for job in listed["data"]] == [slow]
-    assert here("jobs", "--status", "expired").stdout == "no jobs\n"
+    assert in_process("jobs", "--status", "expired").stdout == "no jobs\n"
 
 
 @pytest.mark.stack
-def test_refusals_are_one_line(here: Here, gateway: str) -> None:
-    here.env["MEDUSAQ_URL"] = gateway
+def test_refusals_are_one_line(in_process: InProcessCli, gateway: str) -> None:
+    in_process.env["MEDUSAQ_URL"] = gateway
     for arguments, message in {
         ("status", "job_x"): "no job with id 'job_x'",
         ("submit", ""): "prompt: string should have at least 1 character",
@@ -162,8 +162,8 @@ def test_refusals_are_one_line(here: Here, gateway: str) -> None:
             "9999",
         ): "max_tokens: 9999 exceeds the model's context of 2048 tokens",
     }.items():
-        ended = here(*arguments)
+        ended = in_process(*arguments)
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"error: {message}\n")
-    failed = here("submit", "so far fail=odd", "--wait")
+    failed = in_process("submit", "so far fail=odd", "--wait")
     assert failed.returncode == 1
     assert failed.stderr.endswith("failed: odd: as the script says\n")

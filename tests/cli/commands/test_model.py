@@ -6,49 +6,28 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.filesize import decimal
 
-from cli.main import main
 from cli.stack.model_registration import find_template
 from engine import EngineConfig, ModelLoadError
 from engine.llama.model import default_model_path
 from engine.speculative.setup import shipped_heads
 from engine.tools.memory_estimate import needed
-from tasks.base.settings import get_settings
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.compiling.helpers.small_hub import Repository, SmallHub
 from tests.engine.helpers.tiny import write_tiny_gguf
 
 MODEL = Path(default_model_path())
-Here = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(autouse=True)
 def own_register(cli: Cli, tmp_path: Path) -> None:
     cli.env |= {"XDG_DATA_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
-
-
-@pytest.fixture
-def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
-    """As cli, in this process, which has loaded everything already."""
-    monkeypatch.chdir(cli.folder)
-    for name in ("XDG_DATA_HOME", "MEDUSAQ_ENGINE_FACTORY", "MEDUSAQ_THREADS"):
-        monkeypatch.setenv(name, cli.env[name])
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["medusaq", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, int(str(ended.value)), said.out, said.err)
-
-    get_settings.cache_clear()
-    yield run
-    get_settings.cache_clear()
 
 
 @pytest.fixture
@@ -66,48 +45,51 @@ def hub(cli: Cli) -> Iterator[SmallHub]:
     small.stop()
 
 
-def names(run: Here) -> list[str]:
+def names(run: InProcessCli) -> list[str]:
     return [model["name"] for model in json.loads(run("models", "list", "--json").stdout)]
 
 
-def test_a_model_from_its_name_to_its_removal(here: Here, tmp_path: Path) -> None:
+def test_a_model_from_its_name_to_its_removal(in_process: InProcessCli, tmp_path: Path) -> None:
     assert (
-        here("models", "list").stdout
+        in_process("models", "list").stdout
         == "no models are registered: add one with `medusaq models add NAME PATH`\n"
     )
     copy = tmp_path / "copy.gguf"
     shutil.copy(MODEL, copy)
     heads = shipped_heads(str(MODEL))
-    assert here("models", "add", "small", "copy.gguf", "--heads", str(heads)).stdout == f"small is {copy}\n"
-    [model] = json.loads(here("models", "list", "--json").stdout)
+    assert (
+        in_process("models", "add", "small", "copy.gguf", "--heads", str(heads)).stdout
+        == f"small is {copy}\n"
+    )
+    [model] = json.loads(in_process("models", "list", "--json").stdout)
     assert (model["model"]["path"], model["model"]["source"]) == (str(copy), "copy.gguf")
     assert model["model"]["bytes"] == copy.stat().st_size
     assert model["heads"]["path"] == str(heads)
     heads_too = needed(EngineConfig(model=str(copy), heads=str(heads), threads=1))
     assert (model["need_bytes"], model["state"], model["waiting"]) == (heads_too.total, "-", 0)
-    assert decimal(heads_too.total) in here("models", "list").stdout.splitlines()[1]
+    assert decimal(heads_too.total) in in_process("models", "list").stdout.splitlines()[1]
 
-    good = here("models", "verify")
+    good = in_process("models", "verify")
     assert (good.returncode, len(good.stdout.splitlines())) == (0, 2)
     with copy.open("r+b") as file:
         file.seek(10_000_000)
         file.write(b"other")
-    changed = here("models", "verify", "small")
+    changed = in_process("models", "verify", "small")
     assert changed.returncode == 1
     assert changed.stdout.splitlines()[0] == f"changed  small model {copy}"
     copy.unlink()
-    missing = here("models", "verify", "--json")
+    missing = in_process("models", "verify", "--json")
     assert missing.returncode == 1
     assert [row["state"] for row in json.loads(missing.stdout)] == ["missing", "ok"]
-    [model] = json.loads(here("models", "list", "--json").stdout)
+    [model] = json.loads(in_process("models", "list", "--json").stdout)
     assert model["need_bytes"] is None, "there is nothing to read it from"
 
-    removed = here("models", "remove", "small")
+    removed = in_process("models", "remove", "small")
     assert removed.stdout == f"removed small; its files are kept: {copy}, {heads}\n"
-    assert names(here) == []
+    assert names(in_process) == []
 
 
-def test_what_is_refused(here: Here, tmp_path: Path) -> None:
+def test_what_is_refused(in_process: InProcessCli, tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("no model")
     (tmp_path / "empty").mkdir()
     (tmp_path / "two").mkdir()
@@ -125,17 +107,17 @@ def test_what_is_refused(here: Here, tmp_path: Path) -> None:
         ("a", str(MODEL), "--heads", "text.gguf"): "error: text.gguf",
     }
     for arguments, message in cases.items():
-        ended = here("models", "add", *arguments)
+        ended = in_process("models", "add", *arguments)
         assert ended.returncode in (1, 2), arguments
         assert ended.stderr.startswith(message), ended.stderr
         assert len(ended.stderr.splitlines()) == 1
     for command in ("remove", "verify"):
-        ended = here("models", command, "b")
+        ended = in_process("models", command, "b")
         assert (
             ended.stderr
             == "error: no model is called 'b'; none has a name yet: medusaq models add NAME PATH\n"
         )
-    assert names(here) == []
+    assert names(in_process) == []
 
 
 def test_heads_are_checked_without_torch(cli: Cli) -> None:
@@ -147,28 +129,28 @@ def test_heads_are_checked_without_torch(cli: Cli) -> None:
     assert names(cli) == ["small"]
 
 
-def test_heads_of_another_width(here: Here, tmp_path: Path) -> None:
+def test_heads_of_another_width(in_process: InProcessCli, tmp_path: Path) -> None:
     tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
     heads = shipped_heads(str(MODEL))
-    ended = here("models", "add", "tiny", tiny_gguf, "--heads", str(heads))
+    ended = in_process("models", "add", "tiny", tiny_gguf, "--heads", str(heads))
     assert ended.returncode == 1
     assert str(heads) in ended.stderr
     assert "576" in ended.stderr, ended.stderr
-    assert names(here) == []
+    assert names(in_process) == []
 
 
-def test_a_taken_name(here: Here) -> None:
-    assert here("models", "add", "a", str(MODEL)).returncode == 0
-    again = here("models", "add", "a", str(MODEL))
+def test_a_taken_name(in_process: InProcessCli) -> None:
+    assert in_process("models", "add", "a", str(MODEL)).returncode == 0
+    again = in_process("models", "add", "a", str(MODEL))
     assert again.stderr == f"error: 'a' is already registered as {MODEL}: remove it first, or use --replace\n"
-    assert here("models", "add", "a", str(MODEL), "--replace").returncode == 0
+    assert in_process("models", "add", "a", str(MODEL), "--replace").returncode == 0
 
 
-def test_a_damaged_register(here: Here, tmp_path: Path) -> None:
+def test_a_damaged_register(in_process: InProcessCli, tmp_path: Path) -> None:
     (tmp_path / "medusaq").mkdir()
     (tmp_path / "medusaq" / "models.json").write_text("{")
     for arguments in (["list"], ["verify"], ["remove", "a"], ["add", "a", str(MODEL)]):
-        ended = here("models", *arguments)
+        ended = in_process("models", *arguments)
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"error: {tmp_path}/medusaq/models.json: is no register of models")
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tasks.base.settings import Settings
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, write_jsonl
 from tests.support.peers.receivers import LOOPBACK, receiving, status
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -81,21 +81,25 @@ def example(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exam
     started.stop()
 
 
-def newest(here: Here, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(here("webhooks", "list", "--json", "--limit", "1", *options).stdout)
+def newest(in_process: InProcessCli, *options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        in_process("webhooks", "list", "--json", "--limit", "1", *options).stdout
+    )
     return found["data"][0] if found["data"] else {}
 
 
-def test_a_job_and_a_batch_tell_the_receiver_of_the_documentation(here: Here, example: Example) -> None:
-    job = here("submit", "hello", "--webhook", example.url).stdout.strip()
+def test_a_job_and_a_batch_tell_the_receiver_of_the_documentation(
+    in_process: InProcessCli, example: Example
+) -> None:
+    job = in_process("submit", "hello", "--webhook", example.url).stdout.strip()
     assert example.printed(1) == [f"job.succeeded {job} succeeded"]
     body = {"prompt": "x"}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
-    write_jsonl(here.folder / "lines.jsonl", [line])
-    batch = here("batches", "create", "lines.jsonl", "--webhook", example.url).stdout.strip()
+    write_jsonl(in_process.folder / "lines.jsonl", [line])
+    batch = in_process("batches", "create", "lines.jsonl", "--webhook", example.url).stdout.strip()
     assert example.printed(2)[1] == f"batch.completed {batch} completed"
-    wait_until(lambda: newest(here, "--of", batch)["status"] == "delivered")
-    listed = here("webhooks", "list").stdout
+    wait_until(lambda: newest(in_process, "--of", batch)["status"] == "delivered")
+    listed = in_process("webhooks", "list").stdout
     for part in (
         job.removeprefix("job_"),
         "delivered",
@@ -106,34 +110,34 @@ def test_a_job_and_a_batch_tell_the_receiver_of_the_documentation(here: Here, ex
     ):
         assert part in listed
     delivery = f"evt_{job.removeprefix('job_')}"
-    shown = here("webhooks", "show", delivery).stdout
+    shown = in_process("webhooks", "show", delivery).stdout
     for part in (f"of             {job}", "status         delivered", "attempt 1", '"type": "job.succeeded"'):
         assert part in shown
-    assert here("webhooks", "list", "--status", "failed").stdout == "no deliveries\n"
+    assert in_process("webhooks", "list", "--status", "failed").stdout == "no deliveries\n"
 
 
-def test_what_failed_is_sent_again(here: Here) -> None:
+def test_what_failed_is_sent_again(in_process: InProcessCli) -> None:
     with receiving() as receiver:
         receiver.answer = status(500)
-        job = here("submit", "hello", "--webhook", receiver.url).stdout.strip()
-        wait_until(lambda: newest(here, "--of", job).get("status") == "failed")
-        delivery = newest(here, "--status", "failed")["id"]
+        job = in_process("submit", "hello", "--webhook", receiver.url).stdout.strip()
+        wait_until(lambda: newest(in_process, "--of", job).get("status") == "failed")
+        delivery = newest(in_process, "--status", "failed")["id"]
         receiver.answer = status(200)
-        assert here("webhooks", "replay", delivery).stdout == f"{delivery} is sent again\n"
-        wait_until(lambda: newest(here, "--of", job)["status"] == "delivered")
+        assert in_process("webhooks", "replay", delivery).stdout == f"{delivery} is sent again\n"
+        wait_until(lambda: newest(in_process, "--of", job)["status"] == "delivered")
         assert len(receiver.got) == 2
 
 
-def test_a_new_secret(here: Here) -> None:
-    before = here("webhooks", "secret").stdout
+def test_a_new_secret(in_process: InProcessCli) -> None:
+    before = in_process("webhooks", "secret").stdout
     assert before.startswith("whsec_")
-    rotated = here("webhooks", "rotate")
+    rotated = in_process("webhooks", "rotate")
     assert rotated.stdout.startswith("whsec_")
     assert rotated.stdout != before
     assert rotated.stderr.startswith("the previous secret also signs until ")
-    assert here("webhooks", "secret").stdout == rotated.stdout
-    assert json.loads(here("webhooks", "secret", "--json").stdout)["previous"] == before.strip()
-    too_soon = here("webhooks", "rotate")
+    assert in_process("webhooks", "secret").stdout == rotated.stdout
+    assert json.loads(in_process("webhooks", "secret", "--json").stdout)["previous"] == before.strip()
+    too_soon = in_process("webhooks", "rotate")
     assert (too_soon.returncode, too_soon.stdout) == (1, "")
     assert too_soon.stderr.startswith("error: the secret was changed less than a day ago")
 
@@ -150,6 +154,6 @@ def test_a_new_secret(here: Here) -> None:
         ),
     ],
 )
-def test_slips_are_one_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
-    ended = here(*arguments)
+def test_slips_are_one_line(in_process: InProcessCli, arguments: tuple[str, ...], message: str) -> None:
+    ended = in_process(*arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"error: {message}\n")

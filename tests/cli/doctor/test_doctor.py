@@ -33,7 +33,7 @@ from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.forking.forks import start
@@ -42,7 +42,7 @@ from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, environment, wait_until
 
 
-def examined(cli: Cli | Here, **env: str) -> dict[str, list[Finding]]:
+def examined(cli: Cli | InProcessCli, **env: str) -> dict[str, list[Finding]]:
     """The findings by check, from the command as a user runs it; its exit code is held to them."""
     # Loading the heads takes as long as all the rest together.
     quick = {"MEDUSAQ_SPECULATION": "0"}
@@ -101,7 +101,7 @@ def test_a_bare_machine_is_well_and_a_person_can_read_it(cli: Cli) -> None:
 
 
 @pytest.mark.stack
-def test_a_running_stack_is_found_and_well(cli: Cli, here: Here) -> None:
+def test_a_running_stack_is_found_and_well(cli: Cli, in_process: InProcessCli) -> None:
     running = cli.start("up", "--port", "0", "--flower-port", "0")
     url = running.wait_for("  gateway  ").split()[-1]
     flower = running.wait_for("  Flower   ").split()[-1]
@@ -110,7 +110,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli, here: Here) -> None:
     last: dict[str, list[Finding]] = {}
 
     def all_there() -> bool:
-        last.update(examined(here))
+        last.update(examined(in_process))
         by_flower = last["port of flower"][0].what.endswith("served by flower")
         both = last["visibility"][0].what.startswith("2 Celery workers answer")
         return by_flower and both and last["io worker"][0].grade is Grade.OK
@@ -125,7 +125,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli, here: Here) -> None:
     running.wait()
     cli.gone()
     assert (cli.folder / ".medusaq" / "stack.json").exists()
-    assert "is not running" in only(examined(here), "redis", Grade.OK).what
+    assert "is not running" in only(examined(in_process), "redis", Grade.OK).what
 
 
 def _ready(url: str, flower: str) -> bool:
@@ -136,10 +136,10 @@ def _ready(url: str, flower: str) -> bool:
         return False
 
 
-def test_settings_that_are_refused_and_names_that_mean_nothing(here: Here) -> None:
-    (here.folder / ".env").write_text("MEDUSAQ_SLOTS=3\nMEDUSAQ_KVCELLS=9\nOTHER=1\n", encoding="utf-8")
+def test_settings_that_are_refused_and_names_that_mean_nothing(in_process: InProcessCli) -> None:
+    (in_process.folder / ".env").write_text("MEDUSAQ_SLOTS=3\nMEDUSAQ_KVCELLS=9\nOTHER=1\n", encoding="utf-8")
     found = examined(
-        here, MEDUSAQ_SLOTS="many", MEDUSAQ_THREADS="-1", MEDUSAQ_KV_TYPE="f32", MEDUSAQ_THREDS="2"
+        in_process, MEDUSAQ_SLOTS="many", MEDUSAQ_THREADS="-1", MEDUSAQ_KV_TYPE="f32", MEDUSAQ_THREDS="2"
     )
     assert [one.grade for one in found["settings"]] == [Grade.FAIL] * 3
     removed, *refused = (one.what for one in found["settings"])
@@ -156,16 +156,16 @@ def test_settings_that_are_refused_and_names_that_mean_nothing(here: Here) -> No
     assert len(said) == 3
 
 
-def test_settings_that_only_some_parts_refuse(here: Here, settings: Settings) -> None:
+def test_settings_that_only_some_parts_refuse(in_process: InProcessCli, settings: Settings) -> None:
     found = examined(
-        here,
+        in_process,
         MEDUSAQ_METRICS_ADDRESS="0.0.0.0:9100",
         MEDUSAQ_SLOTS="64",
         MEDUSAQ_BATCH_INVARIANT="1",
     )
     assert only(found, "settings", Grade.FAIL).what.startswith("MEDUSAQ_METRICS_ADDRESS")
     found = examined(
-        here,
+        in_process,
         MEDUSAQ_SLOTS="64",
         MEDUSAQ_BATCH_INVARIANT="1",
         MEDUSAQ_HOST="0.0.0.0",
@@ -179,24 +179,24 @@ def test_settings_that_only_some_parts_refuse(here: Here, settings: Settings) ->
     assert "FLOWER_BASIC_AUTH" in flower.mend
 
 
-def test_an_env_file_that_cannot_be_read(here: Here) -> None:
-    (here.folder / ".env").write_bytes(b"MEDUSAQ_SLOTS=\xff\n")
-    found = examined(here)
+def test_an_env_file_that_cannot_be_read(in_process: InProcessCli) -> None:
+    (in_process.folder / ".env").write_bytes(b"MEDUSAQ_SLOTS=\xff\n")
+    found = examined(in_process)
     assert only(found, "settings", Grade.FAIL).what.startswith(".env: cannot be read")
     assert only(found, "variables", Grade.FAIL)
 
 
-def test_what_is_wrong_with_several_parts_is_all_said(here: Here) -> None:
-    (here.folder / "file").touch()
-    (here.folder / "text.gguf").write_bytes(b"hello")
+def test_what_is_wrong_with_several_parts_is_all_said(in_process: InProcessCli) -> None:
+    (in_process.folder / "file").touch()
+    (in_process.folder / "text.gguf").write_bytes(b"hello")
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         found = examined(
-            here,
+            in_process,
             MEDUSAQ_HOST="0.0.0.0",
             MEDUSAQ_MODEL="text.gguf",
-            MEDUSAQ_FILES=str(here.folder / "file" / "below"),
+            MEDUSAQ_FILES=str(in_process.folder / "file" / "below"),
             MEDUSAQ_PORT=str(holder.getsockname()[1]),
             MEDUSAQ_REDIS_URL=f"redis://me:secret@127.0.0.1:{free_port()}/0",
         )
@@ -239,16 +239,16 @@ def test_the_format_that_the_engine_selects(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_format_that_was_chosen_for_this_machine(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_process: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    here.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    in_process.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     none = only(of_model(model=tiny_gguf, weights="for_this_machine"), "weights", Grade.FAIL)
     assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
     assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
     save_format(tiny_gguf, SavedFormat("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
-    found = examined(here, MEDUSAQ_MODEL=tiny_gguf, MEDUSAQ_WEIGHTS="for_this_machine")
+    found = examined(in_process, MEDUSAQ_MODEL=tiny_gguf, MEDUSAQ_WEIGHTS="for_this_machine")
     chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
     assert only(found, "weights", Grade.OK).what == chosen
     assert "memory" in found

@@ -19,7 +19,7 @@ from cli.reports.comparison import Answer, Compared, together
 from cli.reports.comparison_report import charts as charts_of
 from cli.reports.comparison_report import report, rows
 from tasks.records.job import Decoding
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, write_jsonl
 from tests.support.servers import free_port
 from tests.support.workers import wait_until
@@ -98,9 +98,9 @@ def answers_of(gateway: str, prompt: str, max_tokens: int) -> dict[str, Answer]:
 
 
 @pytest.mark.stack
-def test_table_charts_and_page(here: Here, gateway: str) -> None:
+def test_table_charts_and_page(in_process: InProcessCli, gateway: str) -> None:
     prompts = [f"the first one {SCRIPT}", f"<b>second</b> &amp; {SCRIPT} differs=1"]
-    ended = here("compare", *prompts, "--url", gateway, "--max-tokens", "40")
+    ended = in_process("compare", *prompts, "--url", gateway, "--max-tokens", "40")
     assert (ended.returncode, ended.stderr) == (0, "")
     head, *lines, last = ended.stdout.splitlines()
     assert head.split() == HEADER.split()
@@ -117,9 +117,9 @@ def test_table_charts_and_page(here: Here, gateway: str) -> None:
     assert cells[6][0] == "all prompts"
     assert last == "charts: compare.png, compare.html"
 
-    png = (here.folder / "compare.png").read_bytes()
+    png = (in_process.folder / "compare.png").read_bytes()
     assert size_of(png) == (1500, 1125)
-    shown = Page((here.folder / "compare.html").read_text(encoding="utf-8"))
+    shown = Page((in_process.folder / "compare.html").read_text(encoding="utf-8"))
     assert shown.sources == ["data:image/png;base64," + base64.b64encode(png).decode()]
     assert shown.texts["pre"] == ["the first one"] * 3 + [
         "<b>second</b> &amp;",
@@ -133,14 +133,14 @@ def test_table_charts_and_page(here: Here, gateway: str) -> None:
 
 
 @pytest.mark.stack
-def test_one_job_at_a_time_after_the_prompt_is_computed(here: Here, gateway: str) -> None:
+def test_one_job_at_a_time_after_the_prompt_is_computed(in_process: InProcessCli, gateway: str) -> None:
     write_jsonl(
-        here.folder / "p.jsonl",
+        in_process.folder / "p.jsonl",
         [{"prompt": f"in order {SCRIPT}", "temperature": 0.5, "max_tokens": 30, "custom_id": "a"}],
     )
-    ended = here("compare", "--prompts", "p.jsonl", "--url", gateway, "-o", "a.png", "--html", "b.html")
+    ended = in_process("compare", "--prompts", "p.jsonl", "--url", gateway, "-o", "a.png", "--html", "b.html")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert sorted(path.name for path in here.folder.iterdir()) == ["a.png", "b.html", "p.jsonl"]
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["a.png", "b.html", "p.jsonl"]
     jobs = httpx.get(f"{gateway}/v1/jobs", params={"limit": 4}).json()["data"][::-1]
     sent = [(job["request"]["decoding"], job["request"]["max_tokens"]) for job in jobs]
     assert sent == [("medusa", 1), ("normal", 30), ("medusa", 30), ("auto", 30)]
@@ -151,30 +151,30 @@ def test_one_job_at_a_time_after_the_prompt_is_computed(here: Here, gateway: str
 
 
 @pytest.mark.stack
-def test_prompts_that_fail_do_not_stop_the_others(here: Here, gateway: str) -> None:
+def test_prompts_that_fail_do_not_stop_the_others(in_process: InProcessCli, gateway: str) -> None:
     write_jsonl(
-        here.folder / "p.jsonl",
+        in_process.folder / "p.jsonl",
         [
             {"prompt": "bad fail=odd_one"},
             {"prompt": f"good {SCRIPT}"},
             {"prompt": "x", "max_tokens": 9999},
         ],
     )
-    ended = here("compare", "--prompts", "p.jsonl", "--url", gateway)
+    ended = in_process("compare", "--prompts", "p.jsonl", "--url", gateway)
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         "prompt 1 could not be compared: odd_one: as the script says",
         "prompt 3 could not be compared: max_tokens: 9999 exceeds the model's context of 2048 tokens",
     ]
     assert len(ended.stdout.splitlines()) == 5
-    shown = Page((here.folder / "compare.html").read_text(encoding="utf-8"))
+    shown = Page((in_process.folder / "compare.html").read_text(encoding="utf-8"))
     assert shown.texts["pre"] == ["good"] * 3
     assert "Not compared: odd_one: as the script says" in shown.texts["p"]
 
-    none = here("compare", "fail=odd_one", "--url", gateway, "-o", "none.png")
+    none = in_process("compare", "fail=odd_one", "--url", gateway, "-o", "none.png")
     assert (none.returncode, none.stdout) == (1, "")
     assert none.stderr.splitlines()[-1] == "error: no prompt could be compared"
-    assert not (here.folder / "none.png").exists()
+    assert not (in_process.folder / "none.png").exists()
 
 
 @pytest.mark.stack
@@ -237,8 +237,8 @@ def test_no_heads_and_no_model_are_one_line(cli: Cli) -> None:
 
 
 @pytest.mark.stack
-def test_an_unknown_model_is_one_line(here: Here, gateway: str) -> None:
-    ended = here("compare", "x", "y", "--url", gateway, "--model", "other")
+def test_an_unknown_model_is_one_line(in_process: InProcessCli, gateway: str) -> None:
+    ended = in_process("compare", "x", "y", "--url", gateway, "--model", "other")
     assert (ended.returncode, ended.stderr) == (
         1,
         "error: model: no live worker serves 'other'; known: scripted\n",
@@ -260,17 +260,17 @@ def test_an_unknown_model_is_one_line(here: Here, gateway: str) -> None:
         (("x", "--url", "localhost:1"), "--url 'localhost:1': must look like http://127.0.0.1:7860"),
     ],
 )
-def test_bad_input_is_one_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
-    (here.folder / "p.txt").write_text("x\n")
-    (here.folder / "empty.txt").touch()
-    (here.folder / "bad.jsonl").write_text('{"prompt": "x"}\nx\n')
-    ended = here("compare", *arguments)
+def test_bad_input_is_one_line(in_process: InProcessCli, arguments: tuple[str, ...], message: str) -> None:
+    (in_process.folder / "p.txt").write_text("x\n")
+    (in_process.folder / "empty.txt").touch()
+    (in_process.folder / "bad.jsonl").write_text('{"prompt": "x"}\nx\n')
+    ended = in_process("compare", *arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {message}\n")
 
 
-def test_no_gateway_is_exit_code_4(here: Here) -> None:
+def test_no_gateway_is_exit_code_4(in_process: InProcessCli) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    ended = here("compare", "x", "--url", url)
+    ended = in_process("compare", "x", "--url", url)
     assert (ended.returncode, ended.stderr) == (4, f"error: no gateway at {url}: connection refused\n")
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tasks.base.settings import Settings
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Begun, Cli, Running, read_jsonl, texts, write_jsonl
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
@@ -64,18 +64,18 @@ def interrupt(cli: Cli, running: Running, url: str, signum: int = signal.SIGINT)
     return run
 
 
-def test_results_in_input_order_with_a_summary(here: Here, gateway: str) -> None:
+def test_results_in_input_order_with_a_summary(in_process: InProcessCli, gateway: str) -> None:
     lines = slow(12, 0.1)
     for line in lines:
         line["prompt"] += " steps=1 drafted=medusa:5:2"
     for line in lines[:6]:
         line["decoding"] = "normal"
-    write_jsonl(here.folder / "p.jsonl", lines)
+    write_jsonl(in_process.folder / "p.jsonl", lines)
     files = httpx.get(f"{gateway}/v1/files").json()["data"]
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--decoding", "auto")
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--decoding", "auto")
     assert ended.returncode == 0, ended.stderr
-    assert texts(here.folder / "r.jsonl") == answers(12)
-    rows = read_jsonl(here.folder / "r.jsonl")
+    assert texts(in_process.folder / "r.jsonl") == answers(12)
+    rows = read_jsonl(in_process.folder / "r.jsonl")
     assert [row["id"] for row in rows] == [f"batch_req_{n + 1}" for n in range(12)]
     assert {row["response"]["body"]["model"] for row in rows} == {"scripted"}
     told = [row["response"]["body"]["speculation"] for row in rows]
@@ -97,13 +97,13 @@ def test_results_in_input_order_with_a_summary(here: Here, gateway: str) -> None
         "wall time": "",
         "results": "r.jsonl",
     }
-    assert sorted(path.name for path in here.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
     assert httpx.get(f"{gateway}/v1/files").json()["data"] == files, "the run's own are gone"
 
 
-def test_the_first_answers_are_shown_on_request(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(3, 0))
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--show", "2")
+def test_the_first_answers_are_shown_on_request(in_process: InProcessCli, gateway: str) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(3, 0))
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--show", "2")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("id-0: answer 0\nid-1: answer 1\n\nrequests          3\n")
 
@@ -152,14 +152,14 @@ def test_killed_before_it_noted_what_it_made_a_run_makes_nothing_twice(
     assert len(batches_of(gateway, record["run_id"])) == 1
 
 
-def test_killed_while_it_cuts_the_input_a_run_begins_again(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(3, 0))
-    parts = here.folder / "r.jsonl.run" / "parts"
+def test_killed_while_it_cuts_the_input_a_run_begins_again(in_process: InProcessCli, gateway: str) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(3, 0))
+    parts = in_process.folder / "r.jsonl.run" / "parts"
     parts.mkdir(parents=True)
     (parts / "000001.jsonl").write_text('{"custom_id": "half a li', encoding="utf-8")
     (parts / "000002.jsonl").write_text("of another input", encoding="utf-8")
-    assert here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway).returncode == 0
-    assert texts(here.folder / "r.jsonl") == answers(3)
+    assert in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway).returncode == 0
+    assert texts(in_process.folder / "r.jsonl") == answers(3)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -206,23 +206,23 @@ def test_a_changed_input_or_option_is_refused_until_fresh(cli: Cli, gateway: str
     assert after["status"] in ("cancelling", "cancelled"), "what is dropped does not run on"
 
 
-def test_finished_results_are_not_overwritten_unless_fresh(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(2, 0))
-    (here.folder / "r.jsonl").write_text("precious", encoding="utf-8")
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+def test_finished_results_are_not_overwritten_unless_fresh(in_process: InProcessCli, gateway: str) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(2, 0))
+    (in_process.folder / "r.jsonl").write_text("precious", encoding="utf-8")
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     assert (ended.returncode, ended.stderr) == (1, "error: r.jsonl exists already; --fresh replaces it\n")
-    assert (here.folder / "r.jsonl").read_text(encoding="utf-8") == "precious"
+    assert (in_process.folder / "r.jsonl").read_text(encoding="utf-8") == "precious"
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--fresh", "--keep")
-    assert here(*command).returncode == 0
-    assert texts(here.folder / "r.jsonl") == answers(2)
-    assert (here.folder / "r.jsonl.run" / "order.jsonl").exists()
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert in_process(*command).returncode == 0
+    assert texts(in_process.folder / "r.jsonl") == answers(2)
+    assert (in_process.folder / "r.jsonl.run" / "order.jsonl").exists()
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     assert ended.stderr == "error: r.jsonl exists already; --fresh replaces it\n", "what is kept is no run"
-    assert here(*command[:-1]).returncode == 0
-    assert sorted(path.name for path in here.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
+    assert in_process(*command[:-1]).returncode == 0
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["p.jsonl", "r.jsonl"]
 
 
-def test_failures_get_their_line_and_never_stop_the_rest(here: Here, gateway: str) -> None:
+def test_failures_get_their_line_and_never_stop_the_rest(in_process: InProcessCli, gateway: str) -> None:
     lines = [
         '{"prompt": "good"}',
         '{"prompt": "broken"',
@@ -234,11 +234,11 @@ def test_failures_get_their_line_and_never_stop_the_rest(here: Here, gateway: st
         json.dumps({"custom_id": "f", "prompt": "x" * MOST_BYTES}),
         '{"custom_id": "g", "prompt": "last"}',
     ]
-    (here.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    (in_process.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     assert ended.returncode == 1
     assert "3 of 9 requests are invalid" in ended.stderr
-    rows = read_jsonl(here.folder / "r.jsonl")
+    rows = read_jsonl(in_process.folder / "r.jsonl")
     good, broken, failed, unknown, long, twice, wrong, large, last = rows
     assert [row["id"] for row in rows] == [f"batch_req_{n + 1}" for n in range(9)]
     assert good["response"]["body"]["choices"][0]["message"]["content"] == "good"
@@ -283,18 +283,18 @@ def test_a_batch_that_somebody_cancels_ends_the_run_with_what_there_is(cli: Cli,
     assert [row["error"]["line"] for row in rows if row["error"]][-1] == COUNT
 
 
-def test_every_format_and_standard_input(cli: Cli, here: Here, gateway: str) -> None:
-    (here.folder / "t.txt").write_text("one\n\ntwo\n", encoding="utf-8")
-    (here.folder / "c.csv").write_text('q,custom_id\n"a, b",x\nc,y\n', encoding="utf-8")
+def test_every_format_and_standard_input(cli: Cli, in_process: InProcessCli, gateway: str) -> None:
+    (in_process.folder / "t.txt").write_text("one\n\ntwo\n", encoding="utf-8")
+    (in_process.folder / "c.csv").write_text('q,custom_id\n"a, b",x\nc,y\n', encoding="utf-8")
     url = ("--url", gateway, "-o")
-    assert here("run", "t.txt", *url, "t.out").returncode == 0
-    assert texts(here.folder / "t.out") == [("line-1", "one"), ("line-3", "two")]
-    assert here("run", "c.csv", "--column", "q", *url, "c.out").returncode == 0
-    assert texts(here.folder / "c.out") == [("x", "a, b"), ("y", "c")]
+    assert in_process("run", "t.txt", *url, "t.out").returncode == 0
+    assert texts(in_process.folder / "t.out") == [("line-1", "one"), ("line-3", "two")]
+    assert in_process("run", "c.csv", "--column", "q", *url, "c.out").returncode == 0
+    assert texts(in_process.folder / "c.out") == [("x", "a, b"), ("y", "c")]
     assert cli("run", "-", *url, "s.out", stdin=b'{"prompt": "piped"}\n').returncode == 0
-    assert texts(here.folder / "s.out") == [("line-1", "piped")]
-    assert here("run", "t.txt", "--raw", *url, "raw.out").returncode == 0
-    assert [line["response"]["body"]["object"] for line in read_jsonl(here.folder / "raw.out")] == [
+    assert texts(in_process.folder / "s.out") == [("line-1", "piped")]
+    assert in_process("run", "t.txt", "--raw", *url, "raw.out").returncode == 0
+    assert [line["response"]["body"]["object"] for line in read_jsonl(in_process.folder / "raw.out")] == [
         "text_completion"
     ] * 2
 
@@ -390,11 +390,13 @@ def test_answers_that_the_gateway_has_lost_are_made_anew(cli: Cli, gateway: str,
     assert [row["custom_id"] for row in rows if row["error"]] == ["id-5"]
 
 
-def test_a_part_that_cannot_be_run_says_why_and_is_tried_again(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(MOST_LINES + 1, 0))
+def test_a_part_that_cannot_be_run_says_why_and_is_tried_again(
+    in_process: InProcessCli, gateway: str
+) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(MOST_LINES + 1, 0))
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
     for _ in range(2):
-        ended = here(*command)
+        ended = in_process(*command)
         assert ended.returncode == 1
         assert ended.stderr.splitlines()[-2:] == [
             f"0 of {MOST_LINES + 1} requests are done; repeat the same command to go on",
@@ -426,17 +428,17 @@ def test_a_full_disk_at_the_beginning_leaves_nothing(cli: Cli, gateway: str) -> 
     assert sorted(path.name for path in cli.folder.iterdir()) == ["p.jsonl"]
 
 
-def test_no_gateway_at_all(here: Here) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(1))
+def test_no_gateway_at_all(in_process: InProcessCli) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(1))
     url = f"http://127.0.0.1:{free_port()}"
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", url, "--patience", "0.5")
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", url, "--patience", "0.5")
     assert ended.returncode == 4
     assert ended.stderr.endswith(f"error: no answer from the gateway at {url} for 0 s: connection refused\n")
 
 
-def test_what_is_no_gateway_is_said_so(here: Here, gateway: str) -> None:
-    write_jsonl(here.folder / "p.jsonl", slow(1))
-    ended = here("run", "p.jsonl", "-o", "r.jsonl", "--url", f"{gateway}/elsewhere")
+def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", slow(1))
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", f"{gateway}/elsewhere")
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "error: Not Found")
 
 
@@ -465,20 +467,20 @@ def test_what_is_no_gateway_is_said_so(here: Here, gateway: str) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    here: Here, arguments: tuple[str, ...], message: str
+    in_process: InProcessCli, arguments: tuple[str, ...], message: str
 ) -> None:
-    (here.folder / "p.txt").write_text("x\n", encoding="utf-8")
-    (here.folder / "bad.jsonl").write_text("x\n", encoding="utf-8")
-    (here.folder / "empty").touch()
-    ended = here("run", *arguments)
+    (in_process.folder / "p.txt").write_text("x\n", encoding="utf-8")
+    (in_process.folder / "bad.jsonl").write_text("x\n", encoding="utf-8")
+    (in_process.folder / "empty").touch()
+    ended = in_process("run", *arguments)
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {message}\n")
-    assert sorted(path.name for path in here.folder.iterdir()) == ["bad.jsonl", "empty", "p.txt"]
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["bad.jsonl", "empty", "p.txt"]
 
 
-def test_validate_says_line_by_line_what_is_wrong(cli: Cli, here: Here) -> None:
+def test_validate_says_line_by_line_what_is_wrong(cli: Cli, in_process: InProcessCli) -> None:
     lines = ['{"prompt": "x"}', '{"prompt": "", "seed": -1}', "", "[]", '{"prompt": "y"}']
-    (here.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    ended = here("validate", "p.jsonl")
+    (in_process.folder / "p.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    ended = in_process("validate", "p.jsonl")
     assert ended.returncode == 2
     assert ended.stdout.splitlines() == [
         "line 2: prompt: string should have at least 1 character",

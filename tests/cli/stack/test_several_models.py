@@ -18,7 +18,7 @@ from engine import EngineConfig
 from engine.host.file_digest import FileDigest
 from engine.tools.memory_estimate import needed
 from engine.tools.model_registry import NamedModel, Register
-from tests.cli.helpers.here import Here
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, Running
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.tuned import constants
@@ -240,8 +240,10 @@ def test_where_no_model_can_be_loaded_the_stack_stops(cli: Cli) -> None:
         (("--memory", "10MB"), "a needs "),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(here: Here, arguments: tuple[str, ...], message: str) -> None:
-    said = here("up", "--port", "0", "--no-flower", "--model", "a", "--model", "b", *arguments)
+def test_what_cannot_be_is_said_in_a_line(
+    in_process: InProcessCli, arguments: tuple[str, ...], message: str
+) -> None:
+    said = in_process("up", "--port", "0", "--no-flower", "--model", "a", "--model", "b", *arguments)
     assert said.returncode == 2
     [line] = said.stderr.splitlines()
     assert line.startswith(f"error: {message}")

@@ -15,7 +15,7 @@ from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import DecodeError, Outputs, Rows
-from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
+from tests.engine.helpers.drive import alone, completions, fresh, in_turn, request, run, same
 
 WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
 SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
@@ -53,11 +53,7 @@ def prompts(count: int, seed: int = 0, most: int = 40) -> list[str]:
 
 
 def questions() -> list[Request]:
-    """Each sampler has its share of one batch: they may not disturb each other either."""
-    ways = [*SAMPLERS.values()]
-    return [
-        request(f"q{i}", q, max_tokens=16, logprobs=3, **ways[i % len(ways)]) for i, q in enumerate(QUESTIONS)
-    ]
+    return in_turn(QUESTIONS, SAMPLERS, max_tokens=16, logprobs=3)
 
 
 @pytest.mark.parametrize("slots", [4, 16])

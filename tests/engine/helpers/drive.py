@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import cycle
 
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.core.draft_source import DraftSource
@@ -18,6 +19,14 @@ def request(name: str, prompt: str, **sampling: object) -> Request:
     """A raw prompt, so that a test says exactly which text the model sees."""
     params = SamplingParams(**{"max_tokens": 24, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
     return Request(id=name, prompt=prompt, raw=True, sampling=params)
+
+
+def in_turn(
+    texts: Iterable[str], samplers: Mapping[str, Mapping[str, object]], **sampling: object
+) -> list[Request]:
+    """Each sampler has its share of one batch: they may not disturb each other either. Seeds are counted."""
+    ways = cycle(samplers.values())
+    return [request(f"r{i}", text, **{"seed": i, **next(ways), **sampling}) for i, text in enumerate(texts)]
 
 
 def submit(engine: Engine, *requests: Request) -> None:

@@ -18,6 +18,7 @@ from engine import RequestRefused
 from engine.llama.model import Model
 from engine.sampling import grammar_trials as trials_module
 from engine.sampling.grammar import GrammarConstraint
+from tasks.base.settings import Settings
 from tests.engine.helpers.answers import FIRST_BYTE, Writer, grammar_of
 from tests.engine.sampling.test_grammar_limits import PRIME, linux, multiple, optional
 from tests.engine.sampling.test_schema import failure
@@ -136,7 +137,7 @@ EXTREME: dict[str, dict[str, Any]] = {
         for kind in ("anyOf", "oneOf")
     },
 }
-BODY = 4 << 20  # bytes of a request's body at most
+BODY = Settings.model_fields["max_body_bytes"].default
 LONGEST_S = 20.0  # of a busy machine, for what may have LONG_CPU_S of a processor
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from engine.medusa.layouts import recognise
+from tests.cli.helpers.in_process import InProcessCli
 from tests.training.heads.test_slicing import VOCAB, full_heads
 
 ROOT = Path(__file__).parents[3]
@@ -37,9 +37,7 @@ def test_from_published_heads_to_sliced_ones(tiny_gguf: str, tmp_path: Path) -> 
         assert file.metadata()["source"] == str(tmp_path)
 
 
-def test_what_cannot_be_is_one_line(
-    tiny_gguf: str, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_what_cannot_be_is_one_line(tiny_gguf: str, tmp_path: Path, in_process: InProcessCli) -> None:
     torch.save(full_heads(), tmp_path / "heads.pt")
     heads, output = tmp_path / "heads.pt", tmp_path / "out.safetensors"
     (tmp_path / "some.txt").write_text("text")
@@ -49,11 +47,13 @@ def test_what_cannot_be_is_one_line(
         (2, "missing.txt cannot be read", [heads, "--tokens", 64, "--text", tmp_path / "missing.txt"]),
     ]
     for code, reason, arguments in cases:
-        ended = here("slice-heads", *arguments, "--model", tiny_gguf, "-o", output)
+        ended = in_process("slice-heads", *arguments, "--model", tiny_gguf, "-o", output)
         assert (ended.returncode, reason in ended.stderr) == (code, True), ended.stderr
         assert ended.stderr.count("\n") == 1
-    ended = here("slice-heads", heads, "--model", tmp_path / "some.txt", "-o", output)
+    ended = in_process("slice-heads", heads, "--model", tmp_path / "some.txt", "-o", output)
     assert (ended.returncode, "not a GGUF file" in ended.stderr) == (3, True)
-    ended = here("slice-heads", heads, "--model", tiny_gguf, "-o", tmp_path / "none" / "out.safetensors")
+    ended = in_process(
+        "slice-heads", heads, "--model", tiny_gguf, "-o", tmp_path / "none" / "out.safetensors"
+    )
     assert (ended.returncode, "does not exist" in ended.stderr) == (2, True)
     assert not output.exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cli.commands.heads.train import NumberFormat
 from engine.llama.context import usable_cores
 from engine.weights.formats import FORMATS
+from tests.cli.helpers.in_process import InProcessCli
 from training.collection.shards import Collection
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_from_a_model_to_heads(
-    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
+    tiny_gguf: str, prompts: Path, tmp_path: Path, in_process: InProcessCli
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
@@ -33,7 +33,7 @@ def test_from_a_model_to_heads(
     assert ended.stdout.startswith(f"{output}: ")
     assert "tokens a step; top-1/top-5" in ended.stdout
     assert output.exists()
-    again = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    again = in_process("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert again.returncode == 0
     assert again.stdout == ended.stdout
     assert "tokens are there already" in again.stderr
@@ -41,18 +41,18 @@ def test_from_a_model_to_heads(
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 def test_two_processes_collect_for_one_training(
-    tiny_gguf: str, prompts: Path, tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
+    tiny_gguf: str, prompts: Path, tmp_path: Path, in_process: InProcessCli
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     output = tmp_path / "heads.safetensors"
     small = ["--tokens", 1600, "--max-tokens", 24, "--epochs", 1, "--heads", 2, "--processes", 2]
-    ended = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    ended = in_process("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert ended.returncode == 0, ended.stderr
     parts = [Collection(tmp_path / "heads.safetensors.work" / "states" / f"part-{k}") for k in range(2)]
     assert [part.done()[1] >= 800 for part in parts] == [True, True]
     texts = [{tuple(a.prompt.tolist()) for shard in part.shards() for a in shard} for part in parts]
     assert not texts[0] & texts[1], "each has its own prompts"
-    again = here("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
+    again = in_process("train-heads", tiny_gguf, "--prompts", prompts, "-o", output, *small)
     assert again.returncode == 0, again.stderr
     assert again.stdout == ended.stdout
 
@@ -60,16 +60,16 @@ def test_two_processes_collect_for_one_training(
 def test_prompts_are_composed_where_none_are_given(
     tiny_gguf: str,
     tmp_path: Path,
-    here: Callable[..., subprocess.CompletedProcess[str]],
+    in_process: InProcessCli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     monkeypatch.setattr("cli.commands.heads.train.COMPOSED_PROMPTS", 2_000)
     output = tmp_path / "heads.safetensors"
     small = ["--max-tokens", 8, "--epochs", 1, "--threads", 1]
-    trial = here("train-heads", tiny_gguf, "-o", output, "--tokens", 500, *small)
+    trial = in_process("train-heads", tiny_gguf, "-o", output, "--tokens", 500, *small)
     assert trial.returncode == 0, trial.stderr
-    ended = here("train-heads", tiny_gguf, "-o", output, "--tokens", 2000, *small)
+    ended = in_process("train-heads", tiny_gguf, "-o", output, "--tokens", 2000, *small)
     assert ended.returncode == 0, ended.stderr
     assert "of 2000 tokens are there already" in ended.stderr
     assert "training starts over: " in ended.stderr
@@ -104,14 +104,14 @@ def test_prompts_are_composed_where_none_are_given(
 def test_what_is_wrong_is_one_line(
     tiny_gguf: str,
     tmp_path: Path,
-    here: Callable[..., subprocess.CompletedProcess[str]],
+    in_process: InProcessCli,
     arguments: list[str],
     code: int,
     message: str,
 ) -> None:
     pytest.importorskip("torch", reason="the extra train is not installed")
     places = {"model": tiny_gguf, "folder": str(tmp_path)}
-    ended = here("train-heads", *(argument.format(**places) for argument in arguments))
+    ended = in_process("train-heads", *(argument.format(**places) for argument in arguments))
     assert (ended.returncode, ended.stdout) == (code, "")
     assert ended.stderr.splitlines()[-1].startswith(f"error: {message.format(**places)}")
     assert len(ended.stderr.splitlines()) == 1

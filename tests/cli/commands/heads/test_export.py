@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
 from engine.llama.model import default_model_path
 from engine.medusa.onnx.heads import OnnxHeads
 from engine.speculative.setup import shipped_heads
+from tests.cli.helpers.in_process import InProcessCli
 
 ROOT = Path(__file__).parents[4]
 
@@ -26,17 +26,12 @@ def run(*arguments: object, without: tuple[str, ...] = ()) -> subprocess.Complet
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Asks in this process, which has loaded everything already."""
-
+def refused(in_process: InProcessCli) -> Callable[..., None]:
     def ask(code: int, said: str, *arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["medusaq", "export-heads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr().err
-        assert ended.value.code == code, shown
-        assert said in shown
-        assert shown.count("\n") == 1
+        ended = in_process("export-heads", *arguments)
+        assert ended.returncode == code, ended.stderr
+        assert said in ended.stderr
+        assert ended.stderr.count("\n") == 1
 
     return ask
 

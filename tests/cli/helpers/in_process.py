@@ -14,14 +14,17 @@ from tasks.base.settings import get_settings
 from tests.cli.helpers.running import Cli
 
 
-class Here:
+class InProcessCli:
     """Called as Cli is, with its folder and variables: for what the command says, not for its process."""
 
     def __init__(self, cli: Cli) -> None:
         self.folder = cli.folder
         self.env = cli.env
 
-    def __call__(self, *arguments: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: object, stdin: bytes = b"", **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        command = ["medusaq", *map(str, arguments)]
         wanted = {**self.env, **env}
         out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
         with pytest.MonkeyPatch.context() as patch:
@@ -30,7 +33,7 @@ class Here:
                 patch.delenv(name)
             for name, value in wanted.items():
                 patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["medusaq", *arguments])
+            patch.setattr(sys, "argv", command)
             patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin), "utf-8"))
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
@@ -42,4 +45,4 @@ class Here:
                 get_settings.cache_clear()
         said = [file.buffer.getvalue().decode() for file in (out, err)]  # type: ignore[attr-defined]
         assert isinstance(ended.value.code, int)
-        return subprocess.CompletedProcess(arguments, ended.value.code, *said)
+        return subprocess.CompletedProcess(command, ended.value.code, *said)
