@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +28,7 @@ def top(
 
     from cli.base.errors import GatewayUnreachable
     from cli.gateway.client import GatewayError, check_url
+    from cli.processes.signals import Interrupts
     from cli.views.model_states import model_states, models_nearby, restarts_nearby
     from cli.views.snapshot import Speeds, take_snapshot
     from cli.views.top_view import view
@@ -46,22 +46,24 @@ def top(
         return
     from rich.live import Live
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the terminal is restored
-    try:
-        with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                try:
-                    before, snapshot = snapshot, take_snapshot(address)
-                    speeds, last_error = Speeds.between(before, snapshot), None
-                except (
-                    GatewayUnreachable,
-                    GatewayError,
-                ) as error:  # GatewayError: Redis failed between two requests
-                    last_error = str(error)
-                live.update(shown(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    with (
+        Interrupts() as interrupts,
+        Live(shown(), console=console, screen=True, auto_refresh=False) as live,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        interrupts.on_first(_leave_request)
+        while not interrupts.wait(every):
+            try:
+                before, snapshot = snapshot, take_snapshot(address)
+                speeds, last_error = Speeds.between(before, snapshot), None
+            except (GatewayUnreachable, GatewayError) as error:  # GatewayError: Redis failed meanwhile
+                last_error = str(error)
+            live.update(shown(), refresh=True)
+
+
+def _leave_request() -> None:
+    """End a request that waits. The loop also asks `interrupts`: int("1.0") may drop this exception."""
+    raise KeyboardInterrupt
 
 
 def doctor(

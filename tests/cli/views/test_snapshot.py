@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import os
@@ -22,10 +23,12 @@ import pytest
 from rich.console import Console
 
 from cli.processes.restart_backoff import Restart
+from cli.views import snapshot
 from cli.views.model_states import ModelState, model_states
 from cli.views.snapshot import Snapshot, Speeds
 from cli.views.top_view import view
 from tasks.base.settings import Settings
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import COMMAND, Cli
 from tests.support.forking.forks import Process, start
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -181,6 +184,30 @@ def test_no_gateway(cli: Cli) -> None:
     ended = cli("top", "--url", f"http://127.0.0.1:{free_port()}")
     assert ended.returncode == 4
     assert "connection refused" in ended.stderr
+
+
+@pytest.mark.stack
+def test_a_signal_whose_exception_is_dropped_ends_it(
+    in_process: InProcessCli, gateway: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int("1.0"), which the parser of metrics tries, drops that of a signal in its own error's formatting."""
+    taken: list[Snapshot] = []
+    real = snapshot.take_snapshot
+
+    def take_snapshot(url: str) -> Snapshot:
+        if taken:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        taken.append(real(url))
+        return taken[-1]
+
+    monkeypatch.setattr("cli.views.snapshot.take_snapshot", take_snapshot)
+    handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
+    shown = in_process("top", "--every", "0.2", "--url", gateway, FORCE_COLOR="1", TERM="xterm")
+    assert shown.returncode == 0, shown.stderr
+    assert LEFT in shown.stdout
+    assert len(taken) == 2
+    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def _gateway(settings: Settings) -> Process:
