@@ -22,7 +22,7 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 test: install ## the test suite, in three processes: on two cores, one usually waits
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
 
-test-fast: install ## what needs neither services nor much computing
+test-fast: install ## what starts no services and takes less than a second
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --fast
 
 check: install ## formatting, lint, types, layers

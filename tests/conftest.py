@@ -53,7 +53,7 @@ SERVICES = {"workers", "gateway", "cli"}  # fixtures that start processes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="without what starts services or computes for long")
+    parser.addoption("--fast", action="store_true", help="without services and slow tests")
 
 
 def pytest_configure() -> None:
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The files that take longest come first."""
     items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
     if config.getoption("fast"):
-        left_out = [item for item in items if _starts_services(item)]
+        left_out = [item for item in items if item.get_closest_marker("slow") or _starts_services(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
 

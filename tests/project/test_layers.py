@@ -50,6 +50,7 @@ def imports_of(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     "module", ["api.app", "api.routes.jobs", "tasks.app", "tasks.io", "tasks.broker.wakeable_consumer"]
 )
+@pytest.mark.slow
 def test_the_gateway_and_the_io_worker_need_no_engine(module: str) -> None:
     assert imported_by(module).isdisjoint(HEAVY)
 

@@ -146,6 +146,7 @@ def test_a_collector_that_is_away_holds_nothing_up(
     assert time.monotonic() - began < 10, "what compose gives it is 15 s"
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -172,6 +173,7 @@ def test_of_an_error_only_that_there_was_one_is_told(
 
 
 @pytest.mark.parametrize("code", ["import api.app; api.app.create_app()", "import tasks.generate"])
+@pytest.mark.slow
 def test_nothing_is_imported_unless_somebody_asks(code: str) -> None:
     code = f"from tasks.base.telemetry.tracing_setup import begin; {code}; begin('x')"
     code += "; import sys; print(*sys.modules)"

@@ -66,6 +66,7 @@ def test_a_program_is_a_path_or_what_path_has(tmp_path: Path, monkeypatch: pytes
         program("nowhere")
 
 
+@pytest.mark.slow
 def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     for path, line in (
         (tmp_path / "nowhere", f"argument --imatrix: {tmp_path}/nowhere: there is no such program"),

@@ -20,6 +20,8 @@ from cli.processes.supervisor import ChildSpec, Supervisor
 from tasks.base.readiness import READY_FD
 from tests.support.workers import ROOT, wait_until
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Supervisor]
 SLEEP = "import time; time.sleep(60)"
 

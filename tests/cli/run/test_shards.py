@@ -117,6 +117,7 @@ print(next(line.split()[1] for line in Path("/proc/self/status").open() if line.
 """
 
 
+@pytest.mark.slow
 def test_cutting_takes_no_more_memory_for_more_lines(tmp_path: Path) -> None:
     def peak_kb(count: int) -> int:
         command = [sys.executable, "-c", CUT, str(tmp_path / "r"), str(count)]

@@ -30,6 +30,8 @@ from tasks.store.workers import Registry, WorkerInfo
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import wait_until
 
+pytestmark = pytest.mark.slow
+
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 
 

@@ -47,6 +47,7 @@ def test_every_figure_is_measured(tiny: str) -> None:
     assert heard[-1] == 1.0
 
 
+@pytest.mark.slow
 def test_the_peak_is_of_the_process_itself() -> None:
     ballast = np.ones(2**26)  # half a gigabyte
     code = "from compiling.measure.speed import peak_bytes; print(peak_bytes())"

@@ -124,6 +124,7 @@ class Evil:
 
 
 @pytest.mark.usefixtures("forked_converters")
+@pytest.mark.slow
 def test_pickles_are_read_without_running_anything(tmp_path: Path) -> None:
     folder = write_vicuna(tmp_path / "vicuna")
     assert read_checkpoint(folder, "vicuna").format == "f16"

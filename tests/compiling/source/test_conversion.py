@@ -52,6 +52,7 @@ ALL = [*KINDS, "vicuna"]
 
 
 @pytest.mark.parametrize("kind", ALL)
+@pytest.mark.slow
 def test_logits_and_greedy_text_are_those_of_transformers(converted: dict[str, Converted], kind: str) -> None:
     it = converted[kind]
     theirs = AutoModelForCausalLM.from_pretrained(it.checkpoint, attn_implementation="eager").eval()

@@ -94,6 +94,7 @@ def test_pickles_are_fetched_where_there_is_nothing_else(hub: SmallHub, tmp_path
         ("org/a..b", CHOOSE, "HubError: org/a..b: not a name of the hub"),
     ],
 )
+@pytest.mark.slow
 def test_what_a_hub_does_not_give_is_said_in_one_line(
     hub: SmallHub, tmp_path: Path, name: str, code: str, said: str
 ) -> None:

@@ -70,6 +70,7 @@ def prepare(hub: SmallHub, home: Path, *names: str, free: int = 0) -> list[str]:
 
 
 @pytest.mark.usefixtures("converter_folder")
+@pytest.mark.slow
 def test_what_the_converter_does_not_know_is_not_fetched(hub: SmallHub, tmp_path: Path) -> None:
     unknown, tokenless, empty = prepare(hub, tmp_path, "org/unknown", "org/tokenless", "org/empty")
     assert unknown.startswith("UnknownError: org/unknown: its architecture NoSuchForCausalLM is not known to")
@@ -82,6 +83,7 @@ def test_what_the_converter_does_not_know_is_not_fetched(hub: SmallHub, tmp_path
 
 
 @pytest.mark.usefixtures("converter_folder")
+@pytest.mark.slow
 def test_what_may_only_be_for_want_of_weights_is_found_with_them(hub: SmallHub, tmp_path: Path) -> None:
     [damaged] = prepare(hub, tmp_path, "org/damaged")
     assert damaged.startswith("SourceError: damaged: cannot be converted: ")
@@ -90,6 +92,7 @@ def test_what_may_only_be_for_want_of_weights_is_found_with_them(hub: SmallHub, 
 
 
 @pytest.mark.usefixtures("converter_folder")
+@pytest.mark.slow
 def test_what_disk_there_is_must_hold_what_follows(hub: SmallHub, tmp_path: Path) -> None:
     [said] = prepare(hub, tmp_path, "org/whole", free=60_000_000)
     assert "RoomError: " in said

@@ -75,6 +75,7 @@ def test_a_file_without_permission(tmp_path: Path, tiny_gguf: str) -> None:
 
 
 @pytest.mark.parametrize("keep", ["4 B", "64 B", "1 MB", "half", "all but 1 B"])
+@pytest.mark.slow
 def test_a_truncated_file(tmp_path: Path, keep: str) -> None:
     content = Path(default_model_path()).read_bytes()
     size = len(content)

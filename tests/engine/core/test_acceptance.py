@@ -145,6 +145,7 @@ def by_position(first: int, offset: int) -> int:
 
 
 @pytest.mark.parametrize("values", CHAINS.values(), ids=CHAINS)
+@pytest.mark.slow
 def test_speculative_runs_follow_the_distribution(values: dict[str, object]) -> None:
     params = SamplingParams(**values)  # type: ignore[arg-type]
     assert follows(speculative_runs(params, by_position), distribution(params))
@@ -159,6 +160,7 @@ def test_speculative_runs_follow_the_distribution(values: dict[str, object]) -> 
     ],
     ids=["the step", "the offset", "a later position"],
 )
+@pytest.mark.slow
 def test_draws_keyed_by_a_wrong_position_would_be_noticed(wrong: Callable[[int, int], int]) -> None:
     params = SamplingParams(temperature=1.0)
     assert not follows(speculative_runs(params, wrong), distribution(params))

@@ -251,6 +251,7 @@ def test_usage_and_finish_reasons(tiny_gguf: str) -> None:
     assert ended.completion_tokens == first + 1
 
 
+@pytest.mark.slow
 def test_generation_ends_at_the_models_own_end() -> None:
     r = replace(request("r", "Say OK.", max_tokens=60, ignore_eos=False), raw=False)
     result = alone(None, [r])["r"]

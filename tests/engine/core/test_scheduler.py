@@ -517,6 +517,7 @@ def test_recomputing_does_not_overflow_an_ordered_cache() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("chunk_rows", [0, 16])
 @pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.slow
 def test_random_arrivals_and_ends(ordered: bool, chunk_rows: int, failing: bool) -> None:
     """Whatever comes and goes: no overflow, no leak, no standstill, and everything ends."""
     for seed in range(12):

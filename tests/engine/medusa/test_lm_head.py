@@ -82,6 +82,7 @@ def test_hidden_states_times_the_lm_head_are_the_models_logits(tiny_gguf: str) -
     np.testing.assert_allclose(hidden @ rows.T, logits, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_holds_for_the_default_model_within_quantisation() -> None:
     """llama.cpp rounds the states to eight bits as well."""
     path = default_model_path()

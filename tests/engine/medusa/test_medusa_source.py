@@ -205,6 +205,7 @@ def test_a_step_that_is_run_again_counts_once() -> None:
     assert once.draft([sequence()], 1) == again.draft([sequence()], 1)
 
 
+@pytest.mark.slow
 def test_ended_sequences_leave_nothing_behind() -> None:
     source = HeadSource(ScriptedHeads([0.55], [0.5]))
     sequences = [sequence() for _ in range(5)]

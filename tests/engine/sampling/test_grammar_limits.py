@@ -84,6 +84,7 @@ def test_what_takes_long_but_not_too_long_is_held(writer: Writer, monkeypatch: p
     assert writer.takes(optional(300), '{"p7": "a"}')
 
 
+@pytest.mark.slow
 def test_an_ordinary_schema_does_not_wait_for_costly_ones(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_trial_ends_when_nobody_wants_it(trials: GrammarTrials, monkeypatch: p
 
 @linux
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_a_program_that_was_killed_or_hangs_is_replaced(
     trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
@@ -225,6 +227,7 @@ def test_where_no_thread_can_be_had_others_may_compile_later(
     writer.begin(optional(3))
 
 
+@pytest.mark.slow
 def test_the_program_ends_with_the_process_that_started_it() -> None:
     script = """
 import time

@@ -54,6 +54,7 @@ COSTLY = {
 @linux
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("grammar", COSTLY.values(), ids=COSTLY)
+@pytest.mark.slow
 def test_what_costs_too_much_is_refused_before_it_costs_the_worker(writer: Writer, grammar: str) -> None:
     for _ in range(3):
         with pytest.raises(RequestRefused, match="takes more than") as refused:
@@ -169,6 +170,7 @@ def letters(value: Any, known: dict[int, int]) -> int:
 @pytest.mark.usefixtures("little_memory")
 @given(schema=extreme, strict=st.booleans())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
 def test_no_values_take_more_than_the_limits(quick: Writer, schema: Any, strict: bool) -> None:
     assume(letters(schema, {}) <= BODY)
 

@@ -26,6 +26,8 @@ from engine.sampling.sampler import (
     uniform,
 )
 
+pytestmark = pytest.mark.slow
+
 DRAWS = 20_000
 Float64 = NDArray[np.float64]
 NO_PROMPT = np.array([], dtype=np.int32)

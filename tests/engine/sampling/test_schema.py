@@ -18,6 +18,8 @@ from engine.llama.model import Model, default_model_path
 from engine.sampling.grammar import MAX_SCHEMA
 from tests.engine.helpers.answers import FIRST_BYTE, Writer, grammar_of, schema_format
 
+pytestmark = pytest.mark.slow
+
 CLOSED = {"additionalProperties": False}
 PERSON = {
     "type": "object",

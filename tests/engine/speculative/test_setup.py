@@ -58,6 +58,7 @@ def test_shipped_heads_are_for_the_default_model_in_another_format_and_by_anothe
 
 
 @pytest.mark.parametrize("format", ["f16", "q8_0", "q4_0", "q2_k"])
+@pytest.mark.slow
 def test_a_model_keeps_its_fingerprint_in_every_format(tmp_path: Path, format: str) -> None:
     """A tiny one, whose rows the coarsest formats can pack too."""
     path, other = str(tmp_path / "tiny.gguf"), str(tmp_path / "other.gguf")

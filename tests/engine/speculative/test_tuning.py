@@ -31,7 +31,7 @@ from tests.engine.helpers.drive import completions, opened, request, run, same
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import wait_until
 
-pytestmark = pytest.mark.usefixtures("forked_engines")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_engines")]
 FAST, SLOW = Timing(1.0, 1.0, 0.1, slots=2), Timing(1.0, 8.0, 0.5, slots=2)
 ANSWERED_S = 60  # generous: a failing test ends after that
 
@@ -278,8 +278,15 @@ def test_interactive_requests_do_not_wait_for_a_change(
 def test_a_request_that_takes_long_does_not_hold_the_others_up(
     packed: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    step = Engine.step
+
+    def slow_step(engine: Engine) -> object:
+        time.sleep(0.005)  # or all 400 tokens of the tiny model end before the short request begins
+        return step(engine)
+
     found_at_once(monkeypatch)
     monkeypatch.setattr(tuning, "DRAIN_S", 0.1)
+    monkeypatch.setattr(Engine, "step", slow_step)
     service = start(config(packed, speculation=False))
     wait_until(lambda: service._tuning.quiet_s is not None, ANSWERED_S)
     first = service.submit(bulk("long", max_tokens=400))

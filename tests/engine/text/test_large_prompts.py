@@ -64,6 +64,7 @@ def test_what_can_never_fit_is_refused_unread(model: Watched, encoder: PromptEnc
     assert model.read == before
 
 
+@pytest.mark.slow
 def test_nothing_is_refused_that_might_fit(model: Watched) -> None:
     """The longest token there is, over and over, takes as few tokens as a text of that size can."""
     pieces = [model.piece(token, special=True) for token in range(model.vocab_size)]

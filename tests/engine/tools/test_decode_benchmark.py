@@ -59,6 +59,7 @@ def test_a_slower_engine_is_no_uncertainty_when_both_drafted_as_often() -> None:
 
 
 @pytest.mark.parametrize("drafting", [[0] * 40, [0, 1] * 20, [0, 1] * 4])
+@pytest.mark.slow
 def test_the_bound_lies_below_the_truth_nineteen_times_in_twenty(drafting: list[int]) -> None:
     rng, truth, below = np.random.default_rng(5), 1.2, 0
     for _ in range(200):

@@ -58,6 +58,7 @@ def test_the_parts_of_the_default_model() -> None:
     assert [name for name, _ in needed(ONE).largest][:2] == [CACHE, PROCESS]
 
 
+@pytest.mark.slow
 def test_what_changes_it() -> None:
     base = needed(ONE).parts
     shape = read_shape(default_model_path())

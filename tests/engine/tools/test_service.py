@@ -287,6 +287,7 @@ def test_listening_to_one_that_still_waits(tiny_gguf: str) -> None:
     service.close()
 
 
+@pytest.mark.slow
 def test_no_listener_misses_the_end_however_late_it_comes(service: EngineService) -> None:
     """It hears everything, or is told that the request is not here."""
     outcomes = set()

@@ -66,6 +66,7 @@ def test_it_pays_by_the_time_of_a_request_among_others() -> None:
     assert not pays(timing(), replace(halved, alone=2.1)), "a lone request loses more than others gain"
 
 
+@pytest.mark.slow
 def test_both_formats_are_timed(tiny_gguf: str) -> None:
     small, large = Model(tiny_gguf), Model(default_model_path())
     fast, slow = time_formats([small, large], EngineConfig(slots=4))
@@ -140,6 +141,7 @@ def test_what_takes_more_room_than_offered_stays_as_it_is(
 # What it does to outputs
 
 
+@pytest.mark.slow
 def test_unpacked_weights_come_nearer_to_what_the_file_says(tmp_path: Path) -> None:
     """F16 holds what a Q4_1 file says to a part in 2,048, and its kernels round no activations."""
     path, exact = default_model_path(), str(tmp_path / "exact.gguf")

@@ -130,6 +130,7 @@ def turned(x: Matrix) -> Matrix:
 
 
 @pytest.mark.parametrize(("model", "half", "most"), [("tiny_gguf", 0.001, 0.005), ("expert_gguf", 0.01, 0.3)])
+@pytest.mark.slow
 def test_it_is_the_mean_square_of_what_meets_each_column(
     request: pytest.FixtureRequest, text: Path, model: str, half: float, most: float
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_recurrent_model_has_one_too(tmp_path: Path, text: Path) -> None:
     assert all(np.isfinite(values).all() and values.max() > 0 for values in found.values())
 
 
+@pytest.mark.slow
 def test_what_it_finds_can_be_quantised_with(expert_gguf: str, tmp_path: Path, text: Path) -> None:
     found = importance_of(expert_gguf, text, threads=1)
     sizes = []
@@ -272,6 +274,7 @@ def test_shapes_other_than_the_file_s_are_refused(
         importance_of(tiny_gguf, text, threads=1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     """While llama.cpp computes, Python's own code runs in the callback alone."""
     long = tmp_path / "long.txt"

@@ -20,7 +20,7 @@ from engine.weights.formats import FORMATS
 from engine.weights.quantise import call_llama, quantised_size, requantise, unfit_tensors
 from tests.engine.helpers.tiny import LAYERS, write_tiny_gguf
 
-pytestmark = pytest.mark.usefixtures("forked_engines")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_engines")]
 WIDE = 256  # the block of the K-quants, so that every format fits
 
 

@@ -46,6 +46,7 @@ def test_what_was_chosen_is_served(
     assert "weights are computed as q8_0, chosen for this machine: the fastest in bulk" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_file_as_it_is_may_be_the_choice(tiny_gguf: str, choice: SavedFormat) -> None:
     save_format(tiny_gguf, replace(choice, type="source (f32)", file=None))
     assert "F32" in open_model(config(tiny_gguf)).description
@@ -73,6 +74,7 @@ def test_a_choice_is_void_when_its_file_is_gone_or_another(tiny_gguf: str, choic
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"choice": {"type": "q8_0"}}', '{"choice": 3}'])
+@pytest.mark.slow
 def test_a_damaged_note_is_no_choice(tiny_gguf: str, choice: SavedFormat, content: str) -> None:
     save_format(tiny_gguf, choice)
     [note] = cache_folder().glob("choices-*.json")

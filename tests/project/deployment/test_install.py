@@ -217,6 +217,7 @@ sys.exit(status == "error")
 
 
 @pytest.mark.parametrize(("fails", "code", "attempts"), [("reduced", 0, 2), ("True", 1, 2), ("False", 0, 1)])
+@pytest.mark.slow
 def test_a_reduced_build_that_fails_is_followed_by_a_full_one(
     tmp_path: Path, fails: str, code: int, attempts: int
 ) -> None:
@@ -342,6 +343,7 @@ def real(project: Path, what: str, **env: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 def test_without_a_network_the_reason_and_the_log_are_named(project: Path) -> None:
     index = "http://127.0.0.1:9/simple"
     ended = real(project, "all", PIP_INDEX_URL=index, PIP_RETRIES="1", PIP_TIMEOUT="1")

@@ -41,6 +41,7 @@ NAMES = [row[0].strip("*") for row in BOUNDS]
 
 
 @pytest.mark.parametrize("row", BOUNDS, ids=NAMES)
+@pytest.mark.slow
 def test_every_bound_is_held_by_a_test_that_exists(row: list[str]) -> None:
     name, resource, who, bound, held_by = row
     assert all((name, resource, who, bound))

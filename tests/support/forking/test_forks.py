@@ -87,6 +87,7 @@ def test_a_module_is_run_as_by_its_name(tmp_path: Path) -> None:
     assert out.startswith("medusaq ")
 
 
+@pytest.mark.slow
 def test_other_imports_take_a_process_of_their_own_once(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as out:
         env = {**usual(), "OTHER": "1"}
@@ -113,6 +114,7 @@ def test_the_signal_that_ended_it_is_told(tmp_path: Path, sent: signal.Signals) 
     process.kill()  # has no effect, and harms no other
 
 
+@pytest.mark.slow
 def test_what_still_runs_ends_with_the_server(tmp_path: Path) -> None:
     server = Server(usual())
     with tempfile.TemporaryFile() as out:

@@ -195,6 +195,7 @@ def test_being_slow_costs_the_lead_only_to_another(system: System, io: IoWorker)
     io.until(lambda: system.is_ended(batch))
 
 
+@pytest.mark.slow
 def test_the_lead_is_renewed_while_a_round_takes_long(system: System, io: IoWorker) -> None:
     go_on = threading.Event()
     held_up = threading.Event()
@@ -217,6 +218,7 @@ def test_the_lead_is_renewed_while_a_round_takes_long(system: System, io: IoWork
     wait_until(lambda: system.is_ended(batch))
 
 
+@pytest.mark.slow
 def test_one_that_hangs_does_not_keep_the_lead(
     system: System, io: IoWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

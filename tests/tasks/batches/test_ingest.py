@@ -163,6 +163,7 @@ def of_blanks(lines: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("made", [of_long_ids, of_long_mistakes, of_blanks])
+@pytest.mark.slow
 def test_what_a_line_leaves_in_memory_does_not_depend_on_what_it_holds(
     client: Client, settings: Settings, made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

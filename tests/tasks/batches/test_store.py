@@ -350,6 +350,7 @@ class Counters(RuleBasedStateMachine):
         assert work.in_flight.get("", {}).get(self.owner, 0) == len(self.live)
 
 
+@pytest.mark.slow
 def test_counters_hold_whatever_happens(store: JobStore, settings: Settings) -> None:
     run_state_machine_as_test(
         lambda: Counters(store, settings),
@@ -364,6 +365,7 @@ def test_time_to_expire_is_the_batchs_own(batches: BatchStore) -> None:
     assert made(batches, deadline=soon).expires_at == pytest.approx(soon, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
     store = JobStore(settings.model_copy(update={"result_ttl_s": 1}))
     batches = batch_store(store)

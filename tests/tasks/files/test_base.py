@@ -21,6 +21,8 @@ from tasks.files.local import PARTIAL
 from tests.support.files import get, put
 from tests.support.peers.s3 import S3Server
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 LARGE = os.urandom(1024 * 1024) * 12  # three parts of an upload to S3
 NAME = "files/file_a"

@@ -25,6 +25,8 @@ from tests.support.files import Kept, get
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, environment, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -55,6 +55,7 @@ def calls(store: FileStore) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away(elsewhere: Callable[[int], None]) -> None:
     elsewhere(free_port())
     store = make_store("s3://bucket/prefix")
@@ -68,6 +69,7 @@ def test_a_server_that_is_away(elsewhere: Callable[[int], None]) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_while_a_file_is_written_and_read(own_s3: S3Server) -> None:
     store = make_store(f"s3://{own_s3.new_bucket()}")
     put(store, "files/file_b", PART)
@@ -84,6 +86,7 @@ def test_a_server_that_goes_away_while_a_file_is_written_and_read(own_s3: S3Serv
     store.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers(elsewhere: Callable[[int], None]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -134,6 +137,7 @@ def answering(status: int, body: bytes) -> Iterator[int]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_a_server_whose_disk_is_full(elsewhere: Callable[[int], None]) -> None:
     """As MinIO answers then; moto keeps everything in memory and is never full."""
     message = "Storage backend has reached its minimum free drive threshold."

@@ -30,6 +30,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
+@pytest.mark.slow
 def test_however_much_is_wrong_one_thing_is_said(name: str) -> None:
     body = BODIES[name]
     tracemalloc.start()

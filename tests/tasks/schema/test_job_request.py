@@ -94,6 +94,7 @@ def cases() -> Iterator[tuple[str, str, str, str, int, str]]:
                 yield f"{name}, fewer, {reader}", wrap, unit, separator, min(count, MAX_VALUES - 20), code
 
 
+@pytest.mark.slow
 def test_a_body_costs_little_whatever_is_in_it() -> None:
     """In a process of its own, so that its peak of memory is that of these bodies."""
     run = [sys.executable, "-c", MEASURED]

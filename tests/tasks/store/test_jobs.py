@@ -143,6 +143,7 @@ def test_claim_after_the_lease_ran_out_takes_over(redis_server: RedisServer) -> 
     store.close()
 
 
+@pytest.mark.slow
 def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
     store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
     job_id = queued(store)
@@ -157,6 +158,7 @@ def test_attempts_cap_ends_as_worker_lost(redis_server: RedisServer) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: RedisServer) -> None:
     store = JobStore(fast_settings(redis_server, lease_ms=600, max_attempts=2))
     job_id = queued(store)
@@ -186,6 +188,7 @@ def test_the_last_attempt_counts_once_it_has_the_engine_to_itself(redis_server: 
     store.close()
 
 
+@pytest.mark.slow
 def test_heartbeat_renews_the_lease(redis_server: RedisServer) -> None:
     store = JobStore(fast_settings(redis_server, lease_ms=900))
     job_id = queued(store)
@@ -492,6 +495,7 @@ def test_no_server_is_store_unavailable(settings: Settings) -> None:
             call()
 
 
+@pytest.mark.slow
 def test_frozen_server_is_store_unavailable_in_time(own_redis: RedisServer) -> None:
     store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(1)))
     job_id = queued(store)

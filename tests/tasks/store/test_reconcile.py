@@ -19,6 +19,8 @@ from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import wait_until
 from tests.tasks.helpers.records import claimed, new, put_message, queued, submitted
 
+pytestmark = pytest.mark.slow
+
 NOTHING = Reconciled(0, 0, 0, 0, 0, False, ())
 
 

@@ -32,6 +32,8 @@ from tests.support.tuned import constants
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.outbox import SOON, Start, queue_delivery
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 60.0  # of an attempt, where one that lasts so long would fail the test
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 GOOD = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -27,6 +27,7 @@ def settings(redis_server: RedisServer) -> Settings:
     return fast_settings(redis_server, webhook_allow=LOOPBACK)
 
 
+@pytest.mark.slow
 def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
     with receiving() as one, receiving() as two:
         sent = [queue_delivery(store, (one, two)[n % 2].url) for n in range(60)]
@@ -37,6 +38,7 @@ def test_several_senders_deliver_each_once(store: JobStore, outbox: DeliveryStor
         assert sorted(got.headers["webhook-id"] for got in one.got + two.got) == sorted(sent)
 
 
+@pytest.mark.slow
 def test_a_sender_that_stops_lets_what_is_under_way_end(
     store: JobStore, settings: Settings, outbox: DeliveryStore
 ) -> None:
@@ -53,6 +55,7 @@ def test_a_sender_that_stops_lets_what_is_under_way_end(
         assert outbox.get(delivery_id, "me").status is DeliveryStatus.DELIVERED
 
 
+@pytest.mark.slow
 def test_a_restart_of_redis_loses_nothing(own_redis: RedisServer) -> None:
     settings = fast_settings(own_redis, webhook_allow=LOOPBACK)
     store = JobStore(settings)

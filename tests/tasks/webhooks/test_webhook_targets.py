@@ -40,6 +40,7 @@ def names(*answers: list[str]) -> tuple[Any, list[str]]:
     return resolve, asked
 
 
+@pytest.mark.slow
 def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, start: Start) -> None:
     start(Guard(), retries_s=[])
     with receiving() as inside:
@@ -50,6 +51,7 @@ def test_a_private_address_gets_nothing(store: JobStore, outbox: DeliveryStore, 
         assert inside.got == []
 
 
+@pytest.mark.slow
 def test_a_name_that_changes_its_answer_gains_nothing(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
@@ -68,6 +70,7 @@ def test_a_name_that_changes_its_answer_gains_nothing(
         assert reached == []
 
 
+@pytest.mark.slow
 def test_the_next_address_is_tried_where_one_does_not_answer(
     store: JobStore, outbox: DeliveryStore, start: Start
 ) -> None:
@@ -78,6 +81,7 @@ def test_the_next_address_is_tried_where_one_does_not_answer(
         assert over(outbox, queue_delivery(store, url)).status is DeliveryStatus.DELIVERED
 
 
+@pytest.mark.slow
 def test_tls_is_with_the_name_not_with_the_address(
     store: JobStore, outbox: DeliveryStore, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from engine.medusa.layouts import recognise
@@ -20,6 +21,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_from_published_heads_to_sliced_ones(tiny_gguf: str, tmp_path: Path) -> None:
     from safetensors import safe_open
 

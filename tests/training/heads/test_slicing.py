@@ -158,6 +158,7 @@ def test_the_file_says_where_it_comes_from(heads: Path, text: Path, tiny_gguf: s
     assert 0.5 < counted["coverage"] < 1
 
 
+@pytest.mark.slow
 def test_composed_prompts_are_counted_where_no_text_is_given(
     heads: Path, tiny_gguf: str, tmp_path: Path
 ) -> None:

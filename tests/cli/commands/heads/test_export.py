@@ -43,6 +43,7 @@ def shipped() -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_packaged_heads(shipped: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads.onnx"
     ended = run(shipped, "--onnx", out, "--bits", 4, without=("torch",))
@@ -68,6 +69,7 @@ def test_what_is_refused(shipped: Path, tiny: Path, tmp_path: Path, refused: Cal
 
 
 @pytest.mark.parametrize("module", ["onnx", "onnxruntime", "llama_cpp"])
+@pytest.mark.slow
 def test_without_its_packages_it_says_how_to_get_them(shipped: Path, tmp_path: Path, module: str) -> None:
     """In a process that has loaded none of them."""
     out = tmp_path / "heads.onnx"

@@ -44,6 +44,8 @@ from tests.engine.medusa.test_reader import (
     write,
 )
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {8: 0.03, 4: 0.15}  # of the logits' length, on random weights
 ROOT = Path(__file__).parents[4]
 

@@ -72,6 +72,7 @@ def test_a_step_that_hangs_leaves_a_thread_to_others(slicer: TimeSlicer) -> None
         go_on.set()
 
 
+@pytest.mark.slow
 def test_owners_have_equal_shares_of_time(slicer: TimeSlicer) -> None:
     """However long the steps of one of them take."""
     used = {"a": 0, "b": 0, "c": 0}
