@@ -1,6 +1,8 @@
 """The io worker: batches, webhooks, the periodic reconciler, the removal of files whose time is over.
 
 `celery -A tasks.app worker -P threads -c 4 -I tasks.io -Q medusaq.io`
+
+Celery starts and ends the process; the work is done on threads of its own, and no message asks for it.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -31,7 +33,7 @@ from tasks.webhooks.sender import WebhookSender
 log = logging.getLogger(__name__)
 
 DROP_FILES_TICKS = 5  # reconciliations for each look at the files: theirs is a time of days
-# With which io workers of earlier releases, on Celery's beat, told each other when to look.
+# Messages of earlier releases that may still lie in the queue; they are answered by doing nothing.
 EARLIER_TICKS = ("medusaq.reconcile", "medusaq.drop_files")
 
 RECONCILED = Counter(

@@ -29,13 +29,18 @@ class Accepted:
 
 
 def accept_draft(sequence: SequenceState, draft: Draft, rows: Logits) -> Accepted:
-    """rows: logits after the last token, then after each node of the tree."""
+    """rows: [1 + nodes, vocab], the logits after the last token, then after each node of the tree.
+
+    Advances the sequence's sampler (penalties, grammar) past the sampled tokens.
+    """
     position = len(sequence.output)
     try:
         sampled, nodes = accept(
             draft.tree,
             lambda node, offset, candidates: sequence.sampler.next(
-                rows[node + 1], position + offset, candidates
+                rows[node + 1],
+                position + offset,
+                candidates,  # row 0 is that of ROOT, -1
             ),
         )
     except EngineError as error:
@@ -53,7 +58,7 @@ def accept(
     n_(k+1), the child of n_k with token x_k, is accepted; the walk ends at the first x_k without such a
     child.
 
-    Returns the sampled tokens and the accepted nodes, which are one fewer: the last token is not in the tree.
+    Returns the sampled tokens and the accepted nodes, which are one fewer: the last token has no cell yet.
     Each token is drawn with its own keyed random number, so the tree changes only how many tokens come in one
     step. If sample() raises after an accepted node, the tokens before it are returned: they may end the
     request, and otherwise the next step raises again. Raises EngineError.
@@ -61,18 +66,18 @@ def accept(
     children: dict[int, dict[int, int]] = {}  # node -> token -> child
     for i, node in enumerate(tree):
         children.setdefault(node.parent, {})[node.token] = i
-    emitted: list[SampledToken] = []
+    sampled: list[SampledToken] = []
     accepted: list[int] = []
     at = ROOT
     while True:
         below = children.get(at, {})
         try:
-            emitted.append(sample(at, len(emitted), [*below]))
+            sampled.append(sample(at, len(sampled), [*below]))
         except EngineError:
-            if not emitted:
+            if not sampled:
                 raise
-            return emitted, accepted[:-1]
-        if emitted[-1].token not in below:
-            return emitted, accepted
-        at = below[emitted[-1].token]
+            return sampled, accepted[:-1]  # the next step decodes the last one again
+        if sampled[-1].token not in below:
+            return sampled, accepted
+        at = below[sampled[-1].token]
         accepted.append(at)

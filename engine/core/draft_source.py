@@ -25,16 +25,23 @@ class DraftSource(ABC):
 
     @abstractmethod
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
-        """For each sequence a tree of at most `limit` nodes; an empty tree for no proposal.
+        """For each sequence a tree, empty for no proposal.
 
-        limit: the free rows of the whole call.
+        limit: the free rows of the whole call. A tree of more nodes than are left is cut to its first ones.
         """
 
     def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:  # noqa: B027
-        """Learn from a verified tree. accepted: its nodes that the model emitted, a path from the root."""
+        """Learn from a verified tree, before its tokens are committed. Not called for an empty tree.
+
+        accepted: its nodes whose tokens the model sampled, a path from the root. One of these tokens may end
+        the request; those after it are not emitted.
+        """
 
     def observe_latency(self, rows: int, seconds: float) -> None:  # noqa: B027
-        """Learn the duration of the decode call that verified the last drafts."""
+        """Learn the duration of the decode call that verified the last drafts: rows with drafts, seconds.
+
+        Not called if the call failed, or had rows of unfinished prompts too.
+        """
 
 
 class PlainDecoding(DraftSource):

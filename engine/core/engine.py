@@ -236,9 +236,9 @@ class Engine:
         return [self._end(sequence) for sequence in ending]
 
     def _draft(self, plan: Plan) -> list[Draft]:
-        """One draft for each ready sequence, cut to the tokens it may still emit and to the free rows."""
+        """One draft for each ready sequence, cut to its remaining tokens, the free rows and free leaf ids."""
         budget = self.max_rows - sum(span.count for span in plan.spans)
-        # Here the cells of rejected drafts stay occupied, and admission has not counted them.
+        # In ordered mode the cells of rejected drafts stay occupied, and admission has not counted them.
         if self.cache.ordered:
             budget = min(budget, self.scheduler.spare_cells)
         leaf_ids = list(self.leaf_ids)
@@ -248,6 +248,7 @@ class Engine:
                 drafts.append(EMPTY_DRAFT)
                 continue
             depth = sequence.remaining - 1  # the token sampled after the last draft token counts too
+            # As many nodes, too: admission has reserved a cell for each token that may come, rejected or not.
             tree = fit(tree, nodes=min(budget, depth), depth=depth, leaves=1 + len(leaf_ids))
             leaf_paths = paths(tree)
             branches = max(0, len(leaf_paths) - 1)
@@ -259,8 +260,8 @@ class Engine:
     def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> Outputs:
         """Run the plan: prefill calls, the chunk's call, then one call for all spans with their drafts.
 
-        Returns the logits of that call: for each ready sequence one row for its last token, then one for each
-        node of its tree.
+        Returns the outputs of that call, [rows, ..]: for each ready sequence one row for its last token, then
+        one for each node of its tree.
         """
         report.running, report.ready = len(plan.sequences), len(plan.ready)
         every = [*plan.prefill, *plan.spans, *([plan.chunk] if plan.chunk else [])]
@@ -274,10 +275,10 @@ class Engine:
             plan.chunk.sequence.computed += plan.chunk.count
         if not plan.spans:
             return Outputs(np.empty((0, self.model.vocab_size), dtype=np.float32), None)
-        rows, seconds = report.rows, report.decode_s
+        rows_before, seconds = report.rows, report.decode_s
         outputs = self._call(plan.spans, drafts, report)
-        if len(plan.ready) == len(plan.spans):
-            self._draft_source.observe_latency(report.rows - rows, report.decode_s - seconds)
+        if len(plan.ready) == len(plan.spans):  # rows of prompts take other times
+            self._draft_source.observe_latency(report.rows - rows_before, report.decode_s - seconds)
         return outputs
 
     def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> Outputs:
@@ -301,7 +302,7 @@ class Engine:
             report.decode_s += time.perf_counter() - began
 
     def _advance(self, plan: Plan) -> None:
-        """Count the tokens of the spans as computed."""
+        """Count the tokens of the spans as computed, and end the count of failures of those not run alone."""
         for span in plan.spans:
             span.sequence.computed += span.count
             if len(plan.spans) > 1:
@@ -310,21 +311,25 @@ class Engine:
     def _accept(self, ready: list[SequenceState], drafts: list[Draft], outputs: Outputs) -> list[Accepted]:
         """Sample the next tokens of each ready sequence, as far down its tree as draft tokens match.
 
-        Each sequence keeps the hidden state that gave its last token.
+        Each sequence keeps the hidden state that gave its last token. One whose decoding has failed too often
+        is quarantined: it runs alone.
         """
         first, all_accepted = 0, []
         for sequence, draft in zip(ready, drafts, strict=True):
             sequence.quarantined = sequence.failures >= MAX_FAILURES
-            rows = slice(first, first + 1 + len(draft.tree))
-            first = rows.stop
-            accepted = accept_draft(sequence, draft, outputs.logits[rows])
+            of_sequence = slice(first, first + 1 + len(draft.tree))
+            first = of_sequence.stop
+            accepted = accept_draft(sequence, draft, outputs.logits[of_sequence])
             all_accepted.append(accepted)
             hidden = outputs.hidden
-            sequence.hidden = None if hidden is None else hidden[rows][accepted.last_row].copy()
+            sequence.hidden = None if hidden is None else hidden[of_sequence][accepted.last_row].copy()
         return all_accepted
 
     def _rewind(self, all_accepted: Iterable[Accepted]) -> None:
-        """Free the cells of rejected draft tokens, and tell the draft source what was accepted."""
+        """Free the cells of rejected draft tokens, and tell the draft source what was accepted.
+
+        The accepted ones count as computed: until _commit() appends them, computed may exceed length.
+        """
         for one in all_accepted:
             if one.draft.tree:
                 self.cache.rewind(one.sequence.seq_id, one.sequence.computed, one.nodes, one.draft.paths)
@@ -332,7 +337,7 @@ class Engine:
                 self._draft_source.observe(one.sequence, one.draft.tree, one.nodes)
 
     def _commit(self, all_accepted: Iterable[Accepted], report: StepReport) -> StepReport:
-        """Append the sampled tokens, up to the one that ends the request, and count them."""
+        """Emit the sampled tokens, up to the one that ends the request, and count them."""
         now = time.monotonic()
         for one in all_accepted:
             emitted, ended = 0, one.error is not None

@@ -70,24 +70,25 @@ class KVCache:
             self._memory.share(seq_id, leaf_id, self.length(seq_id))
         self._leaf_ids[seq_id] = leaf_ids
 
-    def rewind(self, seq_id: int, root: int, accepted: list[int], paths: list[list[int]]) -> None:
+    def rewind(self, seq_id: int, length: int, accepted: list[int], paths: list[list[int]]) -> None:
         """Undo a verified draft tree: keep the cells of the accepted path, free those of all other nodes.
 
-        root: length of the sequence below the tree. paths: the nodes on the path to each leaf; the first leaf
-        has the sequence's own id, the others the ids given to branch().
+        length: tokens before the tree, after which append() added one cell for each node, in their order.
+        paths: the nodes on the path to each leaf; the first leaf has the sequence's own id, the others the
+        ids given to branch().
         """
         ids = [seq_id, *self._leaf_ids.pop(seq_id, [])]
         common = [_common_prefix(path, accepted) for path in paths or [[]]]
-        for leaf_id, length in zip(ids, common, strict=True):
-            self._drop(leaf_id, root + length)
+        for leaf_id, depth in zip(ids, common, strict=True):
+            self._drop(leaf_id, length + depth)
         leaf = common.index(len(accepted))  # a leaf below the whole accepted path
         if leaf:
-            self._memory.share_range(ids[leaf], seq_id, root + common[0], root + len(accepted))
+            self._memory.share_range(ids[leaf], seq_id, length + common[0], length + len(accepted))
         for leaf_id in ids[1:]:
             self._memory.truncate(leaf_id, 0)
         cells = self._cells[seq_id]
-        nodes = cells[root:]
-        cells[root:] = [nodes[i] for i in accepted]
+        nodes = cells[length:]
+        cells[length:] = [nodes[i] for i in accepted]
         self._release(cell for i, cell in enumerate(nodes) if i not in accepted)
 
     def truncate(self, seq_id: int, length: int) -> None:

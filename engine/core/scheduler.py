@@ -24,7 +24,10 @@ class Span:
 
     @property
     def ready(self) -> bool:
-        """Whether it includes the sequence's last token, so that the next one can be sampled."""
+        """Whether it includes the sequence's last token, so that the next one can be sampled.
+
+        Only before the span is decoded: it compares with the tokens that are pending now.
+        """
         return self.count == self.sequence.pending
 
 
@@ -32,9 +35,9 @@ class Span:
 class Plan:
     """What one step decodes.
 
-    spans: the shared call: decoding sequences, their drafts, and short prompt parts. chunk: part of a long
-    prompt, in an earlier call of its own. prefill: parts of prompts computed in the prefill context, before
-    both.
+    spans: the shared call, which drafts join: decoding sequences and short prompt parts. chunk: part of a
+    long prompt, in an earlier call of its own. prefill: parts of prompts computed in the prefill context,
+    before both.
     """
 
     spans: list[Span]

@@ -19,8 +19,8 @@ from engine.text.detokenizer import TextStream
 class SequenceState:
     """One request that is waiting or running.
 
-    tokens[:length] is prompt and output; the first `computed` of them have KV cells. With one pending token
-    the sequence is decoding, with more it is in prefill.
+    tokens[:length] is prompt and output; between steps the first `computed` of them have KV cells. With one
+    pending token the sequence is decoding, with more it is in prefill.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class SequenceState:
         self.seq_id = -1  # set at admission
         self.shared = 0  # length of the longest prefix shared with another sequence, in either direction
         self.cached = 0  # prompt tokens whose cells were shared instead of computed
-        self.hidden: Hidden | None = None  # [width], the state that gave the last emitted token
+        self.hidden: Hidden | None = (
+            None  # [width], after the final norm: gave the last token; None if not asked for
+        )
         self.failures = 0  # failed decodes since the last successful one in a batch
         self.quarantined = False  # after a failed decode: runs alone until it has decoded once
         self.cancelled = False
@@ -85,7 +87,7 @@ class SequenceState:
             self._drafted[source] = self._drafted.get(source, Drafted(0, 0)) + Drafted(1, int(accepted))
 
     def emit(self, sampled: SampledToken, model: Model) -> bool:
-        """Append one sampled token; True when it ends the sequence, which sets `finish`."""
+        """Append one sampled token, unless it only ends the text. At the end: sets `finish`, True."""
         self.sampled += 1
         token = sampled.token
         ends = not self.params.ignore_eos and model.ends_generation(token)

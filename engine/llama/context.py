@@ -58,8 +58,8 @@ class Rows:
 
 
 class Outputs(NamedTuple):
-    """Views of llama.cpp's output buffers, for the rows with Rows.outputs set, in order; valid until the next
-    call.
+    """llama.cpp's outputs for the rows with Rows.outputs set, in order; mostly views of its buffers, so valid
+    until the next call.
 
     logits [rows, vocab]; hidden [rows, width], the states after the final norm, None unless requested.
     """

@@ -152,18 +152,18 @@ class Speculation(DraftSource):
         self._clock = 0.0  # seconds of decode calls, by the profile
         self._idle: _Idle | None = None
         self._hidden_until = 0.0
-        self._plain: defaultdict[int, _PlainTiming] = defaultdict(_PlainTiming)  # by rows
+        self._plain: defaultdict[int, _PlainTiming] = defaultdict(_PlainTiming)  # by rows without drafts
 
     @property
     def needs_hidden(self) -> bool:  # type: ignore[override]
-        """Whether a source that needs hidden states was called in the last HIDDEN_STEPS steps."""
+        """Whether a source that needs hidden states was to be called in about the last HIDDEN_STEPS steps."""
         return self._clock < self._hidden_until
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(stats.source.name for stats in self._sources)
 
-    # Called by the engine in this order: draft, observe_latency, observe of each request
+    # The engine calls draft(), then observe_latency() and observe() of each tree, as DraftSource says.
 
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         began = time.perf_counter()
@@ -192,7 +192,8 @@ class Speculation(DraftSource):
                     trees[i] = tree
                     limit -= len(tree)
                     rows += len(tree)
-        if auto and limit > 0 and not self.regret.paused and not self._plain[rows].due:
+        plain_due = rows == len(sequences) and self._plain[rows].due  # with forced drafts no call is plain
+        if auto and limit > 0 and not self.regret.paused and not plain_due:
             chosen = self._draft_auto([sequences[i] for i in auto], rows, limit)
             for i, tree in zip(auto, chosen, strict=True):
                 trees[i] = tree

@@ -30,10 +30,9 @@ REPEATS = 4
 MAX_ROUNDS = 9
 WARM_UP = 2  # calls that are not counted: the first one builds the graph and touches all weights
 SPEED_WINDOW = 32  # calls over which the machine's current speed is averaged
-SHAPE_WINDOW = (
-    64  # calls of one size over which its place on the curve is; the first ones count for more, once
-)
-# the speed is known
+# Calls of one size over which its place on the curve is averaged; once the speed is known, the first ones
+# count for more.
+SHAPE_WINDOW = 64
 PRIOR_CALLS = 3  # weight of the measurement at the start, in calls
 TOLERANCE = 1.1  # a size may take this factor longer than a larger one, as kernels take rows by fours
 RETIMED_S = 1.0  # time for repeating measurements beyond TOLERANCE, which are noise

@@ -26,8 +26,9 @@ RESERVED = 8  # one slot in so many is left to jobs of a lower priority that wai
 class Capacity:
     """Of the jobs of one priority. One thread, in rounds: update() when they begin, note() when all is sent.
 
-    fills: how often the jobs in flight fill the workers. With 2, no slot waits where all get free at once;
-    with 1, a job that is sent waits for no more than one other. most_s: of work that is sent ahead, at most.
+    fills: jobs in flight for each place of the workers, which are their slots and the jobs they claim ahead.
+    With 2, 16 slots and 4 jobs ahead, that is 40: no slot waits where all get free at once. With 1, a job
+    that is sent waits for no more than one other. most_s: of work that is sent ahead, at most.
     """
 
     def __init__(self, fills: int, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,7 @@
-"""Moves results of ended jobs from Redis into segment files, and counts each exactly once.
+"""Moves results of ended jobs from Redis into segment files, and counts their tokens and error codes once.
+
+Completed and failed lines are counted where they end: jobs in lib/job_states.lua, invalid lines in
+validated.lua, lines never sent in finalizing.lua.
 
 A segment is written first, under a unique name, and recorded afterwards. If the process is killed in
 between, or another leads by then, the file is never recorded, and its results are written again to another
@@ -42,13 +45,13 @@ class Collector:
         now: Unix seconds. Raises LeadLost and what the stores raise.
         """
         batch = active.batch
-        if not active.ended or not self._due(active, now):
+        if not active.uncollected or not self._due(active, now):
             return 0
         ended = self._batches.next_results(self._token, batch.id, SEGMENT_RESULTS)
         if not ended.taken:
             return 0
         jobs = ended.jobs
-        results = [to_result(job) for job in jobs]
+        results = [to_output_line(job) for job in jobs]
         name = new_segment_name(ended.number)
         write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
@@ -62,14 +65,14 @@ class Collector:
         self._last.pop(batch_id, None)
 
     def _due(self, active: Active, now: float) -> bool:
-        if active.ended >= FULL or not active.live:
+        if active.uncollected >= FULL or not active.live:
             return True
         age = now - active.batch.created_at
         wait = min(max(FIRST_WAIT_S, age * WAIT_SHARE), MOST_WAIT_S)
         return time.monotonic() - self._last.get(active.batch.id, float("-inf")) >= wait
 
 
-def to_result(job: EndedJob) -> Result:
+def to_output_line(job: EndedJob) -> Result:
     """The entry of a job's line: an answer, a refusal as HTTP would have given it, or an error."""
     entry: dict[str, Any] = {
         "id": f"batch_req_{job.job_id.removeprefix('job_')}",

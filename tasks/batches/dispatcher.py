@@ -136,7 +136,7 @@ class Dispatcher:
         return _queue_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
-        return active.batch.sendable and active.ended < MOST_UNCOLLECTED
+        return active.batch.sendable and active.uncollected < MOST_UNCOLLECTED
 
     def _fill(self, batch: Batch, queue: str, count: int) -> Batch | None:
         """Send the next lines. Returns the batch after them, or None where nothing was sent."""

@@ -4,8 +4,8 @@ The first rejects an invalid file before any line is sent. The second validates 
 ones to chunks in the order of sending.
 
 Memory per line: a digest of its custom id and its position, about 300 bytes whatever its length. An
-interrupted run starts again from the beginning and writes the same chunks under the same names, so lines that
-were sent are not sent again.
+interrupted run starts again from the beginning and writes the same lines to chunks of the same names, with
+other seeds where they are random; lines that were sent are not sent again.
 """
 
 from __future__ import annotations

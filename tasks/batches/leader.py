@@ -208,9 +208,9 @@ class BatchLeader:
         collected = self._collector.collect(active, now)
         if not batch.validated:
             self._begin(f"reading of {batch.id}", batch.owner, self._reading_steps(batch.id))
-        elif batch.all_sent and not active.live and collected == active.ended:
+        elif batch.nothing_to_send and not active.live and collected == active.uncollected:
             over = bool(batch.ending) or batch.expires_at <= now
-            self._begin(f"finalising of {batch.id}", batch.owner, self._finalizing_steps(batch.id, over=over))
+            self._begin(f"finalizing of {batch.id}", batch.owner, self._finalizing_steps(batch.id, over=over))
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:

@@ -23,7 +23,6 @@ from tasks.schema.job_request import (
 from tasks.schema.json_lines import BAD_JSON, TOO_LONG, decoded, json_object
 from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, job_fields
 
-NOT_SCHEMA = frozenset({"invalid_value", "unknown_field"})
 PREFIX_CHARS = 512  # lines that share so much of their beginning are sent near each other
 KINDS: Mapping[bytes, str] = {
     b"PK\x03\x04": "a zip archive",

@@ -312,7 +312,7 @@ class BatchStore:
             "id": batch_id,
             "number": number,
             "name": segment,
-            "results": taken,
+            "taken": taken,
             "input_tokens": input_tokens,
             "cached_tokens": cached_tokens,
             "output_tokens": output_tokens,

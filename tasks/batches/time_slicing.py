@@ -74,7 +74,7 @@ class TimeSlicer:
             self._owners[owner].waiting.append(_Work(what, steps))
             if not self._threads:
                 self._threads = [
-                    threading.Thread(target=self._loop, name=f"batch_{n}", daemon=True)
+                    threading.Thread(target=self._loop, name=f"time-slice-{n}", daemon=True)
                     for n in range(THREADS)
                 ]
                 for thread in self._threads:

@@ -51,7 +51,7 @@ class NewObject(ABC):
 
 
 class FileStore(ABC):
-    """Objects by name, such as files/file_ab or batches/batch_cd/parts/000001.
+    """Objects by name, such as files/file_ab or batches/batch_cd/parts/000001-9f3a.
 
     Every method, and every read from what open() gives, may raise FileStoreUnavailable; those that take a
     name raise BadObjectName.

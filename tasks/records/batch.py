@@ -47,7 +47,7 @@ def new_batch_id() -> str:
 
 
 def line_job_id(batch_id: str, line: int) -> str:
-    """The id of a line's job. It depends only on both, so sending a line again creates no second job."""
+    """The id of a line's job. enqueue_lines.lua creates it once: a batch's position only moves on."""
     return f"job_{batch_id.removeprefix('batch_')}-{line}"
 
 
@@ -83,7 +83,7 @@ class Batch:
 
     (chunk, offset): position of the next line to send; chunks: how many chunks can be sent. codes: error code
     -> number of failed lines. segments: names of the files of collected results. BatchStore.page() leaves
-    segments empty, BatchStore.lead() both.
+    segments empty; BatchStore.lead() reads only what BatchStore.WORKED_ON names, the rest has defaults.
     """
 
     id: str
@@ -131,7 +131,8 @@ class Batch:
         return not self.ending and self.chunk < self.chunks
 
     @property
-    def all_sent(self) -> bool:
+    def nothing_to_send(self) -> bool:
+        """Whether all lines are sent, or the rest never will be."""
         return self.validated and (bool(self.ending) or self.chunk >= self.chunks)
 
     @classmethod

@@ -26,14 +26,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A batch that has not ended. live: its jobs that have not ended; ended: results not collected.
+    """A batch that has not ended. live: its jobs that have not ended; uncollected: ended ones in no segment.
 
-    batch: only the fields of WORKED_ON are set.
+    batch: only the fields of WORKED_ON in batches/store.py are set.
     """
 
     batch: Batch
     live: int
-    ended: int
+    uncollected: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from api.http.error_responses import error_object, respond
 from api.service.job_errors import failure
-from tasks.batches.collector import to_result
+from tasks.batches.collector import to_output_line
 from tasks.records.batch_work import EndedJob
 from tasks.records.job import Job, Priority, Status
 
@@ -18,7 +18,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
 def line(status: Status, request: dict[str, Any], error: dict[str, Any] | None) -> dict[str, Any]:
     """The entry of a line whose job ended so."""
     record = {"id": "job_1-1", "created_at": 1.0, "model": "m", "request": request, "result": None}
-    return to_result(EndedJob("job_1-1", 7, "a", status.value, None, error, record)).entry
+    return to_output_line(EndedJob("job_1-1", 7, "a", status.value, None, error, record)).entry
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def kill_io_reading(run: Run) -> None:
     _kill_io_at(run, reading)
 
 
-@case("kill-io-finalising", "kill -9 of the io worker while it writes the output")
-def kill_io_finalising(run: Run) -> None:
+@case("kill-io-finalizing", "kill -9 of the io worker while it writes the output")
+def kill_io_finalizing(run: Run) -> None:
     _kill_io_at(run, lambda order: run.status_of(order.id) == BatchStatus.FINALIZING)
 
 

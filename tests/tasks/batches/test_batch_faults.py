@@ -265,7 +265,7 @@ def test_one_that_resigned_leads_no_more(system: System) -> None:
     assert batches.lead("other", {"": 64}) is not None
 
 
-def test_an_error_while_finalising_loses_no_result(
+def test_an_error_while_finalizing_loses_no_result(
     system: System, io: IoWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A part that cannot be understood, until it is mended."""
@@ -277,7 +277,7 @@ def test_an_error_while_finalising_loses_no_result(
     good = part.read_bytes()
     part.write_bytes(b"{")
     system.answer(batch, 2)
-    io.until(lambda: f"finalising of {batch.id} waits" in caplog.text)
+    io.until(lambda: f"finalizing of {batch.id} waits" in caplog.text)
     assert not system.is_ended(batch)
     part.write_bytes(good)
     io.until(lambda: system.is_ended(batch))
@@ -305,7 +305,7 @@ def test_without_room_for_temporary_files_batches_wait(
     folder.write_text("in the way")
     for line in (1, 2):
         system.answer(batch, line)
-    io.until(lambda: f"finalising of {batch.id} waits: temporary files" in caplog.text)
+    io.until(lambda: f"finalizing of {batch.id} waits: temporary files" in caplog.text)
     assert not system.is_ended(batch)
     folder.unlink()
     folder.mkdir()

@@ -157,7 +157,7 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
         error = {"code": "c", "message": "m", "param": None} if status is Status.FAILED else None
         assert store.finish(job_id, claimed(store, job_id).fencing_token, status, {"usage": usage}, error)
     now, counts = one(batches, batch.id), batches.get(batch.id)
-    assert (now.live, now.ended, counts.completed, counts.failed) == (0, 2, 1, 1)
+    assert (now.live, now.uncollected, counts.completed, counts.failed) == (0, 2, 1, 1)
     assert lead(batches).in_flight == {}
     with pytest.raises(JobNotFinished):
         store.delete(first)
@@ -345,7 +345,7 @@ class Counters(RuleBasedStateMachine):
         assert (counts.completed, counts.failed, counts.codes) == (self.good, self.bad, self.codes)
         assert counts.input_tokens == self.collected_jobs
         assert active.live == len(self.live)
-        assert active.ended == len(self.ends) - self.collected_jobs
+        assert active.uncollected == len(self.ends) - self.collected_jobs
         assert active.batch.offset == self.sent
         assert work.in_flight.get("", {}).get(self.owner, 0) == len(self.live)
 

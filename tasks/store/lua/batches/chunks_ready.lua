@@ -1,6 +1,6 @@
 -- needs: base, batches, leader
 -- ARGV: leader token, id, chunks that can be sent from now on, lines so far.
--- While a file is still read: its first lines need not wait for its last. Returns 'ok' and what has ended the batch
+-- While a file is still read: its first line need not wait for its last. Returns 'ok' and what has ended the batch
 -- meanwhile, or '', or 'lost' and '' if another leads or has ended it.
 if not renew_lead(ARGV[1]) then return { 'lost', '' } end
 local key = P .. 'batch:' .. ARGV[2]

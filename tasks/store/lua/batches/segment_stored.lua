@@ -1,5 +1,6 @@
 -- needs: base, batches, job_records, jobs, leader
--- ARGV: an object of token (of the leader), id, number (of the segment), name, results (how many are in it),
+-- ARGV: an object of token (of the leader), id, number (of the segment), name, taken (entries of the
+--       list that it covers, those of jobs without a record too),
 --       input_tokens, cached_tokens, output_tokens, codes (why lines failed -> how many). Their jobs' records are
 --       dropped: the segment is durable.
 -- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if a segment of this number was counted already.
@@ -10,7 +11,7 @@ if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end
 if is_over(args.id) then return 'lost' end
 redis.call('HINCRBY', key, 'parts', 1)
 redis.call('RPUSH', key .. ':parts', args.name)
-local last = args.results - 1
+local last = args.taken - 1
 for _, id in ipairs(redis.call('LRANGE', key .. ':ended', 0, last)) do
   local job = load_job(id)
   if job then forget(job) end
