@@ -16,37 +16,55 @@ from tests.support.peers.s3 import S3Server
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers
 
-# By `pytest --durations=0`: what comes last leaves the other processes without work.
+# By `pytest --durations=0`: what comes last leaves the other processes without work. Files that compute are
+# spread among those that wait, so that neither come all at once.
 LONGEST_FIRST = (
     "engine/core/test_exactness.py",
-    "engine/medusa/test_lossless_heads.py",
     "chaos/cases/test_cases.py",
-    "cli/processes/test_resting.py",
     "network/test_calls_home.py",
-    "cli/stack/test_local_stack.py",
-    "cli/doctor/test_doctor.py",
-    "cli/commands/test_batch.py",
-    "tasks/batches/test_batch_run.py",
     "tasks/worker/test_worker.py",
-    "engine/core/test_constrained.py",
+    "cli/stack/test_local_stack.py",
     "integration/test_whole_system.py",
-    "cli/run/test_run.py",
-    "cli/reports/test_comparison.py",
-    "cli/stack/test_several_models.py",
     "tasks/base/test_sentinel_url.py",
-    "compiling/source/test_vicuna.py",
-    "compiling/test_run.py",
-    "benchmarks/fleet/test_fleet.py",
-    "training/heads/test_train_heads.py",
-    "compiling/source/test_source.py",
+    "engine/medusa/test_lossless_heads.py",
+    "cli/run/test_run.py",
     "integration/test_online_model.py",
-    "integration/test_own_stack.py",
-    "tasks/batches/test_large_batch.py",
-    "cli/commands/test_key.py",
-    "api/service/test_outage.py",
-    "tasks/store/test_interleavings.py",
+    "cli/stack/test_several_models.py",
+    "compiling/source/test_vicuna.py",
     "tasks/webhooks/test_sender.py",
-    "tasks/batches/test_batch_interleavings.py",
+    "engine/core/test_constrained.py",
+    "tasks/batches/test_batch_run.py",
+    "tasks/store/test_interleavings.py",
+    "cli/processes/test_resting.py",
+    "engine/medusa/onnx/test_heads.py",
+    "tasks/webhooks/test_webhook_hostile.py",
+    "compiling/source/test_conversion.py",
+    "api/service/test_outage.py",
+    "training/collection/test_parallel.py",
+    "cli/doctor/test_doctor.py",
+    "cli/reports/test_comparison.py",
+    "compiling/test_run.py",
+    "tasks/batches/shares/test_interactive_shares.py",
+    "engine/tools/test_memory_estimate.py",
+    "api/routes/test_job_events.py",
+    "integration/test_secure_redis.py",
+    "tasks/files/test_manager.py",
+    "training/heads/test_train.py",
+    "api/http/test_slow_clients.py",
+    "api/middleware/test_revocation.py",
+    "api/routes/test_comparison.py",
+    "tasks/store/test_reconcile.py",
+    "engine/sampling/test_schema.py",
+    "api/routes/test_openai_stream.py",
+    "cli/commands/test_batch.py",
+    "project/deployment/test_compose.py",
+    "cli/processes/test_supervisor.py",
+    "cli/stack/test_model_pool.py",
+    "integration/test_own_stack.py",
+    "api/routes/test_batches.py",
+    "api/routes/test_jobs.py",
+    "engine/sampling/test_grammar_values.py",
+    "cli/commands/test_compile.py",
 )
 PLACES = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
 SERVICES = {"workers", "gateway", "cli"}  # fixtures that start processes
@@ -60,10 +78,6 @@ def pytest_configure() -> None:
     """A suite that a shell runs in the background ignores Ctrl-C, and so would all that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("fast") and collection_path in PLACES else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.tuned import constants
 from tests.support.workers import ROOT
 
-pytestmark = pytest.mark.usefixtures("forked_engines")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_engines")]
 ASK = child.ask
 TYPES = ("q8_0", "q4_0")
 TEXT = "abc jade bad cafe, 12 34. " * 8

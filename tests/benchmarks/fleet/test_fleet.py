@@ -18,6 +18,8 @@ from tests.benchmarks.fleet import __main__ as fleet
 from tests.benchmarks.fleet.__main__ import DOCUMENT, Measured, between, table
 from tests.benchmarks.fleet.model import Fleet, Load, Request, simulate
 
+pytestmark = pytest.mark.slow
+
 JOBS = 20_000
 MANY_JOBS = 60_000  # waits depend on each other: so many are needed for a mean that is close
 CLOSE = 0.1

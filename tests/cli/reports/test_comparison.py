@@ -24,6 +24,8 @@ from tests.cli.helpers.running import Cli, write_jsonl
 from tests.support.servers import free_port
 from tests.support.workers import wait_until
 
+pytestmark = pytest.mark.slow
+
 HEADS = {"SCRIPTED_DRAFT_SOURCES": "medusa,lookup"}
 SCRIPT = "tokens=12 steps=4 drafted=medusa:10:6 delay=0.3 faster=2"
 HEADER = "prompt decoding tokens seconds tokens/s speed-up tokens/step acceptance text"

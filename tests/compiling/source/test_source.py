@@ -27,6 +27,8 @@ from tests.compiling.helpers.small_models import PADDED_VOCAB, WIDTH, write_chec
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import ROOT, wait_until
 
+pytestmark = pytest.mark.slow
+
 FULL = SimpleNamespace(total=90_000_000, used=30_000_000, free=60_000_000)
 EVIL = """
 from pathlib import Path

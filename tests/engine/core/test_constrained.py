@@ -29,6 +29,8 @@ from tests.engine.helpers.drive import alone, completions, fresh, request, run, 
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.measuring.profiles import flat
 
+pytestmark = pytest.mark.slow
+
 PERSON = {
     "type": "object",
     "properties": {

@@ -17,6 +17,8 @@ from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import DecodeError, Outputs, Rows
 from tests.engine.helpers.drive import alone, completions, fresh, in_turn, request, run, same
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
 SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
 QUESTIONS = (

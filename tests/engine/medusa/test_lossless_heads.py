@@ -28,6 +28,8 @@ from tests.engine.core.test_exactness import QUESTIONS, SHARED, Scripted, prompt
 from tests.engine.helpers.drive import alone, completions, fresh, in_turn, run, same
 from tests.support.measuring.profiles import flat
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS: dict[str, dict[str, object]] = {
     "greedy": {},
     "cold": {"temperature": 0.2, "top_k": 50, "repetition_penalty": 1.1},

@@ -18,6 +18,8 @@ from tasks.store.scripts import Argument, pairs
 from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Known, Model, Server, Step, explore
 from tests.tasks.store.test_interleavings import LIST, MOST_STATES, MS, NEVER, TERMINAL, TTL
 
+pytestmark = pytest.mark.slow
+
 BATCH, OWNER = "batch_1", "key_o"
 JOBS = ("j1", "j2")  # of the lines 1 and 2
 LEADERS = ("x", "y")
@@ -327,7 +329,7 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
             "id": BATCH,
             "number": number,
             "name": f"{token}{number}",
-            "results": len(jobs),
+            "taken": len(jobs),
             "input_tokens": 1,
             "cached_tokens": 0,
             "output_tokens": 1,

@@ -16,6 +16,8 @@ import redis
 from tasks.store.scripts import Argument, pairs
 from tests.tasks.helpers.explorer import CLOCK, PREFIX, Broken, Keys, Known, Model, Server, Step, explore
 
+pytestmark = pytest.mark.slow
+
 JOB, OWNER, LIST, MODEL = "job_1", "key_o", "queue", "m"
 RESERVED = 80  # bytes for its result
 SET_ASIDE, TOOK = 10, 7  # tokens of its owner: while it lives, and in the end if it ran

@@ -23,6 +23,8 @@ from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import wait_until
 from tests.tasks.helpers.outbox import Start, over, queue_delivery, tried
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86_400.0
 
 

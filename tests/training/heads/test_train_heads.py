@@ -14,6 +14,8 @@ from engine.weights.formats import FORMATS
 from tests.cli.helpers.in_process import InProcessCli
 from training.collection.shards import Collection
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 
