@@ -12,6 +12,7 @@ from typing import Any
 from tasks.records import ids
 from tasks.records.webhook import Webhook
 
+INCOMPLETE = "incomplete"  # error code of a job whose JSON was cut off; its result has the text so far
 PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
 
 

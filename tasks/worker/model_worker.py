@@ -24,7 +24,16 @@ from tasks.records.job import Status, result_line
 from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
 from tasks.store.metrics_store import MetricsReporter
 from tasks.store.workers import Registry, WorkerInfo
-from tasks.worker.conversions import STATUS, end_line, shown, to_error, to_request, to_result, unbegun
+from tasks.worker.conversions import (
+    STATUS,
+    end_line,
+    incomplete,
+    shown,
+    to_error,
+    to_request,
+    to_result,
+    unbegun,
+)
 from tasks.worker.exclusive_gate import ExclusiveGate
 from tasks.worker.heartbeat import Heartbeat, RunningJob
 from tasks.worker.metrics import EngineCollector, observe_job
@@ -137,10 +146,14 @@ class ModelWorker:
             self._finish(running, Status.FAILED, error=failure)
             self._tracing.job(claim, Status.FAILED, None, failure)
             raise JobFailed(f"{failure['code']}: {failure['message']}") from None
-        status = STATUS[completion.finish_reason]
-        self._finish(running, status, result=result)
+        cut_off = incomplete(claim, completion)
+        status = STATUS[completion.finish_reason] if cut_off is None else Status.FAILED
+        end = {"result": result} if cut_off is None else {"result": result, "error": cut_off}
+        self._finish(running, status, **end)
         observe_job(claim.priority, result["timing"])
-        self._tracing.job(claim, status, result, None)
+        self._tracing.job(claim, status, result, cut_off)
+        if cut_off is not None:
+            raise JobFailed(f"{cut_off['code']}: {cut_off['message']}")
         return result_line(result)
 
     def _finish(self, running: RunningJob, status: Status, **end: dict[str, Any]) -> None:

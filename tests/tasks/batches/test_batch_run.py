@@ -34,19 +34,20 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
     lines[11] = line(9)
     lines[17] = line(17, "x fail=boom")
     lines[18] = line(18, "x fail=context_length_exceeded param=prompt")
+    lines[19] = line(19, 'cut=1 {"a": 1,', response_format={"type": "json_object"})
     batch = client.end(client.create(lines, metadata={"night": "1"}))
     assert batch.status is BatchStatus.COMPLETED
-    assert (batch.total, batch.completed, batch.failed) == (40, 35, 5)
+    assert (batch.total, batch.completed, batch.failed) == (40, 34, 6)
     good, bad = client.read(batch.output_file_id), client.read(batch.error_file_id)
-    assert ids(good) == [f"id-{n}" for n in range(40) if n not in (5, 9, 11, 17, 18)]
+    assert ids(good) == [f"id-{n}" for n in range(40) if n not in (5, 9, 11, 17, 18, 19)]
     assert [entry["response"]["body"]["choices"][0]["text"] for entry in good[:3]] == [
         "say 0",
         "say 1",
         "say 2",
     ]
     assert all(entry["response"]["status_code"] == 200 and entry["error"] is None for entry in good)
-    assert ids(bad) == [None, "id-9", None, "id-17", "id-18"]
-    assert [(e["error"] or {}).get("line") for e in bad] == [6, 10, 12, 18, None]
+    assert ids(bad) == [None, "id-9", None, "id-17", "id-18", "id-19"]
+    assert [(e["error"] or {}).get("line") for e in bad] == [6, 10, 12, 18, None, 20]
     codes = [e["error"]["code"] if e["error"] else e["response"]["body"]["error"]["code"] for e in bad]
     assert codes == [
         "invalid_json_line",
@@ -54,7 +55,9 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
         "duplicate_custom_id",
         "boom",
         "context_length_exceeded",
+        "incomplete",
     ]
+    assert bad[5]["error"]["partial"] == '{"a": 1,', "the text so far is not lost"
     assert bad[4]["response"]["status_code"] == 400
     assert batch.codes == dict.fromkeys(codes, 1)
     assert [(e["line"], e["code"]) for e in batch.errors] == [
@@ -62,9 +65,10 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
         (10, "invalid_value"),
         (12, "duplicate_custom_id"),
     ]
-    assert batch.output_tokens == sum(
-        entry["response"]["body"]["usage"]["completion_tokens"] for entry in good
-    )
+    assert (
+        batch.output_tokens
+        == sum(entry["response"]["body"]["usage"]["completion_tokens"] for entry in good) + 1
+    ), "what was cut off was generated too"
     assert set(batch.times) == {"in_progress", "finalizing", "completed"}
     assert client.records.get(batch.output_file_id or "").purpose == "batch_output"
     wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])  # what only a running batch needs
