@@ -27,6 +27,7 @@ MOST_WAIT_S = 20.0
 WAIT_SHARE = 0.02
 OK = 200
 SUCCEEDED = "succeeded"
+CUT = "length"  # finish_reason
 
 
 class Collector:
@@ -52,8 +53,9 @@ class Collector:
         name = new_segment_name(ended.number)
         write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
+        cut = sum((job.result or {}).get("finish_reason") == CUT for job in jobs)
         counted = self._batches.segment_stored(
-            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
+            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes, cut
         )
         self._last[batch.id] = time.monotonic()
         return ended.taken if counted else 0

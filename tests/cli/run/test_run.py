@@ -279,6 +279,16 @@ def test_failures_get_their_line_and_never_stop_the_rest(in_process: InProcessCl
     assert "failures          7 (" in ended.stdout
 
 
+def test_a_part_without_a_line_that_the_gateway_takes_has_its_failures(
+    in_process: InProcessCli, gateway: str
+) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", [{"prompt": "x" * MOST_BYTES}])
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert (ended.returncode, "error:" in ended.stderr) == (1, False)
+    (row,) = read_jsonl(in_process.folder / "r.jsonl")
+    assert (row["error"]["code"], row["error"]["line"]) == ("line_too_long", 1)
+
+
 def test_a_cancelled_line_keeps_its_partial_text(cli: Cli, gateway: str) -> None:
     write_jsonl(cli.folder / "p.jsonl", [{"custom_id": "slow", "prompt": "so far delay=30 tokens=9"}])
     running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
