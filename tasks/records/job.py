@@ -13,6 +13,7 @@ from tasks.records import ids
 from tasks.records.webhook import Webhook
 
 INCOMPLETE = "incomplete"  # error code of a job whose JSON was cut off; its result has the text so far
+MAX_TEMPERATURE = 2  # as in the OpenAI API; beyond it answers are noise
 PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
 
 

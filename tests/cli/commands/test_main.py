@@ -67,6 +67,14 @@ def test_help_has_examples(in_process: InProcessCli) -> None:
         (("jobs", "--status", "done"), "Invalid value for '--status': "),
         (("submit", "x", "--decoding", "fast"), "Invalid value for '--decoding': "),
         (("run", "x", "-o", "y", "--acceptance", "any"), "Invalid value for '--acceptance': "),
+        (
+            ("submit", "x", "--temperature", "9"),
+            "Invalid value for '--temperature': Input should be less than",
+        ),
+        (
+            ("run", "x", "-o", "y", "--temperature", "9"),
+            "Invalid value for '--temperature': Input should be less than",
+        ),
         (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, which --raw"),
     ],
 )
