@@ -9,6 +9,7 @@ from collections.abc import Callable
 import typer
 
 from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.base.plain_help import App
 from cli.commands.batch import batches
 from cli.commands.bench import bench
 from cli.commands.compare import COMPARE_EPILOG, compare_command
@@ -24,9 +25,8 @@ from cli.commands.run import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.commands.service import flower, gateway, io, redis, up, worker
 from cli.commands.webhook import webhooks
 
-app = typer.Typer(
+app = App(
     name="medusaq",
-    no_args_is_help=False,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -11,6 +11,7 @@ import typer
 
 from cli.base.errors import EXIT_FAILURE, BadInput
 from cli.base.output_files import check_writable
+from cli.base.plain_help import App
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from tasks.records.batch import MAX_PRIORITY
 from tasks.records.endpoints import CHAT, ENDPOINTS
@@ -74,7 +75,7 @@ ErrorsOption = Annotated[
     Path | None, typer.Option("--errors", metavar="FILE", help="Write failed lines here; waits for the end.")
 ]
 
-batches = typer.Typer(help="Create and inspect batches at a gateway.", no_args_is_help=True)
+batches = App(help="Create and inspect batches at a gateway.")
 
 
 @batches.command(epilog=CREATE_EPILOG)

@@ -11,12 +11,13 @@ import typer
 
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
 from cli.base.output_files import check_writable, write
+from cli.base.plain_help import App
 from common.unicode import is_unicode
 
 if TYPE_CHECKING:
     from engine.tools.decode_benchmark import Pairs, Prompt
 
-bench = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode="rich")
+bench = App(help="Measure this machine.", rich_markup_mode="rich")
 
 DECODE_EPILOG = """[bold]Examples[/]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.base.errors import CliError
+from cli.base.plain_help import App
 from cli.commands.service import STATE_DIR
 from cli.gateway.options import JsonOption, print_list
 from tasks.records.api_key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_FILES, DEFAULT_MAX_JOBS, ApiKey, Limits
@@ -47,7 +48,7 @@ StateOption = Annotated[
     ),
 ]
 
-keys = typer.Typer(help="API keys of a gateway, and their limits.", no_args_is_help=True)
+keys = App(help="API keys of a gateway, and their limits.")
 
 
 @keys.command(epilog=CREATE_EPILOG)
