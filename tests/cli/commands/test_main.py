@@ -27,6 +27,7 @@ COMMANDS = [
     "compare",
     "keys",
     "up",
+    "down",
     "gateway",
     "worker",
     "io",
