@@ -19,10 +19,9 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
-from tasks.base.errors import JobFailed
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
-from tasks.records.job import INCOMPLETE, Job, Priority, Status, result_line
+from tasks.records.job import INCOMPLETE, Priority, Status
 from tasks.schema.openai_responses import may_call_tools
 
 log = logging.getLogger(__name__)
@@ -148,14 +147,3 @@ def to_error(claim: Claim, error: Exception) -> dict[str, Any]:
         return {"code": error.code, "message": error.message, "param": error.param}
     log.error("%s cannot be run", claim.job_id, exc_info=error)
     return {"code": "internal_error", "message": INTERNAL, "param": None}
-
-
-def end_line(job: Job) -> str:
-    """As result_line(), of a stored job; raises JobFailed for a failed one."""
-    if job.error is not None:
-        raise JobFailed(f"{job.error['code']}: {job.error['message']}")
-    return unbegun(job.status) if job.result is None else result_line(job.result)
-
-
-def unbegun(status: Status) -> str:
-    return f"{status} before it ran"

@@ -185,6 +185,15 @@ def test_the_life_of_a_single_job(in_process: InProcessCli, gateway: str) -> Non
     assert [job["id"] for job in listed["data"]] == [slow]
     assert in_process("jobs", "--status", "expired").stdout == "no jobs\n"
 
+    bad = in_process("submit", "x fail=worker_fell_over", "--wait", "--json").stdout
+    header, row = in_process("jobs", "--status", "failed", "--limit", "1").stdout.splitlines()[:2]
+    assert header.split() == ["id", "status", "age", "took", "tokens", "reason", "prompt"]
+    assert row.startswith(json.loads(bad)["id"])
+    assert "worker_fell_over: as the script says  x fail=" in row
+    mixed = in_process("jobs", "--limit", "2").stdout.splitlines()
+    assert mixed[0].split() == header.split()
+    assert "cancelled" in mixed[2], "which has no reason"
+
 
 @pytest.mark.stack
 def test_refusals_are_one_line(in_process: InProcessCli, gateway: str) -> None:

@@ -468,7 +468,7 @@ def test_events_tell_flower_the_prompt_and_the_result(
     assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
     assert seen["task-received"]["args"] == repr(f"What is this? {SCRIPT}")
     assert re.fullmatch(
-        r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop'",
+        r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop \| What is this\?'",
         str(seen["task-succeeded"]["result"]),
     )
     assert seen["task-failed"]["exception"] == "decode_failed: as the script says"
