@@ -141,10 +141,10 @@ def test_a_fleet_without_workers_knows_nothing() -> None:
 
 def test_speed_is_that_of_the_last_half_minute() -> None:
     speed = Speed(0.0)
-    assert speed.per_second() == (0.0, 0.0)
+    assert speed.per_second() == 0.0
     for second in range(1, 101):
-        speed.note(float(second), tokens=max(0, second - 50) * 10, ended=second)
-    assert speed.per_second() == pytest.approx((10.0, 1.0))
+        speed.note(float(second), tokens=max(0, second - 50) * 10)
+    assert speed.per_second() == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(
