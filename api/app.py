@@ -11,6 +11,7 @@ from api.http import error_responses
 from api.middleware.auth import Authentication
 from api.middleware.body_limit import BodyLimit
 from api.middleware.metrics import HttpMetrics
+from api.middleware.request_id import RequestId
 from api.middleware.security_headers import SecurityHeaders, add_docs
 from api.middleware.tracing import HttpTracing
 from api.openapi import document
@@ -77,6 +78,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(HttpMetrics)
     if tracing.on:
         app.add_middleware(HttpTracing, tracing=tracing)
+    app.add_middleware(RequestId)
     error_responses.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import typer
 
 from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.base.plain_help import App
 from cli.commands.batch import batches
 from cli.commands.bench import bench
 from cli.commands.compare import COMPARE_EPILOG, compare_command
@@ -21,12 +22,11 @@ from cli.commands.job import SUBMIT_EPILOG, cancel, jobs, status, submit
 from cli.commands.key import keys
 from cli.commands.model import models
 from cli.commands.run import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
-from cli.commands.service import flower, gateway, io, redis, up, worker
+from cli.commands.service import down, flower, gateway, io, redis, up, worker
 from cli.commands.webhook import webhooks
 
-app = typer.Typer(
+app = App(
     name="medusaq",
-    no_args_is_help=False,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -46,7 +46,7 @@ EPILOGS = {
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Bulk runs": {"run": run_command, "validate": validate},
     "Single jobs": {"submit": submit, "status": status, "cancel": cancel, "jobs": jobs},
-    "The stack": {"up": up, "top": top, "doctor": doctor},
+    "The stack": {"up": up, "down": down, "top": top, "doctor": doctor},
     "Models": {"compile": compile_command},
     "Medusa heads": {
         "compare": compare_command,

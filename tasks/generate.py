@@ -25,6 +25,7 @@ from tasks.broker.publisher import Publisher
 from tasks.broker.wakeable_consumer import WakingConsumer
 from tasks.records.job import Priority
 from tasks.worker.engine_loader import load_engine, refuses_all
+from tasks.worker.flower_line import keep_answers_out_of_logs
 from tasks.worker.heartbeat import TAKES_TURNS
 from tasks.worker.model_worker import ModelWorker
 
@@ -38,6 +39,7 @@ _consumer: WakingConsumer | None = None
 def _start(**_: object) -> None:
     global _worker
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_answers_out_of_logs()
     _worker = ModelWorker(settings, Publisher(app), *load_engine(settings))
     for priority in Priority:  # beside the queues of the command line, which are open to all
         app.amqp.queues.select_add(add_queue(app, queue_of(priority, _worker.model)))

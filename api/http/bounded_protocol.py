@@ -26,7 +26,7 @@ from api.http.errors import (
     TargetTooLong,
     TooManyConnections,
 )
-from api.http.headers import API_HEADERS
+from api.http.headers import API_HEADERS, REQUEST_ID, new_request_id
 
 log = logging.getLogger("uvicorn.error")
 
@@ -222,7 +222,8 @@ class BoundedHttp(HttpToolsProtocol):
                 return
         response = respond(error)
         content = [STATUS_LINE[response.status_code]]
-        api_headers = [(name.lower().encode(), value.encode()) for name, value in API_HEADERS.items()]
+        common = {**API_HEADERS, REQUEST_ID: new_request_id()}
+        api_headers = [(name.lower().encode(), value.encode()) for name, value in common.items()]
         for name, value in (*self.server_state.default_headers, *response.raw_headers, *api_headers):
             content += [name, b": ", value, b"\r\n"]
         self.transport.write(b"".join([*content, b"connection: close\r\n\r\n", response.body]))

@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from api.http.errors import INVALID, SERVER, TABLE, ClientGone, Row, body
-from api.http.headers import API_HEADERS
+from api.http.headers import API_HEADERS, REQUEST_ID
 from tasks.base.errors import FileStoreFull, FileStoreUnavailable, ObjectMissing, StoreUnavailable
 from tasks.schema.job_request import INVALID_VALUE
 
@@ -94,9 +94,12 @@ def install(app: FastAPI) -> None:
         message = f"{path or 'the body'}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         return JSONResponse(body(message, row, param=path or None), row.status)
 
-    async def internal_error(_: Request, error: Exception) -> JSONResponse:
+    async def internal_error(request: Request, error: Exception) -> JSONResponse:
         # Starlette sends this response outside all middleware, so it lacks their headers.
-        return JSONResponse(error_object(error), http.HTTPStatus.INTERNAL_SERVER_ERROR, API_HEADERS)
+        request_id = getattr(request.state, REQUEST_ID)
+        log.error("request %s failed by an internal error", request_id)
+        headers = {**API_HEADERS, REQUEST_ID: request_id}
+        return JSONResponse(error_object(error), http.HTTPStatus.INTERNAL_SERVER_ERROR, headers)
 
     for kind in TABLE:
         app.add_exception_handler(kind, table_error)

@@ -144,7 +144,7 @@ async def _chunks(run: OnlineRun, model: str | None) -> AsyncGenerator[dict[str,
             if isinstance(update, Text):
                 entries = choices[index].text(update)
             else:
-                assert update.result is not None, "the job has succeeded"
+                assert update.result is not None, "the job has an answer"
                 entries = choices[index].end(update.result["finish_reason"])
             for entry in entries:
                 yield {**head, "choices": [entry], **usage}

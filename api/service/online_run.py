@@ -16,7 +16,7 @@ from api.service.job_errors import failure
 from api.service.job_stream import Text, follow
 from api.service.online_request import OnlineRequest, renamed
 from api.service.submission import submit_all
-from tasks.records.job import Job
+from tasks.records.job import INCOMPLETE, Job
 from tasks.schema.openai_requests import as_written
 
 KEEP_S = 3600  # records are only kept for inspection: the client has the answer
@@ -53,7 +53,7 @@ class OnlineRun:
         self._gateway.cancel_soon([job.id for job in self.jobs if job.id not in self._ended])
 
     async def wait(self) -> None:
-        """Wait until all jobs have succeeded. Raises ApiError as soon as one fails."""
+        """Wait until all jobs have an answer. Raises ApiError as soon as one fails without."""
         waiting = [
             asyncio.create_task(self._gateway.job_events.wait(job, self._remaining_s)) for job in self.jobs
         ]
@@ -64,9 +64,9 @@ class OnlineRun:
             await _cancel_tasks(waiting)
 
     async def updates(self) -> AsyncGenerator[tuple[int, Text | Job], None]:
-        """Yield (index of the job, new text or the job that has succeeded).
+        """Yield (index of the job, new text or the job that has ended with an answer).
 
-        Raises ApiError as soon as a job fails.
+        Raises ApiError as soon as a job fails without one.
         """
         queue: asyncio.Queue[tuple[int, Text | Job | Exception]] = asyncio.Queue()
         followers = [asyncio.create_task(self._follow(index, queue)) for index in range(len(self.jobs))]
@@ -102,7 +102,7 @@ class OnlineRun:
         if not job.terminal:
             raise self._timed_out()
         self._ended[job.id] = job
-        error = failure(job)
+        error = None if _is_cut_off(job) else failure(job)
         if isinstance(error, BadRequest):
             raise _with_request_field(error, self.request)
         if error is not None:
@@ -123,6 +123,12 @@ def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
         return submit_all(gateway, body, request.variants, owner, streaming=request.stream, keep_s=KEEP_S)
     except BadRequest as error:
         raise _with_request_field(error, request) from None
+
+
+def _is_cut_off(job: Job) -> bool:
+    """Whether it failed only because its JSON was cut off: clients of OpenAI's API then expect the text, and
+    the finish_reason "length"."""
+    return job.error is not None and job.error["code"] == INCOMPLETE and job.result is not None
 
 
 def _with_request_field(error: BadRequest, request: OnlineRequest) -> BadRequest:

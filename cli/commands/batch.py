@@ -11,11 +11,13 @@ import typer
 
 from cli.base.errors import EXIT_FAILURE, BadInput
 from cli.base.output_files import check_writable
+from cli.base.plain_help import App
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from tasks.records.batch import MAX_PRIORITY
 from tasks.records.endpoints import CHAT, ENDPOINTS
 
 HOUR_S = 3600
+NOT_FOUND = 404
 
 CREATE_EPILOG = """[bold]Examples[/]
 
@@ -73,7 +75,7 @@ ErrorsOption = Annotated[
     Path | None, typer.Option("--errors", metavar="FILE", help="Write failed lines here; waits for the end.")
 ]
 
-batches = typer.Typer(help="Create and inspect batches at a gateway.", no_args_is_help=True)
+batches = App(help="Create and inspect batches at a gateway.")
 
 
 @batches.command(epilog=CREATE_EPILOG)
@@ -145,7 +147,7 @@ def show(
     batch = ask(url, "GET", path_to("batches", batch_id))
     if watch:
         batch = _watched(url, batch)
-    _print(batch, as_json)
+    _print(url, batch, as_json)
 
 
 @batches.command(epilog=CANCEL_EPILOG)
@@ -226,7 +228,7 @@ def _after(
 
     batch = _watched(url, batch)
     fetch(url, path_to("batches", batch["id"]), output, errors)
-    _print(batch, as_json)
+    _print(url, batch, as_json)
     if batch["status"] != "completed" or batch["request_counts"]["failed"]:
         raise typer.Exit(EXIT_FAILURE)
 
@@ -238,7 +240,23 @@ def _watched(url: str, batch: dict[str, Any]) -> dict[str, Any]:
     return watch(url, batch)
 
 
-def _print(batch: dict[str, Any], as_json: bool) -> None:
+def _print(url: str, batch: dict[str, Any], as_json: bool) -> None:
     from cli.views.batch_views import details
 
-    typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else details(batch))
+    typer.echo(json.dumps(batch, ensure_ascii=False) if as_json else details(batch, _gone(url, batch)))
+
+
+def _gone(url: str, batch: dict[str, Any]) -> list[str]:
+    """Its files that were deleted or have expired: `medusaq run` deletes those of its batches at the end."""
+    from cli.gateway.client import GatewayError
+
+    gone = []
+    for name in ("input_file_id", "output_file_id", "error_file_id"):
+        if (file_id := batch[name]) is not None:
+            try:
+                ask(url, "GET", path_to("files", file_id))
+            except GatewayError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                gone.append(file_id)
+    return gone

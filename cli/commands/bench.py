@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import cli.prompts
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
 from cli.base.output_files import check_writable, write
+from cli.base.plain_help import App
 from common.unicode import is_unicode
 
 if TYPE_CHECKING:
     from engine.tools.decode_benchmark import Pairs, Prompt
 
-bench = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode="rich")
+bench = App(help="Measure this machine.", rich_markup_mode="rich")
 
 DECODE_EPILOG = """[bold]Examples[/]
+
+medusaq bench decode
 
 medusaq bench decode --prompts spec_bench.jsonl
 
@@ -30,6 +34,7 @@ ratio is the speed with drafts divided by plain speed; ratio_low ("at least") is
 pairs of runs."""
 
 
+SAMPLE = Path(cli.prompts.__file__).with_name("decode_sample.jsonl")  # written for this project
 CELLS_A_REQUEST = 1280  # tokens of the longest Spec-Bench prompts with their answers
 
 
@@ -47,8 +52,12 @@ def _group() -> None:
 @bench.command("decode", epilog=DECODE_EPILOG)
 def decode(
     prompts: Annotated[
-        Path, typer.Option(metavar="FILE", help="Spec-Bench file (JSON lines with category and turns).")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Spec-Bench file (JSON lines with category and turns). (default: 24 prompts in the package)",
+        ),
+    ] = None,
     requests: Annotated[
         str, typer.Option(metavar="N,N", help="Numbers of concurrent requests.")
     ] = "1,2,4,8,16",
@@ -67,7 +76,7 @@ def decode(
 ) -> None:
     """Compare speculative and plain decoding, by number of requests and by category."""
     numbers = _numbers(requests)
-    rows = _thin(_read(prompts), limit)
+    rows = _thin(_read(prompts or SAMPLE), limit)
     if json_path is not None:
         check_writable("--json", json_path)
     try:

@@ -136,8 +136,13 @@ def _show(record: Mapping[str, Any], as_json: bool, text: str) -> None:
 
 
 def _end(record: Mapping[str, Any]) -> str:
+    return f"{record['status']}: {_reason(record)}" if record["error"] else str(record["status"])
+
+
+def _reason(record: Mapping[str, Any]) -> str:
+    """Why a job failed; "" for one that did not."""
     error = record["error"]
-    return f"{record['status']}: {error['code']}: {error['message']}" if error else str(record["status"])
+    return f"{error['code']}: {' '.join(error['message'].split())}" if error else ""
 
 
 def _details(record: Mapping[str, Any]) -> str:
@@ -179,16 +184,18 @@ def _table(records: list[dict[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("id", "status", "age", "took", "tokens", "prompt", box=None, pad_edge=False)
+    reasons = ["reason"] if any(record["error"] for record in records) else []
+    table = Table("id", "status", "age", "took", "tokens", *reasons, "prompt", box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     for record in records:
+        texts = [_reason(record)] * len(reasons) + [preview(record["request"])]
         table.add_row(
             record["id"],
             record["status"],
             _age(record["created_at"]),
             _took(record),
             _tokens(record),
-            Text(preview(record["request"]), no_wrap=True, overflow="ellipsis"),
+            *(Text(text, no_wrap=True, overflow="ellipsis") for text in texts),
         )
     return table
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.base.errors import CliError
+from cli.base.plain_help import App
 from cli.commands.service import STATE_DIR
 from cli.gateway.options import JsonOption, print_list
 from tasks.records.api_key import DEFAULT_MAX_BATCHES, DEFAULT_MAX_FILES, DEFAULT_MAX_JOBS, ApiKey, Limits
@@ -39,6 +40,9 @@ REVOKE_EPILOG = """[bold]Examples[/]
 
 medusaq keys revoke key_8e8f"""
 
+FIRST_KEY = """from now on every request to the gateway needs a key: medusaq takes it from MEDUSAQ_API_KEY,
+over HTTP it is the header `Authorization: Bearer KEY`"""
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name for the key's owner.")]
 StateOption = Annotated[
     Path,
@@ -47,7 +51,7 @@ StateOption = Annotated[
     ),
 ]
 
-keys = typer.Typer(help="API keys of a gateway, and their limits.", no_args_is_help=True)
+keys = App(help="API keys of a gateway, and their limits.")
 
 
 @keys.command(epilog=CREATE_EPILOG)
@@ -88,12 +92,15 @@ def create(
             max_files_bytes,
             max_stored_bytes,
         )
+        is_first = all(earlier.revoked_at for earlier in store.list())
         key, secret = store.create(name, limits)
     if as_json:
         typer.echo(json.dumps({**_shown(key), "key": secret}, ensure_ascii=False))
-        return
-    typer.echo(secret)
-    print(f"created {key.id}; store the key above, it cannot be shown again", file=sys.stderr)
+    else:
+        typer.echo(secret)
+        print(f"created {key.id}; store the key above, it cannot be shown again", file=sys.stderr)
+    if is_first:
+        print(FIRST_KEY, file=sys.stderr)
 
 
 @keys.command("list", epilog=LIST_EPILOG)

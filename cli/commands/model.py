@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.base.errors import EXIT_FAILURE, CliError
+from cli.base.plain_help import App
 from cli.commands.service import STATE_DIR
 from cli.gateway.options import JsonOption, print_list
 
@@ -35,7 +36,7 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the model; may contain a-z, 0-9, '.', '_' and '-'.")
 ]
 
-models = typer.Typer(help="Models by name, for workers and requests.", no_args_is_help=True)
+models = App(help="Models by name, for workers and requests.")
 
 
 @models.command(epilog=ADD_EPILOG)

@@ -64,7 +64,10 @@ def run_command(
         str | None, typer.Option(metavar="TEXT", help="System message for every prompt.")
     ] = None,
     raw: RawOption = False,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. (default: 256)")] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of an answer, for lines that have no max_tokens. (default: 256)"),
+    ] = None,
     temperature: TemperatureOption = None,
     top_p: TopPOption = None,
     seed: SeedOption = None,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.base.errors import BadInput
+from cli.base.errors import BadInput, CliError
 
 if TYPE_CHECKING:
     from cli.stack.memory_budget import Served
     from tasks.base.settings import Settings
 
 STATE_DIR = Path(".medusaq")
+MOST_STOPPING_S = 3600.0  # MEDUSAQ_DRAIN_S may be long, and is that of the other process
 WAIT_S = 0.2  # interval of the checks for a signal or a failed stack
 
 
@@ -101,6 +105,34 @@ def up(
                     raise error
             _say("stopping (press Ctrl-C again to stop immediately)")
         _say("stopped")
+
+
+def down(
+    state_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="State folder of the `medusaq up` to stop.")
+    ] = STATE_DIR,
+) -> None:
+    """Stop the stack that [bold]medusaq up[/] runs on a state folder, in order, and wait for its end.
+
+    Running jobs may finish (MEDUSAQ_DRAIN_S); queued ones are kept for the next [bold]medusaq up[/]. A second
+    [bold]medusaq down[/] meanwhile stops it at once.
+    """
+    from cli.processes.folder_lock import holder
+
+    pid = holder(state_dir)
+    if pid is None:
+        _say(f"no stack runs on {state_dir}")
+        return
+    with suppress(ProcessLookupError):  # it has just ended by itself
+        os.kill(pid, signal.SIGTERM)
+    _say(f"stopping the stack on {state_dir} (process {pid})")
+    until = time.monotonic() + MOST_STOPPING_S
+    while holder(state_dir) == pid:
+        if time.monotonic() > until:
+            message = f"process {pid} has not stopped in {MOST_STOPPING_S:g} s; `medusaq down` kills it now"
+            raise CliError(message)
+        time.sleep(WAIT_S)
+    _say("stopped")
 
 
 def _path(asked: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.base.plain_help import App
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, ask, path_to, print_list
 from tasks.records.webhook import DeliveryStatus
 
@@ -32,7 +33,7 @@ IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="Delivery id, as shown by `medusaq webhooks list`.")
 ]
 
-webhooks = typer.Typer(help="Webhook deliveries and signing secrets.", no_args_is_help=True)
+webhooks = App(help="Webhook deliveries and signing secrets.")
 
 
 @webhooks.command("list", epilog=LIST_EPILOG)

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tasks.records.job import Acceptance, Decoding
+from tasks.records.job import MAX_TEMPERATURE, Acceptance, Decoding
 
-TemperatureOption = Annotated[float | None, typer.Option(help="0 is greedy. (default: 0)")]
+TemperatureOption = Annotated[
+    float | None, typer.Option(min=0, max=MAX_TEMPERATURE, help="0 is greedy, 2 the most. (default: 0)")
+]
 TopPOption = Annotated[float | None, typer.Option(help="Nucleus sampling. (default: 1)")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed for reproducible sampling. (default: random)")]
 StopOption = Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")]

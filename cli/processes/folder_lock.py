@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from time import sleep
 
 from cli.base.errors import CliError
 
+PROCESSES = Path("/proc")
 RETRIES, RETRY_S = 100, 0.01  # to outlast readers that briefly hold the lock in is_locked()
 
 
@@ -72,3 +74,28 @@ def is_locked(folder: Path) -> bool:
     except OSError:  # nobody has ever used it, or it is not ours
         return False
     return False
+
+
+def holder(folder: Path) -> int | None:
+    """The process that holds the lock of the folder; None if nobody does.
+
+    Raises CliError if its number is not that of a holder, as where that runs in a container.
+    """
+    lock = folder / "lock"
+    for _ in range(RETRIES):  # a new holder writes its number after it has locked the file
+        if not is_locked(folder):
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(lock.read_text(encoding="ascii"))
+            files = (PROCESSES / str(pid) / "fd").iterdir() if PROCESSES.is_dir() else [lock]
+            if any(_is_same(file, lock) for file in files):
+                return pid
+        sleep(RETRY_S)
+    raise CliError(f"{folder} is in use by a process of another user, or in a container")
+
+
+def _is_same(file: Path, lock: Path) -> bool:
+    try:
+        return file.samefile(lock)
+    except OSError:  # a pipe, or closed by now
+        return False

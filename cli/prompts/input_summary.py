@@ -20,11 +20,12 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class InputSummary:
-    """kinds counts lines by format; total includes the bad ones."""
+    """kinds counts lines by format; total includes the bad ones. own_max_tokens: as in PromptReader."""
 
     total: int
     bad: int
     kinds: Counter[str]
+    own_max_tokens: int
 
     @property
     def good(self) -> int:
@@ -52,7 +53,7 @@ def summarize(
         each(line)
     if not total:
         raise BadInput("the input has no prompts")
-    return InputSummary(total, bad, reader.kinds)
+    return InputSummary(total, bad, reader.kinds, reader.own_max_tokens)
 
 
 def read_lines(path: Path, suffix: str, options: ReadOptions) -> Iterator[PromptLine]:

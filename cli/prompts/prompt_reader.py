@@ -54,12 +54,14 @@ class PromptLine:
 
 
 class PromptReader:
-    """Reads one stream once. Afterwards kinds has the number of lines of each format."""
+    """Reads one stream once. Afterwards kinds has the number of lines of each format, own_max_tokens that of
+    lines with a max_tokens of their own."""
 
     def __init__(self, options: ReadOptions, suffix: str = "") -> None:
         self._options = options
         self._suffix = suffix
         self.kinds: Counter[str] = Counter()
+        self.own_max_tokens = 0
 
     def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
         """Yield the lines. Raises BadInput if the whole file is unreadable."""
@@ -88,6 +90,7 @@ class PromptReader:
         else:
             fields, problems = own_fields({name: v for name, v in value.items() if name != "custom_id"})
         custom_id = _custom_id(value.get("custom_id"), record.number, problems, seen)
+        self.own_max_tokens += fields.get("max_tokens") is not None
         job = self._complete(fields)
         if fields or not problems:
             found = job_problems(job)

@@ -89,9 +89,9 @@ class Lines:
             )
         axes.set_xlabel(self.x)
         axes.set_ylabel(self.y)
-        axes.set_ymargin(0.3)  # room for the legend, where high values at low places would be
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, loc="upper left")
+        # Beside the axes: inside, it would cover points of some chart wherever it is.
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0)
 
 
 def check_installed() -> None:

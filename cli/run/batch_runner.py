@@ -148,7 +148,7 @@ class BatchRunner:
             self._restart_part(number)
             return
         self._seen[number] = batch
-        if batch["status"] == BatchStatus.FAILED:
+        if batch["status"] == BatchStatus.FAILED and batch["error_file_id"] is None:
             part.reset()  # by the next command
             self._save()
             raise CliError(f"the gateway could not run part {number}: {_reason(batch)}")

@@ -15,7 +15,7 @@ from cli.prompts.input_summary import STDIN, opened, sha256, spool, summarize
 from cli.run.folder import RunFolder
 from cli.run.session import RunOptions, Session
 from cli.run.shards import PartFiles
-from cli.run.state import RunIdentity, RunRecord, batches_of, load
+from cli.run.state import RunIdentity, RunRecord, batches_of, binds, load
 from cli.run.summary import Outcome
 
 
@@ -26,19 +26,25 @@ def run(options: RunOptions, console: Console) -> Outcome:
     with RunFolder(options.results, keep=options.keep) as folder:
         if options.fresh:
             _cancel(batches_of(folder.record), options.url)
-        elif options.results.exists() and not folder.record.exists():
-            raise CliError(f"{options.results} exists already; --fresh replaces it")
-        if options.fresh or not folder.record.exists():
+        elif options.results.exists() and not binds(folder.record):
+            raise BadInput(f"{options.results} exists already; --fresh replaces it")
+        if options.fresh or not binds(folder.record):
             folder.clear()
         record = _record(options, folder)
         if record.bad:
             say(console, _about_bad(record, options.source))
         session = Session(options, folder, record, console, lambda text: say(console, text))
-        session.run()
+        try:
+            session.run()
+        except CliError:
+            if options.url is not None and not record.sent:  # a local stack's folder has its logs
+                folder.forget()
+            raise
         folder.forget()
     if options.url is not None:
         _drop(session.files, options.url)
-    return Outcome(options.results, session.whole, session.summary())
+    overruled = record.own_max_tokens if "max_tokens" in options.read.defaults else 0
+    return Outcome(options.results, session.whole, session.summary(), overruled)
 
 
 def _check_results(results: Path) -> None:
@@ -64,7 +70,7 @@ def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
     if not found.good:
         see = f"medusaq validate {options.source}"
         raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")
-    record = RunRecord(identity, found.total, found.bad, files.parts)
+    record = RunRecord(identity, found.total, found.bad, files.parts, own_max_tokens=found.own_max_tokens)
     record.save(folder.record)
     return record
 

@@ -40,7 +40,10 @@ class Part:
 
 @dataclass
 class RunRecord:
-    """total: requests, including invalid (bad) ones. created_at: Unix seconds."""
+    """total: requests, including invalid (bad) ones. created_at: Unix seconds.
+
+    own_max_tokens: lines with a max_tokens of their own, which --max-tokens does not replace.
+    """
 
     identity: RunIdentity
     total: int
@@ -48,11 +51,17 @@ class RunRecord:
     parts: list[Part]
     run_id: str = field(default_factory=lambda: f"run_{uuid.uuid4().hex[:12]}")
     created_at: int = field(default_factory=lambda: int(time.time()))
+    own_max_tokens: int = 0
 
     @property
     def begun(self) -> bool:
         """Whether a batch of it was created at a gateway."""
         return any(part.batch_id is not None for part in self.parts)
+
+    @property
+    def sent(self) -> bool:
+        """Whether a gateway has a file or a batch of it."""
+        return any(part.file_id is not None or part.batch_id is not None for part in self.parts)
 
     def save(self, path: Path) -> None:
         """Raises CliError."""
@@ -75,6 +84,14 @@ def load(path: Path, identity: RunIdentity) -> RunRecord | None:
         message = f"{path.parent} was begun with other options ({before}); repeat those, or use --fresh"
         raise BadInput(message)
     return record
+
+
+def binds(path: Path) -> bool:
+    """Whether an unfinished run must be gone on with: a gateway may have a part of it, or nobody can tell."""
+    try:
+        return path.exists() and _parse(path).sent
+    except BadInput:
+        return True
 
 
 def batches_of(path: Path) -> Sequence[str]:

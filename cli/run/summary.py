@@ -27,19 +27,27 @@ class SessionSummary:
 
 @dataclass(frozen=True)
 class Outcome:
-    """whole: totals of the results file. session: those of this command."""
+    """whole: totals of the results file. session: those of this command.
+
+    overruled: lines whose own max_tokens stood against --max-tokens.
+    """
 
     results: Path
     whole: Totals
     session: SessionSummary
+    overruled: int = 0
 
     def text(self) -> str:
         whole, session = self.whole, self.session
         rows = [("requests", f"{whole.requests:,}")]
         if session.requests != whole.requests:
             rows.append(("in this session", f"{session.requests:,}"))
+        rows.append(("failures", _failures(whole)))
+        if whole.cut:
+            rows.append(("cut by max_tokens", f"{whole.cut:,}"))
+        if self.overruled:
+            rows.append(("own max_tokens", f"{self.overruled:,} lines, whose number stood"))
         rows += [
-            ("failures", _failures(whole)),
             ("prompt tokens", f"{whole.prompt_tokens:,}"),
             ("generated tokens", f"{whole.generated_tokens:,}"),
         ]

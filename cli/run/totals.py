@@ -9,13 +9,16 @@ from typing import Any
 
 from cli.run import result_lines
 
+CUT = "length"  # finish_reason
+
 
 @dataclass
 class Totals:
-    """Requests, failures by code, and tokens."""
+    """Requests, failures by code, and tokens. cut: answers that max_tokens cut off, failures not counted."""
 
     requests: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    cut: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -37,10 +40,12 @@ class Totals:
         if (code := result_lines.error_code(result)) is not None:
             self.failures[code] += 1
             return
-        usage = result["response"]["body"]["usage"]
+        body = result["response"]["body"]
+        self.cut += body["choices"][0]["finish_reason"] == CUT
+        usage = body["usage"]
         self.prompt_tokens += usage["prompt_tokens"]
         self.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
         self.generated_tokens += usage["completion_tokens"]
-        if (speculation := result["response"]["body"].get("speculation")) is not None:
+        if (speculation := body.get("speculation")) is not None:
             self.steps += speculation["steps"]
             self.stepped_tokens += usage["completion_tokens"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from rich.table import Table
 
 from cli.views.progress import duration
+from tasks.records.batch import BatchStatus
 
 SHOWN_ERRORS = 5
+STOPPED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED, BatchStatus.FAILED)
 ENDS = ("completed_at", "failed_at", "expired_at", "cancelled_at")
 
 
@@ -33,9 +35,15 @@ def table(batches: Sequence[Mapping[str, Any]]) -> Table:
     return rows
 
 
-def details(batch: Mapping[str, Any]) -> str:
-    """All details of a batch."""
+def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
+    """All details of a batch. gone: ids of its files that the gateway no longer has."""
     counts, usage = batch["request_counts"], batch["usage"]
+    never_sent = counts["total"] - counts["completed"] - counts["failed"]
+    cut = batch["cut_by_max_tokens"]
+
+    def file(name: str) -> str:
+        return f"{batch[name]} (deleted)" if batch[name] in gone else batch[name] or "-"
+
     cached = usage["input_tokens_details"]["cached_tokens"]
     rows = [
         ("id", batch["id"]),
@@ -44,14 +52,16 @@ def details(batch: Mapping[str, Any]) -> str:
         ("lines", f"{counts['total']:,}"),
         ("done", f"{counts['completed']:,}"),
         ("failed", f"{counts['failed']:,}"),
+        *([("never sent", f"{never_sent:,}")] if never_sent and batch["status"] in STOPPED else []),
+        *([("cut", f"{cut:,} by max_tokens")] if cut else []),
         ("tokens", f"{usage['input_tokens']:,} in ({cached:,} cached), {usage['output_tokens']:,} out"),
         ("created", _clock(batch["created_at"])),
         ("took", _took(batch)),
         ("expires", _clock(batch["expires_at"])),
         ("priority", str(batch["priority"])),
-        ("input file", batch["input_file_id"]),
-        ("output file", batch["output_file_id"] or "-"),
-        ("error file", batch["error_file_id"] or "-"),
+        ("input file", file("input_file_id")),
+        ("output file", file("output_file_id")),
+        ("error file", file("error_file_id")),
     ]
     if batch["retry_of"] is not None:
         rows.append(("retry of", batch["retry_of"]))

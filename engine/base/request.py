@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.base.errors import RequestRefused
 
+MAX_TEMPERATURE = 2  # the OpenAI limit; beyond it answers are noise
 MAX_TOP_LOGPROBS = 20  # the OpenAI limit; each one costs a row of the result
 SEED_LIMIT = 2**63  # what fits in a signed 64-bit JSON integer
 
@@ -71,7 +72,11 @@ class SamplingParams:
     def __post_init__(self) -> None:
         checks = (
             ("max_tokens", self.max_tokens >= 1, "must be at least 1"),
-            ("temperature", 0 <= self.temperature <= 100, "must be between 0 and 100"),
+            (
+                "temperature",
+                0 <= self.temperature <= MAX_TEMPERATURE,
+                f"must be between 0 and {MAX_TEMPERATURE}",
+            ),
             ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1"),
             ("top_k", self.top_k >= 0, "must be 0 (off) or more"),
             ("min_p", 0 <= self.min_p <= 1, "must be between 0 and 1"),

@@ -1,4 +1,4 @@
-"""JSON logging: one line per record, with the ids of jobs and batches as fields."""
+"""JSON logging: one line per record, with the ids of jobs, batches and HTTP requests as fields."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ LINE_JOB = re.compile(r"job_([0-9a-f]{32})-\d+")  # the job of a batch's line
 KEPT = {"time", "level", "logger", "message", "exc_info", "stack_info"}
 
 _about: ContextVar[str] = ContextVar("about", default="")
+_request: ContextVar[str] = ContextVar("request", default="")
 
 
 @contextmanager
@@ -28,6 +29,11 @@ def about(job_id: str) -> Iterator[None]:
         yield
     finally:
         _about.reset(token)
+
+
+def about_request(request_id: str) -> None:
+    """Add the id of an HTTP request to every record that this task, and what it starts, logs from now on."""
+    _request.set(request_id)
 
 
 class JsonLines(JsonFormatter):
@@ -43,7 +49,8 @@ class JsonLines(JsonFormatter):
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
         kept = {name: value for name, value in log_data.items() if name in KEPT}
-        return kept | _ids(f"{kept.get('message', '')} {_about.get()}")
+        request = {"request_id": request_id} if (request_id := _request.get()) else {}
+        return kept | request | _ids(f"{kept.get('message', '')} {_about.get()}")
 
 
 def _ids(text: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Moves results of ended jobs from Redis into segment files, and counts their tokens and error codes once.
 
 Completed and failed lines are counted where they end: jobs in lib/job_states.lua, invalid lines in
-validated.lua, lines never sent in finalizing.lua.
+validated.lua. Lines that were never sent are in neither count.
 
 A segment is written first, under a unique name, and recorded afterwards. If the process is killed in
 between, or another leads by then, the file is never recorded, and its results are written again to another
@@ -30,6 +30,7 @@ MOST_WAIT_S = 20.0
 WAIT_SHARE = 0.02
 OK = 200
 SUCCEEDED = "succeeded"
+CUT = "length"  # finish_reason
 
 
 class Collector:
@@ -55,8 +56,9 @@ class Collector:
         name = new_segment_name(ended.number)
         write_segment(self._files, batch.id, name, results)
         codes = Counter(_failure(job)["code"] for job in jobs if job.status != SUCCEEDED)
+        cut = sum((job.result or {}).get("finish_reason") == CUT for job in jobs)
         counted = self._batches.segment_stored(
-            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes
+            self._token, batch.id, ended.number, name, ended.taken, _tokens(jobs), codes, cut
         )
         self._last[batch.id] = time.monotonic()
         return ended.taken if counted else 0

@@ -40,13 +40,14 @@ class Finalizer:
         batch = self._batches.get(batch_id)
         if batch.ended:
             return
-        unsent = yield from self._write_unsent(batch)
-        self._batches.finalizing(self._token, batch.id, unsent, CODES[batch.ending])
+        yield from self._write_unsent(batch)
+        self._batches.finalizing(self._token, batch.id)
         made = yield from self._write_files(batch)
-        self._batches.finish(self._token, batch.id, STATUS[batch.ending].value, **made)
+        status = BatchStatus.FAILED if batch.wholly_invalid else STATUS[batch.ending]
+        self._batches.finish(self._token, batch.id, status.value, **made)
 
-    def _write_unsent(self, batch: Batch) -> Generator[None, None, int]:
-        """Write the segment of the lines that were never sent, if there are any; gives their number.
+    def _write_unsent(self, batch: Batch) -> Steps:
+        """Write the segment of the lines that were never sent, if there are any.
 
         Holds their numbers and custom ids in memory.
         """
@@ -63,7 +64,6 @@ class Finalizer:
                 for line in left:
                     out.write(dump_result(_never_sent(batch, *line)))
                     yield
-        return len(left)
 
     def _write_files(self, batch: Batch) -> Generator[None, None, dict[str, str]]:
         """The ids of the files, by their field; none for a file that would be empty."""

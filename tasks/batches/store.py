@@ -301,8 +301,11 @@ class BatchStore:
         taken: int,
         tokens: Sequence[int],
         codes: Mapping[str, int],
+        cut: int = 0,
     ) -> bool:
         """Record that the segment of this number is stored under this name; tokens: input, cached, output.
+
+        cut: answers in it that max_tokens cut off.
 
         False if a segment of this number was recorded before. Raises LeadLost.
         """
@@ -317,14 +320,15 @@ class BatchStore:
             "cached_tokens": cached_tokens,
             "output_tokens": output_tokens,
             "codes": dict(codes),
+            "cut": cut,
         }
         status = self._run("batches/segment_stored", arguments)
         _check(status)
         return bool(status == "ok")
 
-    def finalizing(self, token: str, batch_id: str, unsent: int, code: str) -> None:
-        """All results are in segments, and these lines were never sent. Raises LeadLost."""
-        _check(self._run("batches/finalizing", token, batch_id, unsent, code))
+    def finalizing(self, token: str, batch_id: str) -> None:
+        """All results are in segments. Raises LeadLost."""
+        _check(self._run("batches/finalizing", token, batch_id))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
         """It cannot be run, or its results cannot be had. Raises LeadLost."""

@@ -81,9 +81,11 @@ class NewBatch:
 class Batch:
     """One record. Times are Unix seconds.
 
-    (chunk, offset): position of the next line to send; chunks: how many chunks can be sent. codes: error code
-    -> number of failed lines. segments: names of the files of collected results. BatchStore.page() leaves
-    segments empty; BatchStore.lead() reads only what BatchStore.WORKED_ON names, the rest has defaults.
+    Lines that were never sent are neither completed nor failed. cut: answers that max_tokens cut off, failed
+    ones too. (chunk, offset): position of the next line to send; chunks: how many chunks can be sent.
+    codes: error code -> number of failed lines. segments: names of the files of collected results.
+    BatchStore.page() leaves segments empty; BatchStore.lead() reads only what BatchStore.WORKED_ON names, the
+    rest has defaults.
     """
 
     id: str
@@ -111,6 +113,7 @@ class Batch:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    cut: int
     chunks: int
     chunk: int
     offset: int
@@ -134,6 +137,11 @@ class Batch:
     def nothing_to_send(self) -> bool:
         """Whether all lines are sent, or the rest never will be."""
         return self.validated and (bool(self.ending) or self.chunk >= self.chunks)
+
+    @property
+    def wholly_invalid(self) -> bool:
+        """Whether the file was read to its end and has no line that can be run."""
+        return self.validated and not self.ending and 0 < self.total == self.failed and self.chunks == 0
 
     @classmethod
     def from_hash(
@@ -197,6 +205,7 @@ class Batch:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.input_tokens + self.output_tokens,
             },
+            "cut_by_max_tokens": self.cut,
             "metadata": self.metadata,
             "priority": self.priority,
             "retry_of": self.retry_of,
@@ -215,6 +224,7 @@ NUMBERS = (
     "input_tokens",
     "cached_tokens",
     "output_tokens",
+    "cut",
     "chunks",
     "chunk",
 )

@@ -12,6 +12,8 @@ from typing import Any
 from tasks.records import ids
 from tasks.records.webhook import Webhook
 
+INCOMPLETE = "incomplete"  # error code of a job whose JSON was cut off; its result has the text so far
+MAX_TEMPERATURE = 2  # as in the OpenAI API; beyond it answers are noise
 PREVIEW_CHARS = 60  # of the prompt shown in Flower: enough to recognise it, short enough for a table
 
 
@@ -70,8 +72,13 @@ def preview(request: Mapping[str, Any]) -> str:
     text = request.get("prompt")
     if text is None:
         text = request["messages"][-1].get("content", "")
-    line = " ".join(str(text[: PREVIEW_CHARS * 4]).split())
-    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+    return beginning(str(text), PREVIEW_CHARS)
+
+
+def beginning(text: str, chars: int) -> str:
+    """The start of a text on one line, of at most so many characters."""
+    line = " ".join(text[: chars * 4].split())
+    return line if len(line) <= chars else line[: chars - 1] + "…"
 
 
 def result_line(result: Mapping[str, Any]) -> str:

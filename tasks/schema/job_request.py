@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tasks.base.errors import InvalidRequest
-from tasks.records.job import Acceptance, Decoding, Priority, random_seed
+from tasks.records.job import MAX_TEMPERATURE, Acceptance, Decoding, Priority, random_seed
 from tasks.schema.messages import Message, ResponseFormat, Strict, Tool, wrong
 from tasks.schema.webhook_request import JobWebhook
 
@@ -112,7 +112,7 @@ class JobRequest(Strict):
     raw: bool = False
     model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)] | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    temperature: float = Field(0.0, ge=0, le=100)
+    temperature: float = Field(0.0, ge=0, le=MAX_TEMPERATURE)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, lt=2**31)
     min_p: float = Field(0.0, ge=0, le=1)

@@ -132,4 +132,7 @@ def is_own(text: str) -> bool:
 
 def _refused(host: str) -> str:
     """One message for all reasons, so that it does not reveal names and addresses in our network."""
-    return f"{host} does not lead to public addresses alone, or to such as are allowed"
+    return (
+        f"{host} does not lead to public addresses alone, or to such as the setting "
+        "MEDUSAQ_WEBHOOK_ALLOW allows"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -18,15 +19,15 @@ from engine import (
     TokenLogprob,
     response_grammar,
 )
-from tasks.base.errors import JobFailed
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
-from tasks.records.job import Job, Priority, Status, result_line
+from tasks.records.job import INCOMPLETE, Priority, Status
 from tasks.schema.openai_responses import may_call_tools
 
 log = logging.getLogger(__name__)
 
 INTERNAL = "an internal error, which the worker's log describes"
+JSON_FORMS = ("json_object", "json_schema")
 SAMPLING_FIELDS = tuple(SamplingParams.__dataclass_fields__)
 ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BULK: 1}
 STATUS = {
@@ -125,20 +126,24 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
     }
 
 
+def incomplete(claim: Claim, completion: Completion) -> dict[str, Any] | None:
+    """The error of an answer that had to be JSON and was cut off at max_tokens; None for any other."""
+    form = (claim.request.get("response_format") or {}).get("type")
+    if form not in JSON_FORMS or completion.finish_reason is not FinishReason.LENGTH:
+        return None
+    try:
+        value = json.loads(completion.text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict | list | str):  # it ended with its last token: no beginning of these is JSON
+        return None
+    message = f"the answer was cut off after {completion.completion_tokens} tokens (max_tokens), in its JSON"
+    return {"code": INCOMPLETE, "message": message, "param": None}
+
+
 def to_error(claim: Claim, error: Exception) -> dict[str, Any]:
     """The stored error of a job that the engine refused, or that failed by our own fault."""
     if isinstance(error, EngineError):
         return {"code": error.code, "message": error.message, "param": error.param}
     log.error("%s cannot be run", claim.job_id, exc_info=error)
     return {"code": "internal_error", "message": INTERNAL, "param": None}
-
-
-def end_line(job: Job) -> str:
-    """As result_line(), of a stored job; raises JobFailed for a failed one."""
-    if job.error is not None:
-        raise JobFailed(f"{job.error['code']}: {job.error['message']}")
-    return unbegun(job.status) if job.result is None else result_line(job.result)
-
-
-def unbegun(status: Status) -> str:
-    return f"{status} before it ran"

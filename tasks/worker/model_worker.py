@@ -20,12 +20,13 @@ from tasks.base.telemetry.metrics import REGISTRY
 from tasks.base.telemetry.tracing_setup import begin
 from tasks.broker.publisher import Publisher
 from tasks.records.claim import Claim, QueueMessage
-from tasks.records.job import Status, result_line
+from tasks.records.job import Status
 from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
 from tasks.store.metrics_store import MetricsReporter
 from tasks.store.workers import Registry, WorkerInfo
-from tasks.worker.conversions import STATUS, end_line, shown, to_error, to_request, to_result, unbegun
+from tasks.worker.conversions import STATUS, incomplete, shown, to_error, to_request, to_result
 from tasks.worker.exclusive_gate import ExclusiveGate
+from tasks.worker.flower_line import end_line, stored_end_line, unbegun
 from tasks.worker.heartbeat import Heartbeat, RunningJob
 from tasks.worker.metrics import EngineCollector, observe_job
 from tasks.worker.token_stream import TokenStream
@@ -137,11 +138,15 @@ class ModelWorker:
             self._finish(running, Status.FAILED, error=failure)
             self._tracing.job(claim, Status.FAILED, None, failure)
             raise JobFailed(f"{failure['code']}: {failure['message']}") from None
-        status = STATUS[completion.finish_reason]
-        self._finish(running, status, result=result)
+        cut_off = incomplete(claim, completion)
+        status = STATUS[completion.finish_reason] if cut_off is None else Status.FAILED
+        end = {"result": result} if cut_off is None else {"result": result, "error": cut_off}
+        self._finish(running, status, **end)
         observe_job(claim.priority, result["timing"])
-        self._tracing.job(claim, status, result, None)
-        return result_line(result)
+        self._tracing.job(claim, status, result, cut_off)
+        if cut_off is not None:
+            raise JobFailed(f"{cut_off['code']}: {cut_off['message']}")
+        return end_line(result)
 
     def _finish(self, running: RunningJob, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
@@ -173,7 +178,7 @@ class ModelWorker:
             job = self._retry_until_available(lambda: self._store.get(job_id))
         except JobNotFound:
             raise Ignore from None
-        return end_line(job)
+        return stored_end_line(job)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:

@@ -153,6 +153,40 @@ def test_json_of_a_schema(client: OpenAI, model: str, decoding: str) -> None:
     jsonschema.validate(json.loads(whole), PERSON)
 
 
+def test_json_that_does_not_fit_is_a_failure_of_its_job_alone(
+    client: OpenAI, gateway: GatewayProcess, model: str
+) -> None:
+    """It is complete with the token that ends it, though max_tokens is reached by that."""
+    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    prompt = "Who wrote Hamlet, and how old was he?"
+
+    def job(max_tokens: int) -> dict[str, Any]:
+        body = {"prompt": prompt, "response_format": form, "max_tokens": max_tokens, "seed": 1}
+        found: dict[str, Any] = gateway.http.post("/v1/jobs", json=body, headers={"Prefer": "wait=60"}).json()
+        return found
+
+    whole = job(100)
+    assert whole["status"] == "succeeded"
+    tokens = whole["result"]["usage"]["completion_tokens"]
+    cut = job(5)
+    assert (cut["status"], cut["error"]["code"]) == ("failed", "incomplete")
+    assert cut["result"]["finish_reason"] == "length"
+    assert cut["result"]["text"] == whole["result"]["text"][: len(cut["result"]["text"])] != ""
+    exact = [job(limit) for limit in (tokens, tokens - 1)]
+    assert exact[0]["status"] == "succeeded"
+    for one in exact:
+        complete = one["result"]["text"] == whole["result"]["text"]
+        assert (one["status"] == "succeeded") is complete
+    answer = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": prompt}],
+        response_format=form,
+        max_tokens=5,
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.content == cut["result"]["text"]
+
+
 def test_the_clients_own_models(client: OpenAI, model: str) -> None:
     class Colour(BaseModel):
         name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import json
 import logging
@@ -15,7 +16,7 @@ import httpx
 import pytest
 import redis
 
-from tasks.base.json_logs import JsonLines, about
+from tasks.base.json_logs import JsonLines, about, about_request
 from tasks.base.settings import redacted
 from tests.cli.helpers.running import COMMAND
 from tests.support.forking.forks import start
@@ -52,6 +53,16 @@ def test_what_a_job_logs_is_of_that_job() -> None:
     with about(JOB):
         assert formatted("something broke")["job_id"] == JOB
     assert "job_id" not in formatted("something broke")
+
+
+def test_what_a_request_logs_has_its_id() -> None:
+    def in_a_request() -> dict[str, Any]:
+        about_request("req_1")
+        return formatted("something broke in %s", JOB)
+
+    line = contextvars.copy_context().run(in_a_request)
+    assert (line["request_id"], line["job_id"]) == ("req_1", JOB)
+    assert "request_id" not in formatted("something broke")
 
 
 def test_fields_that_others_add_are_left_out() -> None:

@@ -6,6 +6,7 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.support.scripted:load". The prompt is
     delay=0.5     seconds from admission to the end (default 0: answers at once, in submit itself)
     tokens=8      completion tokens (default 1); spread evenly over the delay
     fail=CODE     the request fails with this code at its end, and param=NAME is the field at fault
+    cut=1         the answer ends for its length
     die=1         the process kills itself with SIGKILL on admission
     close=1       the engine closes on admission
     stream=20     the text so many times over, a token for each of its words
@@ -269,7 +270,8 @@ class ScriptedEngine:
             for entry, pieces in told:
                 entry.tell(pieces, entry.tokens * pieces // entry.chunks)
             for entry in ended:
-                self._end(entry, entry.stop or FinishReason.STOP)
+                own = FinishReason.LENGTH if "cut" in entry.script else FinishReason.STOP
+                self._end(entry, entry.stop or own)
 
     def _sleep(self, now: float, unix: float) -> float | None:
         """Seconds to the next end or deadline; None for nothing to wait for."""
@@ -299,7 +301,8 @@ class ScriptedEngine:
             return
         now = time.monotonic()
         admitted = entry.admitted or now
-        share = 1.0 if reason is FinishReason.STOP else min(1.0, (now - admitted) / (entry.delay or 1.0))
+        own = (FinishReason.STOP, FinishReason.LENGTH)
+        share = 1.0 if reason in own else min(1.0, (now - admitted) / (entry.delay or 1.0))
         tokens = round(entry.tokens * share)
         self._generated += tokens
         wanted = entry.request.sampling.logprobs

@@ -87,7 +87,7 @@ JOBS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"prompt": "x"}, {"prompt": ""}, "prompt"),
     ({"model": "scripted"}, {"model": ""}, "model"),
     *numbers("max_tokens", (1, CONTEXT_LENGTH), (0, CONTEXT_LENGTH + 1)),
-    *numbers("temperature", (0, 100), (-0.001, 100.001)),
+    *numbers("temperature", (0, 2), (-0.001, 2.001)),
     *numbers("top_p", (1e-9, 1), (0, 1.001)),
     *numbers("top_k", (0, MANY - 1), (-1, MANY)),
     *numbers("min_p", (0, 1), (-0.001, 1.001)),

@@ -76,6 +76,28 @@ def test_a_chat(client: OpenAI, http: httpx.Client) -> None:
     }
 
 
+def test_json_that_was_cut_off_is_an_answer_of_finish_reason_length(
+    client: OpenAI, http: httpx.Client
+) -> None:
+    """As OpenAI's clients expect; the job behind it failed."""
+    text = 'cut=1 {"a":'
+    answer = chat(client, text, response_format={"type": "json_object"})
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ('{"a":', "length")
+    job = record(http, answer.id)
+    assert (job["status"], job["error"]["code"]) == ("failed", "incomplete")
+    assert job["result"]["text"] == '{"a":'
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": text}],
+            response_format={"type": "json_object"},
+            stream=True,
+        )
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == '{"a":'
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
 def test_the_answer_names_its_job(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL, messages=[{"role": "user", "content": "hi"}]

@@ -39,6 +39,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 2049}, "max_completion_tokens"),
     ({"max_completion_tokens": -1}, "max_completion_tokens"),
     ({"temperature": -1}, "temperature"),
+    ({"temperature": 9}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
     ({"top_p": 2}, "top_p"),
     ({"n": 0}, "n"),

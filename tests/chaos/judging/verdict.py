@@ -204,7 +204,9 @@ def judged(client: Client, order: Order, record: dict[str, Any]) -> Tally:
         if expected is not None and (came != expected or not expected.answered_by(came.model)):
             tally.troubles.append(f"{order.id} {entry['custom_id']}: {came}, not {expected}")
     counts = record["request_counts"]
-    if (counts["total"], counts["completed"] + counts["failed"]) != (len(order.lines), len(order.lines)):
+    total, ended = counts["total"], counts["completed"] + counts["failed"]
+    # Lines of a cancelled batch that were never sent are neither.
+    if total != len(order.lines) or (ended > total if order.cancelled else ended != total):
         tally.troubles.append(f"{order.id} counted {counts}, not {len(order.lines)}")
     return tally
 

@@ -132,6 +132,31 @@ def test_a_file_that_is_no_batch(in_process: InProcessCli) -> None:
     assert (in_process.folder / "good.jsonl").read_bytes() == b""
 
 
+def test_a_file_without_a_valid_line(in_process: InProcessCli) -> None:
+    (in_process.folder / "lines.jsonl").write_text("{\n[]\n", encoding="utf-8")
+    ended = in_process("batches", "create", "lines.jsonl", "--watch", "--errors", "bad.jsonl")
+    assert ended.returncode == 1
+    rows = shown(ended.stdout)
+    assert (rows["status"], rows["failed"]) == ("failed", "2")
+    assert rows["line 1"].startswith("not valid JSON")
+    assert [row["error"]["line"] for row in read_jsonl(in_process.folder / "bad.jsonl")] == [1, 2]
+
+
+def test_files_that_are_gone_are_not_offered(in_process: InProcessCli, gateway: str) -> None:
+    prompts = ("whole", "half an answ cut=1", "x fail=boom")
+    write_jsonl(in_process.folder / "p.jsonl", [{"prompt": prompt} for prompt in prompts])
+    assert in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway).returncode == 1
+    newest = json.loads(in_process("batches", "list", "--json", "--limit", "1").stdout)["data"][0]
+    rows = shown(in_process("batches", "show", newest["id"]).stdout)
+    assert rows["cut"] == "1 by max_tokens"
+    for name in ("input", "output", "error"):
+        assert rows[f"{name} file"] == f"{newest[f'{name}_file_id']} (deleted)"
+    write_jsonl(in_process.folder / "lines.jsonl", [raw(1)])
+    kept = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)
+    assert "(deleted)" not in kept["input file"] + kept["output file"]
+    assert "cut" not in kept
+
+
 def test_cancelling(in_process: InProcessCli, gateway: str) -> None:
     write_jsonl(in_process.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
     batch = in_process("batches", "create", "lines.jsonl").stdout.strip()
@@ -141,7 +166,9 @@ def test_cancelling(in_process: InProcessCli, gateway: str) -> None:
     ended = in_process("batches", "show", batch, "-w")
     rows = shown(ended.stdout)
     assert (rows["status"], rows["lines"]) == ("cancelled", "60")
-    assert rows["failures"].endswith(" batch_cancelled")
+    never_sent = 60 - int(rows["done"]) - int(rows["failed"])
+    assert rows["never sent"] == str(never_sent)
+    assert rows["failures"] == f"{rows['failed']} batch_cancelled"
     assert in_process("batches", "cancel", batch).stdout == "cancelled\n"
     assert in_process("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
     assert sorted(ids(in_process.folder / "a") + ids(in_process.folder / "b")) == sorted(

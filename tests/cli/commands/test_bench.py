@@ -34,6 +34,18 @@ def test_rows_are_written_and_shown(in_process: InProcessCli, rows: Path) -> Non
     assert "drafts from lookup" in ended.stdout
 
 
+def test_it_brings_prompts_of_its_own(in_process: InProcessCli) -> None:
+    model = write_tiny_gguf(in_process.folder / "tiny.gguf")
+    in_process.env["XDG_CACHE_HOME"] = str(in_process.folder / "cache")
+    command = ("bench", "decode", "--requests", "1", "--max-tokens", "4", "--model", model)
+    ended = in_process(*command, "--json", "out.json")
+    assert ended.returncode == 0, ended.stderr
+    written = json.loads((in_process.folder / "out.json").read_text())
+    kinds = {row["category"]: row["n_prompts"] for row in written}
+    assert kinds.pop("all") == 24
+    assert kinds == dict.fromkeys(("explain", "rewrite", "summarise", "extract", "code", "reason"), 4)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

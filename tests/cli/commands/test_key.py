@@ -28,7 +28,10 @@ def test_keys_of_the_running_stack(cli: Cli, in_process: InProcessCli) -> None:
     made = in_process("keys", "create", "alice", "--requests-per-minute", "600", "--tokens-per-day", "50")
     secret = made.stdout.strip()
     assert re.fullmatch(r"mq_[\w-]{43}", secret)
-    assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again\n", made.stderr)
+    created, *warning = made.stderr.splitlines()
+    assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again", created)
+    assert warning[0].startswith("from now on every request to the gateway needs a key: ")
+    assert all(how in made.stderr for how in ("MEDUSAQ_API_KEY", "Authorization: Bearer KEY"))
     wait_until(lambda: needs_key(url), 20)
 
     refused = in_process("submit", "x", "--url", url)
@@ -50,6 +53,9 @@ def test_keys_of_the_running_stack(cli: Cli, in_process: InProcessCli) -> None:
     assert secret not in table
     assert re.search(rf"{listed['id']} +alice +mq_\.\.\.\S+ .* 600 +\d+ of 50 ", table)
 
+    second = in_process("keys", "create", "bob", "--json")
+    assert (json.loads(second.stdout)["name"], second.stderr) == ("bob", ""), "nothing has changed for others"
+    assert in_process("keys", "revoke", json.loads(second.stdout)["id"]).returncode == 0
     assert in_process("keys", "revoke", listed["id"]).stdout == "revoked\n"
     assert "unknown or was revoked" in in_process("jobs", "--url", url).stderr
     assert " revoked " in in_process("keys", "list").stdout

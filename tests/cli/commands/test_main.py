@@ -7,7 +7,10 @@ import re
 
 import httpx
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from cli.main import app
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
 from tests.support.servers import free_port
@@ -24,6 +27,7 @@ COMMANDS = [
     "compare",
     "keys",
     "up",
+    "down",
     "gateway",
     "worker",
     "io",
@@ -43,6 +47,38 @@ def test_each_command_has_help(in_process: InProcessCli, command: str) -> None:
     ended = in_process(command, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"medusaq {command}" in ended.stdout
+
+
+@pytest.mark.parametrize("group", ["batches", "keys", "models", "webhooks", "bench"])
+def test_a_group_alone_shows_its_help(in_process: InProcessCli, group: str) -> None:
+    ended = in_process(group)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.strip() == in_process(group, "--help").stdout.strip()
+    assert f"medusaq {group} [OPTIONS] COMMAND" in ended.stdout
+    wrong = in_process(group, "nonsense")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_no_help_has_names_of_types(in_process: InProcessCli) -> None:
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    below = {(name,): child for name, child in command.commands.items()}
+    for (name,), child in list(below.items()):
+        if isinstance(child, TyperGroup):
+            below |= {(name, inner): each for inner, each in child.commands.items()}  # type: ignore[dict-item]
+    assert len(below) > 40
+    for arguments in ((), *below):
+        text = in_process(*arguments, "--help").stdout
+        assert "Usage: medusaq" in text
+        assert not re.search(r"<[a-z|\[\] ]+>", text), arguments
+    text = in_process("run", "--help").stdout
+    for name, kind in (
+        ("--raw", ""),
+        ("--seed", "N "),
+        ("--column", "TEXT "),
+        ("--decoding", "auto|medusa|normal "),
+    ):
+        assert re.search(rf"{name} +{re.escape(kind)} *[A-Z]", text), name
 
 
 def test_help_has_examples(in_process: InProcessCli) -> None:
@@ -67,6 +103,14 @@ def test_help_has_examples(in_process: InProcessCli) -> None:
         (("jobs", "--status", "done"), "Invalid value for '--status': "),
         (("submit", "x", "--decoding", "fast"), "Invalid value for '--decoding': "),
         (("run", "x", "-o", "y", "--acceptance", "any"), "Invalid value for '--acceptance': "),
+        (
+            ("submit", "x", "--temperature", "9"),
+            "Invalid value for '--temperature': Input should be less than",
+        ),
+        (
+            ("run", "x", "-o", "y", "--temperature", "9"),
+            "Invalid value for '--temperature': Input should be less than",
+        ),
         (("submit", "x", "--system", "y", "--raw"), "--system needs the chat template, which --raw"),
     ],
 )
@@ -140,6 +184,15 @@ def test_the_life_of_a_single_job(in_process: InProcessCli, gateway: str) -> Non
     listed = json.loads(in_process("jobs", "--status", "cancelled", "--json").stdout)
     assert [job["id"] for job in listed["data"]] == [slow]
     assert in_process("jobs", "--status", "expired").stdout == "no jobs\n"
+
+    bad = in_process("submit", "x fail=worker_fell_over", "--wait", "--json").stdout
+    header, row = in_process("jobs", "--status", "failed", "--limit", "1").stdout.splitlines()[:2]
+    assert header.split() == ["id", "status", "age", "took", "tokens", "reason", "prompt"]
+    assert row.startswith(json.loads(bad)["id"])
+    assert "worker_fell_over: as the script says  x fail=" in row
+    mixed = in_process("jobs", "--limit", "2").stdout.splitlines()
+    assert mixed[0].split() == header.split()
+    assert "cancelled" in mixed[2], "which has no reason"
 
 
 @pytest.mark.stack

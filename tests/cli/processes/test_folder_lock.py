@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from cli.base.errors import CliError
 from cli.processes import folder_lock
-from cli.processes.folder_lock import FolderLock, is_locked
+from cli.processes.folder_lock import FolderLock, holder, is_locked
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -44,3 +45,24 @@ def test_who_looks_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
         fcntl.flock(looking, fcntl.LOCK_SH)
         with pytest.raises(CliError, match="another is using"):
             FolderLock(tmp_path, "another").acquire()
+
+
+def test_the_holder_is_who_holds_it(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    mine = FolderLock(tmp_path, "another")
+    mine.acquire()
+    assert holder(tmp_path) == os.getpid()
+    mine.release()
+    assert holder(tmp_path) is None, "though its number is still there"
+    assert (tmp_path / "lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("content", [str(os.getppid()), "4194304", "", "x"])
+def test_a_number_that_is_not_the_holders_is_not_believed(tmp_path: Path, content: str) -> None:
+    """As where the holder runs in a container, and another process here has its number."""
+    mine = FolderLock(tmp_path, "another")
+    mine.acquire()
+    (tmp_path / "lock").write_text(content)
+    with pytest.raises(CliError, match="of another user, or in a container"):
+        holder(tmp_path)
+    mine.release()

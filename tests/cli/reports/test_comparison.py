@@ -6,12 +6,14 @@ import base64
 import io
 import re
 import signal
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from cli.reports import charts
@@ -334,6 +336,27 @@ def test_what_the_charts_show() -> None:
     assert medusa == [pytest.approx((50.0, 2.0)), pytest.approx((50.0, 4.0))]
     assert whole == [pytest.approx((50.0, 2 / 0.75))]
     assert gain.get_legend().get_texts()[0].get_text() == "medusa: 2.67x"
+
+
+@pytest.mark.parametrize("drafts", [(10, 0), (10, 1), (10, 5), (10, 10), (0, 0)])
+@pytest.mark.parametrize("count", [1, 40])
+def test_the_legend_covers_nothing_and_is_inside_the_picture(count: int, drafts: tuple[int, int]) -> None:
+    """By where its parts are drawn, whatever the points."""
+    one = answer(drafts=drafts)
+    many = [
+        Compared("p", {way: replace(one, seconds=1 / (1 + n)) if n else one for way in Decoding})
+        for n in range(count)
+    ]
+    drawn = charts.figure("t", charts_of(many))
+    FigureCanvasAgg(drawn).draw()
+    gain = drawn.axes[-1]
+    legend = gain.get_legend().get_window_extent()
+    assert not legend.overlaps(gain.get_window_extent()), "no point can be behind it"
+    assert all(not legend.overlaps(axes.get_tightbbox()) for axes in drawn.axes[:-1])
+    assert drawn.bbox.x0 <= legend.x0
+    assert legend.x1 <= drawn.bbox.x1
+    assert legend.y1 <= drawn.bbox.y1
+    assert gain.get_window_extent().width > drawn.bbox.width / 5, "the legend leaves room for the points"
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])

@@ -194,6 +194,7 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
             {"prompt": "x", "max_tokens": -3, "nonsense": 1},
             ["max_tokens: input should be greater than or equal to 1", "nonsense: there is no such field"],
         ),
+        ({"prompt": "x", "temperature": 9}, ["temperature: input should be less than or equal to 2"]),
         ({"prompt": "x", "temperature": -0.5}, ["temperature: input should be greater than or equal to 0"]),
         ({"prompt": "x", "decoding": "no"}, ["decoding: input should be 'auto', 'medusa' or 'normal'"]),
         (

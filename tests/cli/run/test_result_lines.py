@@ -21,12 +21,17 @@ USAGE = {
     "total_tokens": 7,
     "prompt_tokens_details": {"cached_tokens": 3},
 }
+CHOICE = {"message": {"content": "Yes."}, "finish_reason": "stop"}
 SPECULATION = {"steps": 1, "tokens_per_step": 2.0, "sources": {}}
 
 
 def answered(**body: Any) -> dict[str, Any]:
     """An entry of a batch's output file."""
-    response = {"status_code": 200, "request_id": "job_1f-3", "body": {"usage": USAGE, **body}}
+    response = {
+        "status_code": 200,
+        "request_id": "job_1f-3",
+        "body": {"usage": USAGE, "choices": [CHOICE], **body},
+    }
     return {"id": "batch_req_1f-3", "custom_id": "mine", "response": response, "error": None}
 
 
@@ -75,9 +80,12 @@ def test_half_a_pair_quoted_from_a_bad_line_can_be_written() -> None:
 def test_the_tally_counts_each_line_once() -> None:
     tally = Totals()
     assert tally.tokens_per_step is None
-    for line in (answered(speculation=SPECULATION), answered(speculation=None), refused("c")):
+    cut = [{**CHOICE, "finish_reason": "length"}]
+    lines = (answered(speculation=SPECULATION), answered(speculation=None, choices=cut), refused("c"))
+    for line in lines:
         tally.add(line)
     assert (tally.requests, tally.failed, dict(tally.failures)) == (3, 1, {"c": 1})
+    assert tally.cut == 1
     assert (tally.prompt_tokens, tally.cached_tokens, tally.generated_tokens) == (10, 6, 4)
     assert tally.tokens_per_step == 2.0
 
@@ -133,10 +141,10 @@ def test_a_fleet_without_workers_knows_nothing() -> None:
 
 def test_speed_is_that_of_the_last_half_minute() -> None:
     speed = Speed(0.0)
-    assert speed.per_second() == (0.0, 0.0)
+    assert speed.per_second() == 0.0
     for second in range(1, 101):
-        speed.note(float(second), tokens=max(0, second - 50) * 10, ended=second)
-    assert speed.per_second() == pytest.approx((10.0, 1.0))
+        speed.note(float(second), tokens=max(0, second - 50) * 10)
+    assert speed.per_second() == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,11 @@ Entry = dict[str, Any]
 
 def good(custom_id: str) -> Entry:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
-    response = {"status_code": 200, "request_id": "job", "body": {"usage": usage}}
+    response = {
+        "status_code": 200,
+        "request_id": "job",
+        "body": {"usage": usage, "choices": [{"finish_reason": "stop"}]},
+    }
     return {"id": "batch_req_x", "custom_id": custom_id, "response": response, "error": None}
 
 

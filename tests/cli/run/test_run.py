@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.run.folder import RunFolder
+from cli.run.state import Part, RunIdentity, RunRecord
 from tasks.base.settings import Settings
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Begun, Cli, Running, read_jsonl, texts, write_jsonl
@@ -106,6 +108,28 @@ def test_the_first_answers_are_shown_on_request(in_process: InProcessCli, gatewa
     ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--show", "2")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("id-0: answer 0\nid-1: answer 1\n\nrequests          3\n")
+
+
+def test_the_summary_counts_cut_answers_and_lines_with_their_own_limit(
+    in_process: InProcessCli, gateway: str
+) -> None:
+    form = {"type": "json_object"}
+    lines: list[dict[str, Any]] = [
+        {"prompt": "whole"},
+        {"prompt": "half an answ cut=1"},
+        {"prompt": "half an cut=1", "max_tokens": 7},
+        {"prompt": "whole", "max_tokens": 300},
+        {"prompt": '{"half": cut=1', "response_format": form},
+    ]
+    write_jsonl(in_process.folder / "p.jsonl", lines)
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--max-tokens", "9")
+    assert ended.returncode == 1
+    assert "\nfailures          1 (incomplete 1)\n" in ended.stdout
+    assert "\ncut by max_tokens 2\nown max_tokens    2 lines, whose number stood\n" in ended.stdout
+    rows = read_jsonl(in_process.folder / "r.jsonl")
+    assert (rows[4]["error"]["code"], rows[4]["error"]["partial"]) == ("incomplete", '{"half":')
+    ended = in_process("run", "p.jsonl", "-o", "r2.jsonl", "--url", gateway)
+    assert "own max_tokens" not in ended.stdout, "nothing was overruled"
 
 
 def test_a_run_killed_at_any_point_goes_on(cli: Cli, gateway: str) -> None:
@@ -210,7 +234,7 @@ def test_finished_results_are_not_overwritten_unless_fresh(in_process: InProcess
     write_jsonl(in_process.folder / "p.jsonl", slow(2, 0))
     (in_process.folder / "r.jsonl").write_text("precious", encoding="utf-8")
     ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
-    assert (ended.returncode, ended.stderr) == (1, "error: r.jsonl exists already; --fresh replaces it\n")
+    assert (ended.returncode, ended.stderr) == (2, "error: r.jsonl exists already; --fresh replaces it\n")
     assert (in_process.folder / "r.jsonl").read_text(encoding="utf-8") == "precious"
     command = ("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--fresh", "--keep")
     assert in_process(*command).returncode == 0
@@ -253,6 +277,16 @@ def test_failures_get_their_line_and_never_stop_the_rest(in_process: InProcessCl
     assert (large["custom_id"], large["error"]["code"], large["error"]["line"]) == ("f", "line_too_long", 8)
     assert last["response"]["body"]["choices"][0]["message"]["content"] == "last"
     assert "failures          7 (" in ended.stdout
+
+
+def test_a_part_without_a_line_that_the_gateway_takes_has_its_failures(
+    in_process: InProcessCli, gateway: str
+) -> None:
+    write_jsonl(in_process.folder / "p.jsonl", [{"prompt": "x" * MOST_BYTES}])
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    assert (ended.returncode, "error:" in ended.stderr) == (1, False)
+    (row,) = read_jsonl(in_process.folder / "r.jsonl")
+    assert (row["error"]["code"], row["error"]["line"]) == ("line_too_long", 1)
 
 
 def test_a_cancelled_line_keeps_its_partial_text(cli: Cli, gateway: str) -> None:
@@ -434,6 +468,19 @@ def test_no_gateway_at_all(in_process: InProcessCli) -> None:
     ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", url, "--patience", "0.5")
     assert ended.returncode == 4
     assert ended.stderr.endswith(f"error: no answer from the gateway at {url} for 0 s: connection refused\n")
+    assert sorted(path.name for path in in_process.folder.iterdir()) == ["p.jsonl"], "nothing was sent"
+
+
+def test_a_run_of_which_nothing_was_sent_binds_no_options(in_process: InProcessCli, gateway: str) -> None:
+    """As one leaves it that was killed before it found a gateway, or whose own stack did not start."""
+    write_jsonl(in_process.folder / "p.jsonl", slow(2, 0))
+    folder = RunFolder(in_process.folder / "r.jsonl")
+    with folder:
+        RunRecord(RunIdentity("of another input", {"max_tokens": 9}), 1, 0, [Part(1)]).save(folder.record)
+    ended = in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway, "--max-tokens", "5")
+    assert ended.returncode == 0, ended.stderr
+    assert texts(in_process.folder / "r.jsonl") == answers(2)
+    assert not folder.path.exists()
 
 
 def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -> None:

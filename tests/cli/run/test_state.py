@@ -12,7 +12,7 @@ import pytest
 
 from cli.base.errors import BadInput, CliError
 from cli.run.folder import RunFolder
-from cli.run.state import Part, RunIdentity, RunRecord, batches_of, load
+from cli.run.state import Part, RunIdentity, RunRecord, batches_of, binds, load
 from tests.support.workers import ROOT
 
 IDENTITY = RunIdentity("abc", {"max_tokens": 5, "stop": ["é"]})
@@ -41,6 +41,21 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert load(path, IDENTITY) == record
     assert not record.begun
     assert batches_of(path) == []
+
+
+def test_only_what_a_gateway_has_binds(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert not binds(path)
+    record = saved(path)
+    assert binds(path)
+    record.parts[0].batch_id = None
+    record.save(path)
+    assert binds(path), "a batch may have been made of the file"
+    record.parts[0].reset()
+    record.save(path)
+    assert not binds(path)
+    path.write_bytes(b"nonsense")
+    assert binds(path), "nobody can tell what was sent"
 
 
 def test_two_runs_have_two_ids(tmp_path: Path) -> None:

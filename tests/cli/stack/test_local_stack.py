@@ -15,6 +15,7 @@ import pytest
 
 from cli.base.errors import CliError
 from cli.processes.ports import check_port_free
+from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Begun, Cli, Running, texts, write_jsonl
 from tests.support.servers import RedisServer, free_port
 from tests.support.workers import wait_until
@@ -83,6 +84,40 @@ def test_up_serves_restarts_what_crashes_and_leaves_nothing(cli: Cli) -> None:
     assert cli.processes() == {}
     assert is_free(port_of(url))
     assert is_free(port_of(flower))
+
+
+def test_down_stops_up_in_order_and_waits(cli: Cli, in_process: InProcessCli) -> None:
+    nothing = in_process("down")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "no stack runs on .medusaq\n")
+    assert not (cli.folder / ".medusaq").exists()
+    running, url = up(cli, "--no-flower")
+    elsewhere = in_process("down", "--state-dir", "b")
+    assert (elsewhere.returncode, elsewhere.stderr) == (0, "no stack runs on b\n")
+    job = in_process("submit", "the last one delay=1", "--url", url).stdout.strip()
+    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{job}").json()["status"] == "running")
+    ended = in_process("down")
+    stopping = f"stopping the stack on .medusaq (process {running.process.pid})"
+    assert (ended.returncode, ended.stderr.splitlines()) == (0, [stopping, "stopped"])
+    assert set(cli.processes()) <= {running.process.pid}, "it has waited for the end of all services"
+    assert running.wait() == 0
+    assert running.lines[-1] == "stopped"
+    assert "succeeded" in (cli.folder / ".medusaq" / "logs" / "worker.log").read_text()
+    again = in_process("down")
+    assert (again.returncode, again.stderr) == (0, "no stack runs on .medusaq\n")
+
+
+def test_a_second_down_does_not_wait_for_running_jobs(cli: Cli) -> None:
+    running, url = up(cli, "--no-flower", MEDUSAQ_DRAIN_S="60")
+    job = cli("submit", "endless delay=300", "--url", url).stdout.strip()
+    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{job}").json()["status"] == "running")
+    first = cli.start("down")
+    first.wait_for("stopping the stack on .medusaq")
+    running.wait_for("stopping (press Ctrl-C again")
+    began = time.monotonic()
+    assert cli("down").returncode == 0
+    assert (first.wait(), running.wait()) == (0, 0)
+    assert time.monotonic() - began < 40
+    assert cli.processes() == {}
 
 
 def two_ports() -> int:

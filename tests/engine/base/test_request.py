@@ -16,7 +16,7 @@ USER = ({"role": "user", "content": "hi"},)
     [
         ("max_tokens", 0),
         ("temperature", -0.1),
-        ("temperature", 100.5),
+        ("temperature", 2.01),
         ("temperature", NAN),
         ("top_p", 0),
         ("top_p", 1.01),
@@ -54,7 +54,7 @@ def test_a_sampling_value_out_of_range_names_its_field(field: str, value: object
     "values",
     [
         {"max_tokens": 1, "temperature": 0, "top_p": 1e-9, "top_k": 0, "min_p": 0, "seed": 0, "logprobs": 0},
-        {"temperature": 100, "top_p": 1, "min_p": 1, "seed": SEED_LIMIT - 1, "logprobs": MAX_TOP_LOGPROBS},
+        {"temperature": 2, "top_p": 1, "min_p": 1, "seed": SEED_LIMIT - 1, "logprobs": MAX_TOP_LOGPROBS},
         {"repetition_penalty": 10, "presence_penalty": -2, "frequency_penalty": 2},
         {"logit_bias": {0: -100, 1: 100}, "stop": ("\n",), "stop_token_ids": (0,)},
     ],

@@ -40,8 +40,8 @@ HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": ["batch.completed
 class Leader(NamedTuple):
     """What an io worker remembers: what is to be done by what it saw, or a part that is not counted yet.
 
-    todo: "send" with the place of the next line, "cancel", or "finalise" and "finish" with how many lines
-    were never sent. part: its number, and the jobs whose results it has.
+    todo: "send" with the place of the next line, or "cancel", "finalise" and "finish", with 0. part: its
+    number, and the jobs whose results it has.
     """
 
     todo: tuple[str, int] | None = None
@@ -55,7 +55,7 @@ class Leader(NamedTuple):
         if not chunk and not ending:
             todo = "send", place
         elif not unfinished:
-            todo = "finalise", 0 if chunk else len(JOBS) - place
+            todo = "finalise", 0
         elif ending:
             todo = "cancel", 0
         return cls(todo, ending or "completed") if todo else cls()
@@ -219,15 +219,14 @@ class BatchLife(Model[State]):
         live = [job for job in there if after.status(job) not in TERMINAL]
         ended = [job for job in there if job not in live]
         if self.ended(after):
-            assert int(batch["completed"]) + int(batch["failed"]) == len(JOBS), "lines are missing in the end"
+            assert int(batch["completed"]) + int(batch["failed"]) == sent, "lines are missing in the end"
             assert len(after.parts) == sent, "results are missing in the end"
             assert after.batch == before.batch or not self.ended(before), "an ended batch has changed"
             assert keys.get("string hook_seq") == "1", "not one webhook was put into the outbox"
             return
         assert "string hook_seq" not in keys, "its webhook was put into the outbox too early"
-        unsent = len(JOBS) - sent if batch.get("finalizing_at") else 0
         counted = int(batch["completed"]) + int(batch["failed"])
-        assert counted == len(ended) + len(after.parts) + unsent, "the counters disagree with the records"
+        assert counted == len(ended) + len(after.parts), "the counters disagree with the records"
         assert sorted(keys.get(f"set batch:{BATCH}:live", [])) == live, "the wrong jobs are live"
         assert sorted(keys.get(f"list batch:{BATCH}:ended", [])) == ended, "the wrong jobs have ended"
         stored = sum(int(record["stored"]) for name, record in keys.items() if "stored" in record)
@@ -334,6 +333,7 @@ def _of_leader(state: State, index: int) -> list[Step[State]]:
             "cached_tokens": 0,
             "output_tokens": 1,
             "codes": {},
+            "cut": 0,
         }
         counts = Step(f"{token} counts the part", counted, "batches/segment_stored", (done,))
         killed = Step(f"{token} is killed", lambda *_: state.with_leader(index, Leader()), own=False)
@@ -391,8 +391,7 @@ def _of_todo(state: State, index: int, what: str, number: int) -> list[Step[Stat
         }
         return [Step(f"{token} sends a line", done, "batches/enqueue_lines", (send, "{}"))]
     if what == "finalise":
-        unsent = (token, BATCH, number, CODE)
-        return [Step(f"{token} finalises", finalised, "batches/finalizing", unsent)]
+        return [Step(f"{token} finalises", finalised, "batches/finalizing", (token, BATCH))]
     if what == "finish":
         return [Step(f"{token} ends it", done, "batches/finish", (token, BATCH, TTL, me.how))]
     return [
@@ -426,7 +425,7 @@ MUTATIONS = [
         "if batch[1] ~= int(args.chunk) or batch[2] ~= int(args.offset) then return 'moved' end",
         "",
     ),
-    ("batches/finalizing", "if not redis.call('HGET', key, 'finalizing_at') then", "if true then"),
+    ("batches/finish", "if redis.call('ZREM', P .. 'batches:active', id) == 0 then return 'ok' end", ""),
     ("jobs/finish", " or job.fence ~= fencing_token then", " then"),
 ]
 

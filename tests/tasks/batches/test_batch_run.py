@@ -29,24 +29,26 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
     workers.io(settings)
     workers.model(settings)
     lines: list[Any] = [line(n, f"say {n} delay={0.05 if n % 3 == 0 else 0}") for n in range(40)]
+    lines[4] = line(4, "say 4 cut=1")
     lines[5] = b'{"custom_id": "id-5"'
     lines[9] = line(9, max_tokens=-1)
     lines[11] = line(9)
     lines[17] = line(17, "x fail=boom")
     lines[18] = line(18, "x fail=context_length_exceeded param=prompt")
+    lines[19] = line(19, 'cut=1 {"a": 1,', response_format={"type": "json_object"})
     batch = client.end(client.create(lines, metadata={"night": "1"}))
     assert batch.status is BatchStatus.COMPLETED
-    assert (batch.total, batch.completed, batch.failed) == (40, 35, 5)
+    assert (batch.total, batch.completed, batch.failed) == (40, 34, 6)
     good, bad = client.read(batch.output_file_id), client.read(batch.error_file_id)
-    assert ids(good) == [f"id-{n}" for n in range(40) if n not in (5, 9, 11, 17, 18)]
+    assert ids(good) == [f"id-{n}" for n in range(40) if n not in (5, 9, 11, 17, 18, 19)]
     assert [entry["response"]["body"]["choices"][0]["text"] for entry in good[:3]] == [
         "say 0",
         "say 1",
         "say 2",
     ]
     assert all(entry["response"]["status_code"] == 200 and entry["error"] is None for entry in good)
-    assert ids(bad) == [None, "id-9", None, "id-17", "id-18"]
-    assert [(e["error"] or {}).get("line") for e in bad] == [6, 10, 12, 18, None]
+    assert ids(bad) == [None, "id-9", None, "id-17", "id-18", "id-19"]
+    assert [(e["error"] or {}).get("line") for e in bad] == [6, 10, 12, 18, None, 20]
     codes = [e["error"]["code"] if e["error"] else e["response"]["body"]["error"]["code"] for e in bad]
     assert codes == [
         "invalid_json_line",
@@ -54,17 +56,21 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
         "duplicate_custom_id",
         "boom",
         "context_length_exceeded",
+        "incomplete",
     ]
+    assert bad[5]["error"]["partial"] == '{"a": 1,', "the text so far is not lost"
     assert bad[4]["response"]["status_code"] == 400
     assert batch.codes == dict.fromkeys(codes, 1)
+    assert batch.cut == 2, "an answer, and one that had to be JSON"
     assert [(e["line"], e["code"]) for e in batch.errors] == [
         (6, "invalid_json_line"),
         (10, "invalid_value"),
         (12, "duplicate_custom_id"),
     ]
-    assert batch.output_tokens == sum(
-        entry["response"]["body"]["usage"]["completion_tokens"] for entry in good
-    )
+    assert (
+        batch.output_tokens
+        == sum(entry["response"]["body"]["usage"]["completion_tokens"] for entry in good) + 1
+    ), "what was cut off was generated too"
     assert set(batch.times) == {"in_progress", "finalizing", "completed"}
     assert client.records.get(batch.output_file_id or "").purpose == "batch_output"
     wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])  # what only a running batch needs
@@ -111,6 +117,9 @@ def test_a_cancelled_batch_answers_every_line(client: Client, settings: Settings
     answered_once(client, done, 200)
     assert {e["error"]["code"] for e in client.read(done.error_file_id)} == {"batch_cancelled"}
     assert set(done.times) >= {"cancelling", "cancelled"}
+    never_sent = [e for e in client.read(done.error_file_id) if e["error"]["message"].endswith("was sent")]
+    assert done.total - done.completed - done.failed == len(never_sent) > 0, "neither completed nor failed"
+    assert done.codes == {"batch_cancelled": done.failed}
 
 
 def test_what_has_not_run_by_the_deadline_expires(
@@ -271,6 +280,20 @@ def test_a_dry_run_validates_and_sends_nothing(client: Client, settings: Setting
     assert (batch.total, batch.completed, batch.failed) == (3, 0, 1)
     assert batch.output_file_id is None
     assert [e["error"]["line"] for e in client.read(batch.error_file_id)] == [2]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_file_without_a_valid_line_fails_its_batch(
+    client: Client, settings: Settings, workers: Workers, dry_run: bool
+) -> None:
+    workers.io(settings)
+    batch = client.end(client.create([b"{", line(1, max_tokens=0)], dry_run=dry_run))
+    assert batch.status is BatchStatus.FAILED
+    assert (batch.total, batch.completed, batch.failed) == (2, 0, 2)
+    assert [error["line"] for error in batch.errors] == [1, 2]
+    assert [e["error"]["line"] for e in client.read(batch.error_file_id)] == [1, 2]
+    assert "failed" in batch.times
+    wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_one_leads(batches: BatchStore) -> None:
         lambda: batches.next_results("other", batch.id, 5),
         lambda: batches.segment_stored("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
         lambda: batches.validated("other", batch.id, chunks=0, lines=0, invalid={}, errors=[], model=None),
-        lambda: batches.finalizing("other", batch.id, 0, ""),
+        lambda: batches.finalizing("other", batch.id),
         lambda: batches.finish("other", batch.id, "completed"),
         lambda: batches.release_deferred("other", {"a": 1}),
     ):
@@ -164,9 +164,9 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     ended = batches.next_results("me", batch.id, 1)
     assert (ended.number, [(j.job_id, j.line, j.custom_id) for j in ended.jobs]) == (0, [(second, 2, "id-2")])
     assert ended.jobs[0].result == {"usage": usage}
-    batches.segment_stored("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1})
+    batches.segment_stored("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}, cut=1)
     batches.segment_stored(
-        "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}
+        "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}, cut=1
     )  # the reply was lost, or a crash before it
     with pytest.raises(JobNotFound):
         store.get(second)
@@ -175,7 +175,7 @@ def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobSt
     kept = batches.get(batch.id)
     assert kept.segments == ("p",)
     assert (kept.input_tokens, kept.cached_tokens, kept.output_tokens) == (3, 1, 2)
-    assert kept.codes == {"c": 1}
+    assert (kept.codes, kept.cut) == ({"c": 1}, 1)
 
 
 def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobStore) -> None:
@@ -188,12 +188,13 @@ def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobSto
     assert batches.live_jobs(batch.id) == [job_id]
     assert store.cancel(job_id).status is Status.CANCELLED
     assert batches.live_jobs(batch.id) == []
-    batches.finalizing("me", batch.id, 7, "batch_cancelled")
-    batches.finalizing("me", batch.id, 7, "batch_cancelled")
+    batches.finalizing("me", batch.id)
+    batches.finalizing("me", batch.id)
     batches.finish("me", batch.id, "cancelled", output_file_id="file_o")
     batches.finish("me", batch.id, "completed")
     ended = batches.get(batch.id)
-    assert (ended.status, ended.failed, ended.output_file_id) == (BatchStatus.CANCELLED, 8, "file_o")
+    assert (ended.status, ended.failed, ended.output_file_id) == (BatchStatus.CANCELLED, 1, "file_o")
+    assert ended.codes == {}, "its job is in no segment yet"
     assert set(ended.times) >= {"cancelling", "cancelled"}
     assert batches.stop(batch.id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
     with pytest.raises(BatchNotFound):

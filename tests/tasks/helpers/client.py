@@ -69,7 +69,8 @@ def ids(entries: list[dict[str, Any]]) -> list[str]:
 def answered_once(client: Client, batch: Batch, total: int) -> None:
     """Output and error files hold each line once, in the order of the input."""
     good, bad = client.read(batch.output_file_id), client.read(batch.error_file_id)
-    assert (len(good), len(bad)) == (batch.completed, batch.failed)
+    never_sent = batch.total - batch.completed - batch.failed
+    assert (len(good), len(bad)) == (batch.completed, batch.failed + never_sent)
     for entries in (good, bad):
         numbers = [int(custom_id.removeprefix("id-")) for custom_id in ids(entries)]
         assert numbers == sorted(set(numbers))

@@ -35,6 +35,8 @@ def line(url: str, body: Any) -> dict[str, Any]:
         (CHAT, {"messages": []}, False),
         (COMPLETIONS, {"prompt": ["x"], "logprobs": 2}, True),
         (COMPLETIONS, {"prompt": "x", "temperature": -1}, False),
+        (COMPLETIONS, {"prompt": "x", "temperature": 2}, True),
+        (COMPLETIONS, {"prompt": "x", "temperature": 9}, False),
         (JOBS, {"prompt": "x"}, True),
         (JOBS, {"prompt": "x", "raw": True, "logprobs": 2, "stop": "end", "decoding": "medusa"}, True),
         (JOBS, {"messages": MESSAGES, "tools": [TOOL], "metadata": {"k": "v"}}, True),

@@ -23,7 +23,7 @@ from engine.base.request import Drafted, Timing
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.schema.job_request import JobRequest
-from tasks.worker.conversions import to_request, to_result
+from tasks.worker.conversions import incomplete, to_request, to_result
 
 NOW = time.time()  # of the import, which may lie minutes before a test
 FIELDS: dict[str, Any] = {  # of a job, none at its default
@@ -189,3 +189,48 @@ def test_a_result_says_what_the_engine_said(piece: bytes, shown: dict[str, Any])
     }
     best = {"token_id": 2, "logprob": -1.5, **shown}
     assert result["logprobs"] == [{"token_id": 1, "logprob": -0.5, **shown, "top": [best]}]
+
+
+def cut(text: str, reason: FinishReason = FinishReason.LENGTH) -> Completion:
+    return Completion(
+        request_id="r",
+        text=text,
+        tokens=(1, 2, 3),
+        finish_reason=reason,
+        prompt_tokens=1,
+        cached_tokens=0,
+        completion_tokens=3,
+        timing=Timing(queue_s=0.0, first_token_s=0.1, total_s=0.2),
+        logprobs=None,
+    )
+
+
+JSON_OBJECT: dict[str, Any] = {"type": "json_object"}
+NUMBER: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "reason", "expected"),
+    [
+        (JSON_OBJECT, '{"a": 1', FinishReason.LENGTH, True),
+        (JSON_OBJECT, "", FinishReason.LENGTH, True),
+        (JSON_OBJECT, "[" * 100_000, FinishReason.LENGTH, True),
+        (NUMBER, "12", FinishReason.LENGTH, True),  # perhaps of 123
+        (JSON_OBJECT, '{"a": 1}', FinishReason.LENGTH, False),  # it ended with the last token
+        (JSON_OBJECT, '{"a": 1', FinishReason.CANCELLED, False),
+        ({"type": "text"}, '{"a": 1', FinishReason.LENGTH, False),
+        (None, '{"a": 1', FinishReason.LENGTH, False),
+    ],
+)
+def test_json_that_was_cut_off_is_incomplete(
+    form: dict[str, Any] | None, text: str, reason: FinishReason, expected: bool
+) -> None:
+    body = {"prompt": "hi"} | ({} if form is None else {"response_format": form})
+    found = incomplete(claim(body), cut(text, reason))
+    assert (found is not None) is expected
+    if found is not None:
+        assert (found["code"], found["param"]) == ("incomplete", None)
+        assert "after 3 tokens (max_tokens)" in found["message"]

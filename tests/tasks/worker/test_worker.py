@@ -108,6 +108,16 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
         assert error is not None
         assert (error["param"], error["code"]) == (param, code)
 
+    asked = {"prompt": 'cut=1 tokens=3 {"a":', "response_format": {"type": "json_object"}}
+    torn, _ = store.create(NewJob(request=asked))
+    publisher.publish_all([QueueMessage.of(torn)])
+    incomplete = ended(store, torn.id)
+    assert (incomplete.status, (incomplete.error or {})["code"]) == (Status.FAILED, "incomplete")
+    assert incomplete.result is not None, "the text so far is not lost"
+    assert (incomplete.result["text"], incomplete.result["finish_reason"]) == ('{"a":', "length")
+    assert incomplete.result["usage"]["completion_tokens"] == 3
+    wait_until(lambda: "incomplete: the answer was cut off after 3 tokens" in worker.text())
+
     running = submitted(store, publisher, "partial text delay=30 tokens=1000")
     waiting_for(store, running, Status.RUNNING)
     time.sleep(0.3)
@@ -458,7 +468,7 @@ def test_events_tell_flower_the_prompt_and_the_result(
     assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
     assert seen["task-received"]["args"] == repr(f"What is this? {SCRIPT}")
     assert re.fullmatch(
-        r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop'",
+        r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop \| What is this\?'",
         str(seen["task-succeeded"]["result"]),
     )
     assert seen["task-failed"]["exception"] == "decode_failed: as the script says"

@@ -27,10 +27,11 @@ for _, job_id in ipairs(jobs) do
 end
 redis.call('DEL', key .. ':live', key .. ':ended')
 
-local fields = redis.call('HMGET', key, 'validated', 'output_expires_s')
+local fields = redis.call('HMGET', key, 'validated', 'output_expires_s', 'error_file_id')
 local kept = math.max(ttl, (tonumber(fields[2]) or 0) * 1000) -- not less long than its output files, if these expire
 redis.call('ZADD', P .. 'batches:expiry', int(NOW + kept), id)
-if status ~= 'failed' or fields[1] ~= '1' then -- else its results stay as long as the record: there is no other copy
+local in_files = (fields[3] or '') ~= '' -- of a file that has no valid line
+if status ~= 'failed' or fields[1] ~= '1' or in_files then -- else its results stay: there is no other copy
   redis.call('SADD', P .. 'batches:cleanup', id)
 end
 local webhook = redis.call('HGET', key, 'webhook') or ''
