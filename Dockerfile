@@ -35,6 +35,7 @@ COPY engine engine
 COPY tasks tasks
 COPY training training
 COPY compiling compiling
+COPY tables tables
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[s3,tracing]"
 
 FROM light-build AS flower-build
@@ -93,6 +94,7 @@ COPY engine engine
 COPY tasks tasks
 COPY training training
 COPY compiling compiling
+COPY tables tables
 # No torch, which is larger than all the rest: ONNX Runtime serves the heads.
 RUN --mount=type=cache,target=/root/.cache/pip pip install -c requirements.lock ".[worker,medusa,tracing]"
 

@@ -1,0 +1,272 @@
+"""The part of Jinja that templates may use: values, conditions, loops and filters whose cost is bounded.
+
+Jinja's sandbox keeps templates from Python's internals, but not from using up time and memory. So there are
+no calls, assignments and macros, no multiplication and powers, and only the filters below.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.runtime import ChainableUndefined, LoopContext
+from jinja2.sandbox import SandboxedEnvironment
+
+from tables.base.errors import TableError
+from tables.base.values import json_text, text_of
+from tables.templates.cost import CURRENT
+
+ALLOWED = (
+    nodes.Template,
+    nodes.Output,
+    nodes.TemplateData,
+    nodes.Name,
+    nodes.Const,
+    nodes.Getattr,
+    nodes.Getitem,
+    nodes.Slice,
+    nodes.Filter,
+    nodes.Test,
+    nodes.Keyword,
+    nodes.If,
+    nodes.CondExpr,
+    nodes.For,
+    nodes.Compare,
+    nodes.Operand,
+    nodes.And,
+    nodes.Or,
+    nodes.Not,
+    nodes.Neg,
+    nodes.Add,
+    nodes.Sub,
+    nodes.Concat,
+    nodes.List,
+    nodes.Tuple,
+)
+WORDS = {
+    nodes.Call: "calls",
+    nodes.Assign: "set",
+    nodes.AssignBlock: "set",
+    nodes.Macro: "macros",
+    nodes.Mul: "*",
+    nodes.Pow: "**",
+    nodes.Div: "/",
+    nodes.FloorDiv: "//",
+    nodes.Mod: "%",
+}
+PARTS_OF_DATES = ("year", "month", "day", "hour", "minute", "second")
+PARTS_OF_LOOPS = ("index", "index0", "first", "last", "length", "revindex", "revindex0")
+TESTS = (
+    "defined",
+    "undefined",
+    "none",
+    "string",
+    "number",
+    "boolean",
+    "true",
+    "false",
+    "mapping",
+    "in",
+    "eq",
+)
+PLAIN_FILTERS = (
+    *(
+        "abs",
+        "capitalize",
+        "count",
+        "d",
+        "default",
+        "first",
+        "float",
+        "int",
+        "items",
+        "last",
+        "length",
+        "list",
+    ),
+    *("lower", "reverse", "sort", "title", "trim", "upper", "wordcount"),
+)
+OF_TEXT = {"capitalize", "lower", "title", "trim", "upper", "wordcount"}
+
+
+def environment() -> jinja2.Environment:
+    made = _Environment(
+        autoescape=False,
+        undefined=ChainableUndefined,
+        finalize=text_of_any,
+        keep_trailing_newline=False,
+    )
+    made.globals.clear()
+    filters = {name: made.filters[name] for name in PLAIN_FILTERS}
+    for name in OF_TEXT:
+        filters[name] = _of_text(filters[name])
+    own = {"join": _join, "replace": _replace, "string": _string, "tojson": _tojson, "truncate": _truncate}
+    made.filters = {**filters, **own, "round": _round, _LOOP: _loop, _CONCAT: _concat, _ADD: _add}
+    made.tests = {name: made.tests[name] for name in TESTS}
+    return made
+
+
+def parse(made: jinja2.Environment, source: str) -> nodes.Template:
+    """The checked template, with its loops and sums paid for. Raises TableError and jinja2.TemplateError."""
+    tree = made.parse(source)
+    for node in tree.find_all(nodes.Node):
+        if not isinstance(node, ALLOWED) or (isinstance(node, nodes.For) and node.recursive):
+            word = WORDS.get(type(node), type(node).__name__.lower())
+            raise TableError(f"the template, line {node.lineno}: {word} cannot be used here")
+        if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
+            raise TableError(f"the template, line {node.lineno}: {node.attr} cannot be used")
+        if isinstance(node, nodes.Name) and node.name == "self":
+            raise TableError(f"the template, line {node.lineno}: self cannot be used")
+    for name in (node.name for node in tree.find_all(nodes.Filter)):
+        if name not in made.filters or name.startswith("row_"):
+            known = ", ".join(sorted(each for each in made.filters if not each.startswith("row_")))
+            raise TableError(f"the template: there is no filter {name!r}; there are {known}")
+    return _priced(tree)
+
+
+_LOOP, _CONCAT, _ADD = "row_loop", "row_concat", "row_add"
+
+
+def _priced(tree: nodes.Template) -> nodes.Template:
+    for loop in [*tree.find_all(nodes.For)]:
+        loop.iter = _filtered(loop.iter, _LOOP)
+    _replace_sums(tree)
+    return tree
+
+
+def _replace_sums(node: nodes.Node) -> None:
+    for field, value in node.iter_fields():
+        if isinstance(value, list):
+            value[:] = [_priced_sum(item) for item in value]
+        else:
+            setattr(node, field, _priced_sum(value))
+
+
+def _priced_sum(node: Any) -> Any:
+    if not isinstance(node, nodes.Node):
+        return node
+    _replace_sums(node)
+    if isinstance(node, nodes.Concat):
+        return _filtered(_listed(node.nodes, node), _CONCAT)
+    if isinstance(node, nodes.Add):
+        return _filtered(_listed([node.left, node.right], node), _ADD)
+    return node
+
+
+def _listed(items: list[nodes.Expr], place: nodes.Node) -> nodes.List:
+    return nodes.List(items, lineno=place.lineno, environment=place.environment)
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+class _Environment(SandboxedEnvironment):
+    """Values have no attributes but the fields of objects and the parts of dates."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(obj, Mapping):
+            if isinstance(argument, str) and argument in obj:
+                return obj[argument]
+        elif isinstance(obj, (str, list, tuple)):
+            if isinstance(argument, slice):
+                return obj[argument]
+            if isinstance(argument, int) and -len(obj) <= argument < len(obj):
+                return obj[argument]
+        elif isinstance(argument, str) and (
+            (isinstance(obj, LoopContext) and argument in PARTS_OF_LOOPS)
+            or (isinstance(obj, (datetime.date, datetime.time)) and argument in PARTS_OF_DATES)
+        ):
+            return getattr(obj, argument, self.undefined(obj=obj, name=argument))
+        return self.undefined(obj=obj, name=str(argument))
+
+
+def text_of_any(value: Any) -> str:
+    """The text of a value; that of lists and objects is paid for."""
+    if isinstance(value, jinja2.Undefined):
+        return ""
+    if isinstance(value, (list, tuple, Mapping)):
+        return _tojson(value)
+    return text_of(value)
+
+
+def weight(value: Any) -> int:
+    """At least the characters of a value, without making its text."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return 2 + sum(len(str(name)) + weight(item) + 4 for name, item in value.items())
+    return 2 + sum(weight(item) + 1 for item in value) if isinstance(value, (list, tuple)) else 32
+
+
+def _loop(value: Any) -> Any:
+    return CURRENT.get().loop(_items(value))
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, (str, list, tuple, Mapping)):
+        return value
+    return () if value is None or isinstance(value, jinja2.Undefined) else list(value)
+
+
+def _made(texts: list[str], separator: str = "") -> str:
+    CURRENT.get().make(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
+
+
+def _concat(values: list[Any]) -> str:
+    return _made([text_of_any(value) for value in values])
+
+
+def _add(values: list[Any]) -> Any:
+    left, right = values
+    if isinstance(left, str) and isinstance(right, str):
+        return _made([left, right])
+    if isinstance(left, (list, tuple)) or isinstance(right, (list, tuple)):
+        CURRENT.get().make(weight(left) + weight(right))
+    return left + right
+
+
+def _join(value: Any, separator: Any = "") -> str:
+    return _made([text_of_any(item) for item in _items(value)], text_of_any(separator))
+
+
+def _replace(value: Any, old: Any, new: Any) -> str:
+    text, old, new = (text_of_any(each) for each in (value, old, new))
+    CURRENT.get().make(len(text) + text.count(old) * len(new))
+    return text.replace(old, new)
+
+
+def _string(value: Any) -> str:
+    return text_of_any(value)
+
+
+def _tojson(value: Any) -> str:
+    """JSON as it stands; Jinja's own escapes it for HTML."""
+    if isinstance(value, jinja2.Undefined):
+        return "null"
+    CURRENT.get().make(weight(value))
+    return json_text(value)
+
+
+def _truncate(value: Any, length: int = 255, end: str = "...") -> str:
+    """The first `length` characters, and the end if some are missing."""
+    text = text_of_any(value)
+    return text if len(text) <= length else text[: max(0, length)] + text_of(end)
+
+
+def _round(value: Any, precision: int = 0) -> float:
+    return round(float(value), max(-20, min(20, precision)))
+
+
+def _of_text(function: Any) -> Any:
+    def filtered(value: Any, *arguments: Any) -> Any:
+        return function(text_of_any(value), *arguments)
+
+    return filtered

@@ -1,0 +1,1 @@
+"""Tests of the package tables, in folders named as its rooms."""
