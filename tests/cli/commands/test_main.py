@@ -75,7 +75,7 @@ def test_no_help_has_names_of_types(in_process: InProcessCli) -> None:
     for name, kind in (
         ("--raw", ""),
         ("--seed", "N "),
-        ("--column", "TEXT "),
+        ("--model", "TEXT "),
         ("--decoding", "auto|medusa|normal "),
     ):
         assert re.search(rf"{name} +{re.escape(kind)} *[A-Z]", text), name
