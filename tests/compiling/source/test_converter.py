@@ -93,6 +93,13 @@ def test_what_the_converter_needs_is_kept_and_nothing_else(index: Path) -> None:
     assert list(found.parent.iterdir()) == [found], "nothing beside it"
 
 
+def test_a_cache_that_cannot_be_written_is_named(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(ConverterError, match=r"converter-.*: llama.cpp's converter cannot be stored: "):
+        converter.find(Silence())
+    assert not list(index.iterdir())
+
+
 def test_a_source_that_reaches_outside_is_refused(index: Path, tmp_path: Path) -> None:
     inside = "vendor/llama.cpp"
     write_sdist(index, {f"{inside}/{converter.SCRIPT}": "", f"{inside}/conversion/../../evil.py": "ran"})
