@@ -15,7 +15,7 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@cat $(VENV)/install-times
 	@echo
 	@echo "To try next:"
-	@echo "  $(BIN)/medusaq run examples/questions.csv --column question -o answers.jsonl"
+	@echo "  $(BIN)/medusaq run examples/questions.csv --column question -o answers.csv"
 	@echo "  $(BIN)/medusaq up     # keeps running: an HTTP API, which OpenAI's client can use"
 	@echo "  docs/tutorials/first-results.md"
 

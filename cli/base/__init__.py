@@ -3,5 +3,5 @@
 In: paths and numbers.
 Out: checked paths, human-readable text.
 Public: errors.CliError, errors.BadInput, errors.ModelNotLoadable, output_files.check_writable, units.size,
-errors.GatewayUnreachable.
+units.shortened, errors.GatewayUnreachable, errors.table_errors.
 """

@@ -14,6 +14,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from tables.base.errors import TableError
+
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
 EXIT_MODEL = 3  # also the exit code of the model worker itself
@@ -59,3 +61,12 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def table_errors() -> Iterator[None]:
+    """Convert what is wrong with a table, a template or a schema into BadInput."""
+    try:
+        yield
+    except TableError as error:
+        raise BadInput(str(error)) from None

@@ -88,8 +88,8 @@ def _jobs(
     prompts: Sequence[str], file: str | None, model: str | None, defaults: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The bodies of POST /v1/jobs. Raises BadInput for the first invalid prompt."""
-    from cli.prompts.input_summary import STDIN, read_lines
     from cli.prompts.prompt_reader import ReadOptions
+    from cli.prompts.source import opened_source
     from tasks.schema.job_request import job_problems
 
     options = ReadOptions(model=model, defaults=defaults)
@@ -103,7 +103,8 @@ def _jobs(
             if problems := job_problems(job):
                 raise BadInput(f"prompt {number}: {problems[0]}")
         return jobs
-    lines = list(read_lines(Path(file), "" if file == STDIN else Path(file).suffix, options))
+    with opened_source(file, options) as source:
+        lines = list(source.lines())
     for line in lines:
         if line.problems:
             raise BadInput(f"{file}, line {line.number}: {line.problems[0]}")

@@ -1,7 +1,7 @@
-"""Input files of prompts: formats, parsing, ids, and a summary before the run.
+"""Inputs of requests or rows: formats, parsing, templates, ids, and a summary before the run.
 
-In: a file or standard input.
+In: a file, a folder or standard input.
 Out: prompts, or an error that names the line.
-Public: prompt_reader.PromptLine, prompt_reader.ReadOptions, input_summary.opened, input_summary.summarize,
-formats.Format, input_summary.read_lines.
+Public: prompt_reader.PromptLine, prompt_reader.ReadOptions, source.Source, source.opened_source,
+formats.Format, dry_run.dry_run.
 """

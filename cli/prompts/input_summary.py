@@ -1,18 +1,16 @@
-"""Reads a prompt file: counts valid and invalid requests, and computes its hash."""
+"""What was found in an input, and the streams of inputs."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.base.errors import BadInput, writing
-from cli.prompts.prompt_reader import PromptLine, PromptReader, ReadOptions
 
 STDIN = "-"
 CHUNK = 1 << 20
@@ -40,27 +38,6 @@ class InputSummary:
         return next((name for name in self.kinds if name != "unreadable"), "unknown")
 
 
-def summarize(
-    stream: io.BufferedReader, suffix: str, options: ReadOptions, each: Callable[[PromptLine], None]
-) -> InputSummary:
-    """Read the whole input, calling each for every line. Raises BadInput if it has no requests."""
-    reader = PromptReader(options, suffix)
-    total = bad = 0
-    for line in reader.read(stream):
-        total += 1
-        bad += bool(line.problems)
-        each(line)
-    if not total:
-        raise BadInput("the input has no prompts")
-    return InputSummary(total, bad, reader.kinds)
-
-
-def read_lines(path: Path, suffix: str, options: ReadOptions) -> Iterator[PromptLine]:
-    """The lines of a file, which stays open until the last one is read."""
-    with opened(str(path)) as stream:
-        yield from PromptReader(options, suffix).read(stream)
-
-
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[io.BufferedReader]:
     """A file, or standard input for "-"; raises BadInput with the reason."""
@@ -86,8 +63,3 @@ def spool(source: str, target: Path) -> None:
             with writing(target):
                 file.write(chunk)
                 file.flush()
-
-
-def sha256(path: Path) -> str:
-    with opened(str(path)) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

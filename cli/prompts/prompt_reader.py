@@ -1,4 +1,4 @@
-"""The reader of prompt files for `run` and `validate`: turns each line into a job or its problems."""
+"""The reader of requests for `run` and `validate`: turns each line into a job or its problems."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from cli.base.errors import BadInput
 from cli.prompts.custom_id_index import CustomIdIndex
 from cli.prompts.formats import Format
-from cli.prompts.record_reader import Record, detect, records
+from cli.prompts.record_reader import Record, records
 from common.unicode import is_unicode
 from tasks.schema.job_request import HALF_PAIR, Problem, job_problems
 from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
@@ -20,9 +21,12 @@ from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, is_batch_line, 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a file. defaults are job fields for the lines that do not set their own.
+    """How to read an input. defaults are job fields for the lines that do not set their own.
 
+    template, system: of the prompts of rows; system is text as it stands for lines of requests.
+    column: stands for the template of this column. id_column: gives the custom_ids of rows.
     model replaces that of the lines; "" removes it (a local stack has only one model).
+    limit: only the first so many lines or rows are read.
     """
 
     form: Format = Format.AUTO
@@ -31,11 +35,21 @@ class ReadOptions:
     raw: bool = False
     model: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
+    id_column: str | None = None
+    limit: int | None = None
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether there are options that only tables have."""
+        return not (self.template is None and self.column is None and self.id_column is None)
 
     def check(self) -> None:
         """Raise BadInput for options with which no line would be valid."""
-        if self.column is not None and self.form not in (Format.AUTO, Format.CSV):
-            raise BadInput(f"--column is for csv, not for --format {self.form}")
+        if self.column is not None and self.template is not None:
+            raise BadInput("give either a template or --column, which stands for the template of one column")
+        if self.of_rows and self.form is Format.BATCH:
+            raise BadInput("batch lines are requests already: --template, --column and --id are for tables")
         if self.system is not None and self.raw:
             raise BadInput("--system needs the chat template, which --raw turns off: give only one of them")
         if problems := job_problems({"prompt": "x", **self.defaults}):
@@ -54,22 +68,18 @@ class PromptLine:
 
 
 class PromptReader:
-    """Reads one stream once. Afterwards kinds has the number of lines of each format."""
+    """Reads one stream once. kinds: counts the lines of each format."""
 
-    def __init__(self, options: ReadOptions, suffix: str = "") -> None:
+    def __init__(self, options: ReadOptions, form: Format, kinds: Counter[str]) -> None:
         self._options = options
-        self._suffix = suffix
-        self.kinds: Counter[str] = Counter()
+        self._form = form
+        self.kinds = kinds
 
     def read(self, stream: io.BufferedReader) -> Iterator[PromptLine]:
         """Yield the lines. Raises BadInput if the whole file is unreadable."""
-        options = self._options
-        form = options.form
-        if form is Format.AUTO:
-            form = detect(stream, self._suffix, options.column)
         with contextlib.closing(CustomIdIndex()) as seen:
-            for index, record in enumerate(records(stream, form, options.column)):
-                yield self._line(index, record, form, seen)
+            for index, record in enumerate(islice(records(stream, self._form), self._options.limit)):
+                yield self._line(index, record, self._form, seen)
 
     def _line(self, index: int, record: Record, form: Format, seen: CustomIdIndex) -> PromptLine:
         if isinstance(record.value, Problem):
@@ -80,37 +90,40 @@ class PromptReader:
         self.kinds["batch" if batch else form.value] += 1
         if not is_unicode(value):  # further problems could quote text that cannot be encoded
             wrong: list[Problem] = []
-            custom_id = _custom_id(value.get("custom_id"), record.number, wrong, seen)
+            custom_id = checked_id(value.get("custom_id"), record.number, wrong, seen)
             wrong = wrong or [Problem(HALF_PAIR, code="invalid_json_line")]
             return PromptLine(index, record.number, custom_id, {}, tuple(wrong))
         if batch:
             fields, problems = job_fields(value)
         else:
             fields, problems = own_fields({name: v for name, v in value.items() if name != "custom_id"})
-        custom_id = _custom_id(value.get("custom_id"), record.number, problems, seen)
-        job = self._complete(fields)
+        custom_id = checked_id(value.get("custom_id"), record.number, problems, seen)
+        job = completed(fields, self._options, self._options.system)
         if fields or not problems:
             found = job_problems(job)
             problems += in_body(found, value) if batch else found
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems))
 
-    def _complete(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Merge the line's fields with the command's defaults and overrides."""
-        options = self._options
-        job = {**options.defaults, **fields}
-        if options.raw and "prompt" in job:
-            job.setdefault("raw", True)
-        if options.model is not None:
-            job.pop("model", None)
-            if options.model:
-                job["model"] = options.model
-        if options.system is not None and not job.get("raw"):
-            _add_system(job, options.system)
-        return job
+
+def completed(fields: dict[str, Any], options: ReadOptions, system: str | None) -> dict[str, Any]:
+    """Merge a line's fields with the command's defaults and overrides, and with a system message."""
+    job = {**options.defaults, **fields}
+    if options.raw and "prompt" in job:
+        job.setdefault("raw", True)
+    if options.model is not None:
+        job.pop("model", None)
+        if options.model:
+            job["model"] = options.model
+    if system and not job.get("raw"):
+        _add_system(job, system)
+    return job
 
 
-def _custom_id(given: Any, number: int, problems: list[Problem], seen: CustomIdIndex) -> str | None:
-    custom_id = f"line-{number}" if given is None else given
+def checked_id(
+    given: Any, number: int, problems: list[Problem], seen: CustomIdIndex, what: str = "line"
+) -> str | None:
+    """The custom_id, by default line-N; None, with a problem, for one that cannot be used."""
+    custom_id = f"{what}-{number}" if given is None else given
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
         return None
@@ -120,7 +133,7 @@ def _custom_id(given: Any, number: int, problems: list[Problem], seen: CustomIdI
     first = seen.first(custom_id, number)
     if first != number:
         problems.append(
-            Problem(f"{custom_id!r} is also that of line {first}", "custom_id", "duplicate_custom_id")
+            Problem(f"{custom_id!r} is also that of {what} {first}", "custom_id", "duplicate_custom_id")
         )
     return custom_id
 

@@ -14,7 +14,7 @@ from cli.gateway.client import GatewayError
 from cli.gateway.retrying_client import Pause, RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.occupancy import WorkerOccupancy
-from cli.run.result_merge import NOT_FOUND, PartLost, write_results
+from cli.run.result_merge import NOT_FOUND, PartLost, Sink, json_lines, write_results
 from cli.run.state import Part, RunRecord
 from cli.run.totals import Totals
 from tasks.records.batch import ENDED, BatchStatus
@@ -42,12 +42,18 @@ class BatchRunner:
     """Call refresh(), then run(). say: called with one line per event."""
 
     def __init__(
-        self, client: RetryingClient, folder: RunFolder, record: RunRecord, say: Callable[[str], None]
+        self,
+        client: RetryingClient,
+        folder: RunFolder,
+        record: RunRecord,
+        say: Callable[[str], None],
+        sink: Sink = json_lines,
     ) -> None:
         self._client = client
         self._folder = folder
         self._record = record
         self._say = say
+        self._sink = sink
         self._seen: dict[int, dict[str, Any]] = {}  # number of a part, from 1 -> its batch
         self._losses: Counter[int] = Counter()
         self._occupancy = WorkerOccupancy()
@@ -91,7 +97,9 @@ class BatchRunner:
             self._occupancy.update(await self._models())
             batches = [self._seen[number] for number in range(1, len(self._record.parts) + 1)]
             try:
-                return await write_results(self._client, self._folder, self._record.parts, batches)
+                return await write_results(
+                    self._client, self._folder, self._record.parts, batches, self._sink
+                )
             except PartLost as lost:
                 self._restart_part(lost.number)
 

@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cli.base.units import shortened
 from cli.prompts.prompt_reader import PromptLine
 from tasks.schema.job_request import Problem
 
 OK = 200
-SHOWN_CHARS = 160  # of an answer: two lines of a terminal
 
 
 def dump(value: object) -> bytes:
@@ -55,9 +55,8 @@ def beginnings(results: Path, count: int) -> Iterator[str]:
     with results.open(encoding="utf-8") as file:
         good = (line for line in map(json.loads, file) if error_code(line) is None)
         for line in islice(good, count):
-            text = " ".join(_answer(line["response"]["body"]["choices"][0]).split())
-            short = text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ..."
-            yield f"{line['custom_id']}: {short}"
+            text = _answer(line["response"]["body"]["choices"][0])
+            yield f"{line['custom_id']}: {shortened(text)}"
 
 
 def _answer(choice: Mapping[str, Any]) -> str:

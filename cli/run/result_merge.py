@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from cli.base.errors import CliError, writing
@@ -35,8 +37,28 @@ class PartLost(CliError):
         self.number = number
 
 
+# Opens RESULTS. What it yields takes each result in order, and returns it as it counts in the totals.
+Sink = Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], Mapping[str, Any]]]]
+
+
+@contextlib.contextmanager
+def json_lines(results: Path) -> Iterator[Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+    """The sink of results as they are, one on each line."""
+    with atomic_file(results, durable=True) as file:
+
+        def write(result: Mapping[str, Any]) -> Mapping[str, Any]:
+            file.write(dump(result))
+            return result
+
+        yield write
+
+
 async def write_results(
-    client: RetryingClient, folder: RunFolder, parts: Sequence[Part], batches: Sequence[Mapping[str, Any]]
+    client: RetryingClient,
+    folder: RunFolder,
+    parts: Sequence[Part],
+    batches: Sequence[Mapping[str, Any]],
+    sink: Sink = json_lines,
 ) -> Totals:
     """Write RESULTS atomically and return its totals. batches: the ended batches of the parts.
 
@@ -45,12 +67,11 @@ async def write_results(
     tally = Totals()
     with writing(folder.results):
         async with contextlib.aclosing(Answers(client, parts, batches)) as answers:
-            with atomic_file(folder.results, durable=True) as file:
+            with sink(folder.results) as write:
                 for index, line in enumerate(order(folder)):
                     if isinstance(line, Sent):
                         line = placed(await answers.next(line.custom_id), index, line.number, line.custom_id)
-                    file.write(dump(line))
-                    tally.add(line)
+                    tally.add(write(line))
     return tally
 
 

@@ -9,20 +9,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.base.errors import BadInput, CliError, GatewayUnreachable
+from cli.base.errors import BadInput, CliError, GatewayUnreachable, table_errors
 from cli.gateway.client import GatewayError, call
-from cli.prompts.input_summary import STDIN, opened, sha256, spool, summarize
+from cli.output.table_results import TableResults
+from cli.prompts.input_summary import STDIN, spool
+from cli.prompts.source import STDIN_NAME, Source
 from cli.run.folder import RunFolder
+from cli.run.result_merge import json_lines
 from cli.run.session import RunOptions, Session
 from cli.run.shards import PartFiles
 from cli.run.state import RunIdentity, RunRecord, batches_of, load
 from cli.run.summary import Outcome
+from tables.base.kinds import Kind, output_kind
+
+MAX_XLSX_ROWS = 1_048_575  # of a sheet, beside the header
 
 
 def run(options: RunOptions, console: Console) -> Outcome:
     """Run a prompt file. Raises CliError, after which repeating the call resumes the run."""
     options.read.check()
-    _check_results(options.results)
+    check_results(options)
     with RunFolder(options.results, keep=options.keep) as folder:
         if options.fresh:
             _cancel(batches_of(folder.record), options.url)
@@ -30,37 +36,96 @@ def run(options: RunOptions, console: Console) -> Outcome:
             raise CliError(f"{options.results} exists already; --fresh replaces it")
         if options.fresh or not folder.record.exists():
             folder.clear()
-        record = _record(options, folder)
+        source = _source(options, folder)
+        sha256 = source.sha256()
+        table = _table_results(options, folder, source, sha256)
+        record = _record(options, folder, source, sha256, console)
         if record.bad:
             say(console, _about_bad(record, options.source))
-        session = Session(options, folder, record, console, lambda text: say(console, text))
+        sink = table or json_lines
+        session = Session(options, folder, record, console, lambda text: say(console, text), sink)
         session.run()
+        if table is not None and table.cut:
+            say(console, f"{table.cut:,} values were cut: a cell of XLSX holds 32,767 characters")
         folder.forget()
     if options.url is not None:
         _drop(session.files, options.url)
-    return Outcome(options.results, session.whole, session.summary())
+    answers = None if table is None else table.answers.columns
+    return Outcome(options.results, session.whole, session.summary(), answers)
 
 
-def _check_results(results: Path) -> None:
+def check_results(options: RunOptions) -> None:
+    """Raise BadInput if RESULTS cannot be written, or its kind does not fit the options."""
+    results = options.results
     if str(results) == STDIN:
         raise BadInput("-o must name a file: an unfinished run is kept beside it")
     if results.is_dir():
         raise BadInput(f"{results} is a folder; -o names the file to write")
     if not results.parent.is_dir():
         raise BadInput(f"the folder {results.parent} does not exist")
+    with table_errors():
+        kind = output_kind(str(results))
+    if options.safe_csv and kind not in (Kind.CSV, Kind.TSV):
+        raise BadInput("--safe-csv is for results in CSV or TSV")
 
 
-def _record(options: RunOptions, folder: RunFolder) -> RunRecord:
-    """The record of the unfinished run, or of a new one whose input is split into parts."""
-    source, suffix = Path(options.source), Path(options.source).suffix
+def _source(options: RunOptions, folder: RunFolder) -> Source:
+    """The input. Raises BadInput if its results cannot be of the kind that RESULTS asks for."""
+    path, name = Path(options.source), options.source
     if options.source == STDIN:
-        source, suffix = folder.input, ""
-        spool(STDIN, source)
-    identity = RunIdentity(sha256(source), _shaping(options))
+        path, name = folder.input, STDIN_NAME
+        spool(STDIN, path)
+    tabular = output_kind(str(options.results)) is not Kind.LINES
+    source = Source(path, name, options.read, tabular)
+    if source.table is None:
+        if tabular:
+            raise BadInput(
+                f"{name} is read as requests, whose results are JSON lines: name a .jsonl file, or say with "
+                "--template or --column what to send of each row"
+            )
+        if options.usage:
+            raise BadInput("--usage is for tables: batch output lines have the token counts anyway")
+    source.check()
+    return source
+
+
+def _table_results(
+    options: RunOptions, folder: RunFolder, source: Source, sha256: str
+) -> TableResults | None:
+    """The sink of a table's results; None if the input holds requests. Raises BadInput."""
+    if source.table is None:
+        return None
+    results = TableResults(
+        source,
+        source.table,
+        sha256,
+        options.schema,
+        usage=options.usage,
+        safe_csv=options.safe_csv,
+        scratch=folder.path,
+    )
+    results.check(options.results)
+    return results
+
+
+def _record(
+    options: RunOptions, folder: RunFolder, source: Source, sha256: str, console: Console
+) -> RunRecord:
+    """The record of the unfinished run, or of a new one whose input is split into parts."""
+    identity = RunIdentity(sha256, _shaping(options))
     if (record := load(folder.record, identity)) is not None:
         return record
-    with opened(str(source)) as stream, PartFiles(folder) as files:
-        found = summarize(stream, suffix, options.read, files.add)
+    if source.table is not None:
+        say(console, f"{source.name}: {source.table.description}")
+    with PartFiles(folder) as files:
+        found = source.summarize(files.add)
+    if source.table is not None:
+        for column, count in source.rows.missing().items():
+            say(console, f"{column} is empty in {count:,} of {found.total:,} rows")
+        if output_kind(str(options.results)) is Kind.XLSX and found.total > MAX_XLSX_ROWS:
+            raise BadInput(
+                f"a sheet of XLSX holds {MAX_XLSX_ROWS:,} rows, not {found.total:,}: write CSV or Parquet"
+            )
     if not found.good:
         see = f"medusaq validate {options.source}"
         raise BadInput(f"none of the {found.total} requests is valid; `{see}` says why")

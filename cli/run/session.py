@@ -17,18 +17,23 @@ from cli.processes.signals import Interrupts
 from cli.prompts.prompt_reader import ReadOptions
 from cli.run.batch_runner import BatchRunner, Counts
 from cli.run.folder import RunFolder
+from cli.run.result_merge import Sink, json_lines
 from cli.run.state import RunRecord
 from cli.run.summary import SessionSummary
 from cli.run.totals import Totals
 from cli.stack.local_stack import Stack, StackOptions
 from cli.views.progress import Display, updated
+from tables.answers.schema import AnswerSchema
 
 RUN_DRAIN_S = 2.0  # an interrupted run does not wait for its jobs: they are run again when it is resumed
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """url: None starts a local stack for the run, with the GGUF at model_path."""
+    """url: None starts a local stack for the run, with the GGUF at model_path.
+
+    schema, usage, safe_csv: of the columns of a table of results.
+    """
 
     source: str
     results: Path
@@ -39,6 +44,9 @@ class RunOptions:
     progress: bool = True
     fresh: bool = False
     keep: bool = False
+    schema: AnswerSchema | None = None
+    usage: bool = False
+    safe_csv: bool = False
 
 
 class Session:
@@ -51,6 +59,7 @@ class Session:
         record: RunRecord,
         console: Console,
         say: Callable[[str], None],
+        sink: Sink = json_lines,
     ) -> None:
         self.whole = Totals()
         self.files: list[str] = []
@@ -59,6 +68,7 @@ class Session:
         self._record = record
         self._console = console
         self._say = say
+        self._sink = sink
         self._before = self._now = Counts(record.bad, record.bad, 0)
         self._resumed = False
         self._counts_known = not record.begun  # whether the counts include earlier sessions
@@ -141,7 +151,7 @@ class Session:
         if self._aborted:
             abort()
         client = RetryingClient(url, self._options.patience_s)
-        run = BatchRunner(client, self._folder, self._record, self._say)
+        run = BatchRunner(client, self._folder, self._record, self._say, self._sink)
         try:
             await self._resume(run)
             await self._watch(run, client)

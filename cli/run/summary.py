@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.output import preview
+from cli.run import result_lines
 from cli.run.totals import Totals
 from cli.views.progress import duration
 
@@ -27,11 +30,21 @@ class SessionSummary:
 
 @dataclass(frozen=True)
 class Outcome:
-    """whole: totals of the results file. session: those of this command."""
+    """whole: totals of the results file. session: those of this command.
+
+    answers: columns of the answers in a table of results; None if these are lines of batch output.
+    """
 
     results: Path
     whole: Totals
     session: SessionSummary
+    answers: Sequence[str] | None = None
+
+    def beginnings(self, count: int) -> Iterator[str]:
+        """The starts of the first answers. Raises CliError."""
+        if self.answers is None:
+            return result_lines.beginnings(self.results, count)
+        return preview.beginnings(self.results, self.answers, count)
 
     def text(self) -> str:
         whole, session = self.whole, self.session

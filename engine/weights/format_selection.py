@@ -161,6 +161,16 @@ def selected_format(config: EngineConfig, path: str, shape: Shape) -> str | None
     return _known_faster(_key(path, config))
 
 
+def known_speed(config: EngineConfig) -> Timing | None:
+    """The measured times of the format in which the model runs; None if they are not known.
+
+    Raises ModelLoadError for a file that cannot be read.
+    """
+    kept = read_measurement("formats", key := _key(config.model or default_model_path(), config))
+    faster = _known_faster(key)
+    return None if faster is None else Timing(**kept[faster])
+
+
 def _may_unpack(config: EngineConfig, size: int, parameters: int) -> bool:
     """Whether a model of this size in its file may be unpacked because that is faster."""
     # Batch-invariant results must not depend on measurements.

@@ -46,6 +46,11 @@ class AnswerColumns:
             self.names.append(free)
             self.types[free] = kind
 
+    @property
+    def columns(self) -> list[str]:
+        """Those of the answer itself."""
+        return self.names[: 1 if self._fields is None else len(self._fields)]
+
     def values(self, answer: Answer) -> tuple[list[Any], str | None]:
         """The values of the added columns, and the error among them."""
         cells, error = self._cells(answer)

@@ -18,14 +18,15 @@ def open_table(source: str | Path, *, name: str | None = None, kind: Kind | None
     """
     path, name = Path(source), name or str(source)
     if kind is None:
-        kind = Kind.FOLDER if _is_many(path) else kind_of(name)
+        kind = Kind.FOLDER if is_many(path) else kind_of(name)
     if kind is None:
         known = ", ".join(ENDINGS)
         raise TableError(f"{name}: unknown kind of table; the known endings are {known}")
     return _opened(path, name, kind)
 
 
-def _is_many(path: Path) -> bool:
+def is_many(path: Path) -> bool:
+    """Whether the path is a folder or a pattern."""
     return path.is_dir() or (any(character in path.name for character in GLOB) and not path.exists())
 
 

@@ -34,6 +34,7 @@ class XlsxWriter(TableWriter):
         self._book = openpyxl.Workbook(write_only=True)
         self._sheet = self._book.create_sheet("Sheet1")
         self._rows = 0
+        self._finished = False
         self.write(columns)
 
     def write(self, values: Sequence[Any]) -> None:
@@ -43,9 +44,13 @@ class XlsxWriter(TableWriter):
         self._rows += 1
 
     def finish(self) -> None:
+        self._finished = True
         self._book.save(self._path)
 
     def release(self) -> None:
+        if not self._finished:  # its temporary file
+            self._sheet.close()
+            self._sheet._writer.cleanup()
         self._book.close()
 
     def _cell(self, value: Any) -> Any:

@@ -38,7 +38,7 @@ from tests.benchmarks.common import (
     program,
 )
 from tests.benchmarks.inference import engine, long_prompts, schemas
-from tests.benchmarks.queue import queue_overhead, queued, streaming
+from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.fidelity import agreement, divergence, log_probabilities
 from tests.support.measuring.machine import commit, processor
 from tests.support.workers import ROOT
@@ -251,6 +251,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "attention": attention,
     "schemas": lambda options: schemas.measure(options.model),
     "long-prompts": lambda options: long_prompts.measure(options.model),
+    "tables": lambda _: tables.measure(),
 }
 
 

@@ -60,7 +60,7 @@ def test_help_has_examples(in_process: InProcessCli) -> None:
     ("arguments", "message"),
     [
         (("rnu",), "No such command 'rnu'. Did you mean 'run'? (see medusaq --help)"),
-        (("run",), "Missing argument 'PROMPTS'. (see medusaq run --help)"),
+        (("run",), "Missing argument 'INPUT'. (see medusaq run --help)"),
         (("run", "x"), "Missing option '--output' / '-o'. (see medusaq run --help)"),
         (("up", "--prot", "1"), "No such option: --prot (Possible options: --port) (see medusaq up --help)"),
         (("up", "--port", "99999"), "Invalid value for '--port': "),

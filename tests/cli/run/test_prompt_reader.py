@@ -1,23 +1,29 @@
-"""Every way to write a prompt file, and every way to get it wrong."""
+"""Every way to write a file of requests, and every way to get it wrong."""
 
 from __future__ import annotations
 
-import io
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.base.errors import BadInput
-from cli.prompts.prompt_reader import PromptLine, PromptReader, ReadOptions
-from cli.prompts.record_reader import MAX_LINE_BYTES, Format
+from cli.prompts.formats import Format
+from cli.prompts.prompt_reader import PromptLine, ReadOptions
+from cli.prompts.record_reader import MAX_LINE_BYTES
+from cli.prompts.source import Source
 from tests.cli.helpers.running import Cli, write_jsonl
 
 
 def read(data: bytes | str, suffix: str = "", **options: Any) -> list[PromptLine]:
-    raw = data.encode() if isinstance(data, str) else data
-    reader = PromptReader(ReadOptions(**options), suffix)
-    return list(reader.read(io.BufferedReader(io.BytesIO(raw))))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"input{suffix}"
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        source = Source(path, path.name, ReadOptions(**options))
+        assert source.table is None
+        return list(source.lines())
 
 
 def jobs(data: bytes | str, suffix: str = "", **options: Any) -> list[dict[str, Any]]:
@@ -55,7 +61,8 @@ def test_text_is_one_prompt_a_line_without_the_blank_ones() -> None:
 def test_the_format_is_told_by_name_or_first_character() -> None:
     assert jobs('{"prompt": "x"}') == [{"prompt": "x"}]
     assert jobs('{"prompt": "x"}', ".txt") == [{"prompt": '{"prompt": "x"}'}]
-    assert jobs("a\nx\n", ".csv") == [{"prompt": "x"}]
+    assert jobs('{"prompt": "x"}', ".log") == [{"prompt": "x"}]
+    assert jobs("a,b\n", ".log") == [{"prompt": "a,b"}]
     assert jobs("\ufeff \n{}\n", form=Format.TEXT) == [{"prompt": "{}"}]
 
 
@@ -112,38 +119,6 @@ def test_batch_and_plain_lines_may_be_mixed_unless_batch_is_asked_for() -> None:
     assert read(data, form=Format.BATCH)[1].problems
 
 
-def test_csv_with_quotes_commas_and_line_breaks() -> None:
-    data = '\ufeffid,q,custom_id\r\n1,"a, ""b""\nc",x\r\n\r\n2,d,y\r\n'
-    lines = read(data, ".csv", column="q")
-    assert [(line.number, line.custom_id, line.job["prompt"]) for line in lines] == [
-        (2, "x", 'a, "b"\nc'),
-        (5, "y", "d"),
-    ]
-
-
-def test_csv_columns() -> None:
-    assert jobs("only\nx\n", ".csv") == [{"prompt": "x"}]
-    assert jobs("id,prompt\n1,x\n", ".csv") == [{"prompt": "x"}]
-    with pytest.raises(BadInput, match=r"no column 'prompt'; its columns are 'id', 'text'; .*--column"):
-        read("id,text\n1,x\n", ".csv")
-    with pytest.raises(BadInput, match="no column 'q'; its columns are 'id'"):
-        read("id\n1\n", column="q")
-
-
-def test_bad_csv_rows_do_not_stop_the_good_ones() -> None:
-    data = b'prompt,id\nok,1\n"x"y,2\nonly\n"\xff",3\n"",4\nend,5\n'
-    found = [(line.number, [str(p) for p in line.problems]) for line in read(data, ".csv")]
-    assert found == [
-        (2, []),
-        (3, ["not valid CSV: ',' expected after '\"'"]),
-        (4, ["has 1 cells, the header has 2"]),
-        (5, ["not valid UTF-8"]),
-        (6, ["prompt: string should have at least 1 character"]),
-        (7, []),
-    ]
-    assert str(read('p\nx\n"open\n', ".csv")[1].problems[0]) == "not valid CSV: unexpected end of data"
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -176,10 +151,9 @@ def test_utf16_is_named() -> None:
 
 def test_an_overlong_line_is_skipped_without_being_held() -> None:
     long = b"x" * (MAX_LINE_BYTES + 10)
-    for suffix, head in ((".txt", b""), (".csv", b"prompt\n")):
-        first, second = read(head + long + b"\nnext\n", suffix)
-        assert str(first.problems[0]) == "longer than 16 MiB"
-        assert second.job["prompt"] == "next"
+    first, second = read(long + b"\nnext\n", ".txt")
+    assert str(first.problems[0]) == "longer than 16 MiB"
+    assert second.job["prompt"] == "next"
 
 
 @pytest.mark.parametrize(
@@ -297,7 +271,8 @@ def test_raw_and_model_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"column": "q", "form": Format.TEXT}, "--column is for csv, not for --format text"),
+        ({"column": "q", "form": Format.BATCH}, "batch lines are requests already"),
+        ({"column": "q", "template": "{{ q }}"}, "give either a template or --column"),
         ({"system": "s", "raw": True}, "--system needs the chat template"),
         ({"defaults": {"max_tokens": 0}}, "--max-tokens: input should be greater than or equal to 1"),
         ({"defaults": {"top_p": 3.0}}, "--top-p: input should be less than or equal to 1"),

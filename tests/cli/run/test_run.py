@@ -283,18 +283,15 @@ def test_a_batch_that_somebody_cancels_ends_the_run_with_what_there_is(cli: Cli,
     assert [row["error"]["line"] for row in rows if row["error"]][-1] == COUNT
 
 
-def test_every_format_and_standard_input(cli: Cli, in_process: InProcessCli, gateway: str) -> None:
+def test_text_json_lines_and_standard_input(cli: Cli, in_process: InProcessCli, gateway: str) -> None:
     (in_process.folder / "t.txt").write_text("one\n\ntwo\n", encoding="utf-8")
-    (in_process.folder / "c.csv").write_text('q,custom_id\n"a, b",x\nc,y\n', encoding="utf-8")
     url = ("--url", gateway, "-o")
-    assert in_process("run", "t.txt", *url, "t.out").returncode == 0
-    assert texts(in_process.folder / "t.out") == [("line-1", "one"), ("line-3", "two")]
-    assert in_process("run", "c.csv", "--column", "q", *url, "c.out").returncode == 0
-    assert texts(in_process.folder / "c.out") == [("x", "a, b"), ("y", "c")]
-    assert cli("run", "-", *url, "s.out", stdin=b'{"prompt": "piped"}\n').returncode == 0
-    assert texts(in_process.folder / "s.out") == [("line-1", "piped")]
-    assert in_process("run", "t.txt", "--raw", *url, "raw.out").returncode == 0
-    assert [line["response"]["body"]["object"] for line in read_jsonl(in_process.folder / "raw.out")] == [
+    assert in_process("run", "t.txt", *url, "t.jsonl").returncode == 0
+    assert texts(in_process.folder / "t.jsonl") == [("line-1", "one"), ("line-3", "two")]
+    assert cli("run", "-", *url, "s.jsonl", stdin=b'{"prompt": "piped"}\n').returncode == 0
+    assert texts(in_process.folder / "s.jsonl") == [("line-1", "piped")]
+    assert in_process("run", "t.txt", "--raw", *url, "raw.jsonl").returncode == 0
+    assert [line["response"]["body"]["object"] for line in read_jsonl(in_process.folder / "raw.jsonl")] == [
         "text_completion"
     ] * 2
 
@@ -445,24 +442,27 @@ def test_what_is_no_gateway_is_said_so(in_process: InProcessCli, gateway: str) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nope.jsonl", "-o", "r"), "cannot read nope.jsonl: No such file or directory"),
-        ((".", "-o", "r"), "cannot read .: Is a directory"),
-        (("empty", "-o", "r"), "the input has no prompts"),
-        (("bad.jsonl", "-o", "r"), "none of the 1 requests is valid; `medusaq validate bad.jsonl` says why"),
-        (("p.txt", "-o", "no/folder/r"), "the folder no/folder does not exist"),
+        (("nope.jsonl", "-o", "r.jsonl"), "cannot read nope.jsonl: No such file or directory"),
+        (("none", "-o", "r.jsonl"), "cannot read none: No such file or directory"),
+        (("empty", "-o", "r.jsonl"), "the input has no prompts"),
+        (
+            ("bad.jsonl", "-o", "r.jsonl"),
+            "none of the 1 requests is valid; `medusaq validate bad.jsonl` says why",
+        ),
+        (("p.txt", "-o", "no/folder/r.jsonl"), "the folder no/folder does not exist"),
         (("p.txt", "-o", "."), ". is a folder; -o names the file to write"),
         (("p.txt", "-o", "-"), "-o must name a file: an unfinished run is kept beside it"),
         (
-            ("p.txt", "-o", "r", "--max-tokens", "-1"),
+            ("p.txt", "-o", "r.jsonl", "--max-tokens", "-1"),
             "--max-tokens: input should be greater than or equal to 1",
         ),
         (
-            ("p.txt", "-o", "r", "--url", "localhost:1"),
+            ("p.txt", "-o", "r.jsonl", "--url", "localhost:1"),
             "--url 'localhost:1': must look like http://127.0.0.1:7860",
         ),
         (
-            ("p.txt", "-o", "r", "--column", "x", "--format", "text"),
-            "--column is for csv, not for --format text",
+            ("p.txt", "-o", "r.jsonl", "--column", "x", "--format", "text"),
+            "--column: there is no column 'x'; the columns are 'prompt'",
         ),
     ],
 )

@@ -7,12 +7,14 @@ import io
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.base.errors import CliError
+from cli.prompts.formats import Format
 from cli.prompts.prompt_reader import PromptReader, ReadOptions
 from cli.run.folder import RunFolder
 from cli.run.shards import PartFiles, Sent, order
@@ -34,7 +36,9 @@ def cut(folder: RunFolder, values: list[Any], **limits: int) -> list[int]:
     """Cut these lines, objects or text; how many each part has."""
     raw = "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values).encode()
     with PartFiles(folder, **limits) as files:
-        for line in PromptReader(ReadOptions(), ".jsonl").read(io.BufferedReader(io.BytesIO(raw))):
+        for line in PromptReader(ReadOptions(), Format.JSONL, Counter()).read(
+            io.BufferedReader(io.BytesIO(raw))
+        ):
             files.add(line)
     return [part.lines for part in files.parts]
 
@@ -96,8 +100,10 @@ def test_a_disk_that_is_full_is_said_so(folder: RunFolder, monkeypatch: pytest.M
 
 CUT = """
 import io, sys
+from collections import Counter
 from pathlib import Path
 from cli.run.shards import PartFiles
+from cli.prompts.formats import Format
 from cli.prompts.prompt_reader import PromptReader, ReadOptions
 from cli.run.folder import RunFolder
 class Lines(io.RawIOBase):
@@ -110,7 +116,7 @@ class Lines(io.RawIOBase):
         buffer[: len(line)] = line
         return len(line)
 with RunFolder(Path(sys.argv[1])) as folder, PartFiles(folder, most_lines=1000) as files:
-    for line in PromptReader(ReadOptions(), ".jsonl").read(io.BufferedReader(Lines())):
+    for line in PromptReader(ReadOptions(), Format.JSONL, Counter()).read(io.BufferedReader(Lines())):
         files.add(line)
     assert len(files.parts) == int(sys.argv[2]) // 1000
 print(next(line.split()[1] for line in Path("/proc/self/status").open() if line.startswith("VmHWM")))

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.prompts.prompt_reader import PromptLine, PromptReader, ReadOptions
+from cli.prompts.prompt_reader import PromptLine, ReadOptions
+from cli.prompts.source import Source
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LONG_WORDS = 200  # an instruction of this length is worth sharing
 
 
 def _read(name: str, column: str | None = None) -> tuple[list[PromptLine], Counter[str]]:
+    kinds: Counter[str] = Counter()
     path = EXAMPLES / name
-    reader = PromptReader(ReadOptions(column=column), path.suffix)
-    with path.open("rb") as stream:
-        lines = list(reader.read(stream))
-    return lines, reader.kinds
+    return list(Source(path, name, ReadOptions(column=column)).lines(kinds)), kinds
 
 
 @pytest.mark.parametrize(
