@@ -102,6 +102,8 @@ def _table(number: int, name: str, folder: Path) -> Iterator[Table]:
 def _limit(cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
     """Of this process; it is new, and has used no time."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # Linux: where memory is short this process is killed, and no other
+        Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))

@@ -13,11 +13,11 @@ from tables.base.values import text_of
 from tables.conversion.options import TableOptions
 from tables.templates.template import Template, unknown_column
 
-TEMPLATE_FAILED, LINE_TOO_LONG = "template_failed", "line_too_long"
+TEMPLATE_FAILED, EMPTY, LINE_TOO_LONG = "template_failed", "empty_prompt", "line_too_long"
 
 
 class TableRefused(TableError):
-    """The whole table cannot be used; code: that of the batch's error."""
+    """A table or a row cannot be used; code: that of its error."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -78,6 +78,8 @@ class _Rows:
             custom_id = text_of(values[self._options.id_column])
         try:
             line = _dumped(self._request(custom_id, values))
+        except TableRefused as error:
+            return _dumped([custom_id, error.code, str(error)])
         except TableError as error:
             return _dumped([custom_id, TEMPLATE_FAILED, str(error)])
         if len(line) <= most_bytes:
@@ -86,7 +88,10 @@ class _Rows:
 
     def _request(self, custom_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
         system = None if self._system is None else self._system.render(values)
-        body = self._options.request_body(self._template.render(values), system)
+        prompt = self._template.render(values)
+        if not prompt.strip():
+            raise TableRefused(EMPTY, "the prompt of this row is empty")
+        body = self._options.request_body(prompt, system)
         return {"custom_id": custom_id, "method": "POST", "url": self._url, "body": body}
 
 

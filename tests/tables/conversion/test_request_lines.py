@@ -62,10 +62,16 @@ def test_ids_are_the_numbers_of_rows_and_text_stays_as_it_is(tmp_path: Path) -> 
 
 
 def test_a_row_that_gives_no_request_has_a_reason(tmp_path: Path) -> None:
-    content = json.dumps([{"a": "x"}, {"a": 1}, {"a": "y" * 1000}])
-    found = lines(tmp_path, content, "t.json", template="{{ a + 'z' }}")
+    content = json.dumps([{"a": "x"}, {"a": 1}, {"a": "y" * 1000}, {"a": " "}])
+    found = lines(
+        tmp_path,
+        content,
+        "t.json",
+        template="{% if a is string and a == ' ' %} {% else %}{{ a + 'z' }}{% endif %}",
+    )
     assert found[0]["body"]["messages"][0]["content"] == "xz"
     assert found[1][:2] == ["2", "template_failed"]
+    assert found[3] == ["4", "empty_prompt", "the prompt of this row is empty"]
     assert found[2] == ["3", "line_too_long", "the request is longer than 1,000 bytes"]
 
 
