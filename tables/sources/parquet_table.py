@@ -24,17 +24,10 @@ class ParquetTable(Table):
         try:
             with sql.connect() as database:
                 found = database.execute(f"DESCRIBE {self._select()}").fetchall()
-                # The reader renames columns that differ only by case.
-                schema = database.execute(
-                    "SELECT name, num_children FROM parquet_schema(?)", [glob.escape(str(path))]
-                ).fetchall()
         except duckdb.Error as error:
             raise self._damaged(error) from None
         self.columns = checked_columns([column for column, *_ in found], name)
         self._types = {column: str(kind) for column, kind, *_ in found}
-        written = _top_names(schema)
-        if len(written) == len(self.columns):
-            checked_columns([column.lower() for column in written], name)
         self.description = "Parquet"
 
     def rows(self) -> Iterator[Row]:
@@ -86,16 +79,3 @@ class ParquetTable(Table):
                 f"{self._name}: a row group takes more than {sql.READ_MEMORY} of memory: write smaller ones"
             )
         return TableError(f"{self._name}: the Parquet file is damaged: {sql.first_line(error)[:300]}")
-
-
-def _top_names(schema: list[tuple[str, int | None]]) -> list[str]:
-    """The names of the columns in a flattened schema, whose first entry is the root."""
-    names: list[str] = []
-    index = 1
-    while index < len(schema):
-        names.append(schema[index][0])
-        open_nodes = 1
-        while open_nodes and index < len(schema):
-            open_nodes += (schema[index][1] or 0) - 1
-            index += 1
-    return names

@@ -48,7 +48,10 @@ def _chunks(path: Path, name: str) -> Iterator[bytes]:
 
 
 def separator_of(path: Path, name: str, encoding: str) -> str:
-    """The character that splits the first rows into the most, equally many, values; else a comma."""
+    """The character that splits the header into names, and the first rows into equally many values.
+
+    Of several, the one that makes the most columns; a comma if none does.
+    """
     with reading(path, name) as stream:
         raw = stream.read(SAMPLE_CHARS)
     sample = raw.decode(encoding, errors="ignore")
@@ -56,21 +59,21 @@ def separator_of(path: Path, name: str, encoding: str) -> str:
         raise TableError(f"{name}: not a text file, it holds zero bytes")
     best, most = ",", (False, 1)
     for separator in SEPARATORS:
-        widths = _widths(sample, separator, cut=len(raw) == SAMPLE_CHARS)
-        if widths and widths[0] > 1:
-            quality = (len(set(widths)) == 1, widths[0])
+        rows = _rows(sample, separator, cut=len(raw) == SAMPLE_CHARS)
+        if rows and len(rows[0]) > 1 and all(name.strip() for name in rows[0]):
+            quality = (len(set(map(len, rows))) == 1, len(rows[0]))
             if quality > most:
                 best, most = separator, quality
     return best
 
 
-def _widths(sample: str, separator: str, *, cut: bool) -> list[int]:
-    """The number of values of each row of the sample; its last row may be cut off."""
+def _rows(sample: str, separator: str, *, cut: bool) -> list[list[str]]:
+    """The rows of the sample, of which the last one may be cut off."""
     try:
         rows = [row for row in csv.reader(sample.splitlines(keepends=True), delimiter=separator) if row]
     except csv.Error:
         return []
-    return [len(row) for row in (rows[:-1] if cut and len(rows) > 1 else rows)]
+    return rows[:-1] if cut and len(rows) > 1 else rows
 
 
 def spoken(encoding: str) -> str:

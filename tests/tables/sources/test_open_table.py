@@ -116,6 +116,11 @@ def test_a_name_or_a_kind_decides_where_the_path_has_no_ending(tmp_path: Path) -
         open_table(path)
 
 
+def test_a_header_is_split_by_what_leaves_no_name_empty(tmp_path: Path) -> None:
+    table = opened(tmp_path, "t.csv", ";\nx\n")
+    assert (table.columns, values(table)) == ((";",), [("x",)])
+
+
 CSV_ERRORS = [
     ("a,b\n1,2\n\n1,2,3\n", "t.csv: row 2 (line 4) has 3 values, the table has 2 columns"),
     ("a,b\n1\n", "t.csv: row 1 (line 2) has 1 value, the table has 2 columns"),
