@@ -15,7 +15,18 @@ from api.middleware.request_id import RequestId
 from api.middleware.security_headers import SecurityHeaders, add_docs
 from api.middleware.tracing import HttpTracing
 from api.openapi import document
-from api.routes import batches, comparison, files, job_events, jobs, metrics, openai, system, webhooks
+from api.routes import (
+    batch_results,
+    batches,
+    comparison,
+    files,
+    job_events,
+    jobs,
+    metrics,
+    openai,
+    system,
+    webhooks,
+)
 from api.service.dependencies import Gateway
 from api.service.uploads import FORM_BYTES
 from tasks.base.readiness import tell_ready
@@ -63,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.include_router(jobs.router)
     app.include_router(batches.router)
+    app.include_router(batch_results.router)
     app.include_router(files.router)
     app.include_router(job_events.router)
     app.include_router(openai.router)

@@ -22,6 +22,7 @@ ApiError
 ├── JobCancelled           the job of an online request was cancelled
 ├── JobUnsuccessful        the job of an online request failed
 ├── BatchNotEnded          only a batch that has ended can be retried or deleted
+├── NoOutputTable          the results of a batch cannot be written as a table
 └── ClientGone             the client closed the connection before the response
 
 The body is always {"error": {"message", "type", "param", "code"}}.
@@ -159,6 +160,10 @@ class BatchNotEnded(ApiError):
     """Only a batch that has ended can be retried or deleted."""
 
 
+class NoOutputTable(ApiError):
+    """The results of a batch cannot be written as a table."""
+
+
 class ClientGone(ApiError):
     """The client closed the connection before the response."""
 
@@ -201,6 +206,7 @@ TABLE: dict[type[Exception], Row] = {
     JobNotFound: Row(404, INVALID, "job_not_found"),
     BatchNotFound: Row(404, INVALID, "batch_not_found"),
     BatchNotEnded: Row(409, INVALID, "batch_not_ended"),
+    NoOutputTable: Row(409, INVALID, "no_output_table", retryable=False),
     DeliveryNotFound: Row(404, INVALID, "delivery_not_found"),
     SecretFixed: Row(409, INVALID, "secret_fixed", retryable=False),
     SecretChanging: Row(409, INVALID, "secret_changing", retryable=False),

@@ -1,8 +1,7 @@
-"""The batch endpoints, in OpenAI's format, with extensions such as retry and partial results."""
+"""The batch endpoints, in OpenAI's format, with extensions such as retry and tables."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -12,9 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from api.http.errors import BadRequest, BatchNotEnded
-from api.requests.caller import caller_of
 from api.requests.ids import BatchId, checked, schema
-from api.requests.open_requests import OpenKey
 from api.requests.parsing import (
     MAX_EXPIRY_S,
     MIN_EXPIRY_S,
@@ -27,25 +24,22 @@ from api.requests.parsing import (
 from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import WORKERS_AGE_S, Gateway, GatewayDep
-from api.service.file_response import READ_BYTES, ContentResponse, Download, open_content
 from api.service.model_routing import model_of_unnamed
 from api.service.submission import check_target, hash_of
-from tasks.base.errors import BatchNotFound, FileNotFound, ObjectMissing
-from tasks.batches.segments import merged
+from tasks.base.errors import BatchNotFound, FileNotFound
 from tasks.files.records import Purpose
-from tasks.records.batch import MAX_PRIORITY, Batch, BatchStatus, Ending, NewBatch
+from tasks.records.batch import MAX_PRIORITY, Batch, Ending, NewBatch
 from tasks.records.ids import FILE
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
 from tasks.schema.job_request import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
 from tasks.schema.messages import Strict
+from tasks.schema.table_request import TableFields, checked_options
 from tasks.schema.webhook_request import BatchWebhook
 
-JSON_LINES = "application/jsonl"
 SCHEMA_JSON = "application/schema+json"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
 }
-_LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}, 500: {"model": ErrorBody}}
 
 router = APIRouter(tags=["batches"], responses=_ERRORS)
 
@@ -57,8 +51,8 @@ class ExpiresAfter(Strict):
     seconds: int = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
 
 
-class BatchRequest(Strict):
-    """A batch to run. The fields from priority on extend OpenAI's."""
+class BatchRequest(TableFields):
+    """A batch to run. The fields from priority on, and those of tables, extend OpenAI's."""
 
     input_file_id: Annotated[str, schema(FILE)]
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
@@ -102,6 +96,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
         dry_run=body.dry_run,
         webhook=None if body.webhook is None else body.webhook.chosen(),
+        table=body.options(),
         idempotency_key=key,
         body_hash=hash_of(body.model_dump(mode="json", exclude_unset=True)),
     )
@@ -158,6 +153,7 @@ async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) 
         body_hash=hash_of(batch_id),
         default_model=old.default_model,
         choose_from=old.choose_from,
+        table=old.table,
     )
     return JSONResponse((await run_in_threadpool(_created, gateway, new, seen_by(request))).to_json())
 
@@ -168,20 +164,6 @@ async def delete_batch(batch_id: BatchId, request: Request, gateway: GatewayDep)
     if not await run_in_threadpool(gateway.batches.delete, batch_id, seen_by(request)):
         raise BatchNotEnded(f"{batch_id} has not ended yet: cancel it before deleting it")
     return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
-
-
-@router.get("/v1/batches/{batch_id}/output", response_class=Response, responses=_LINES)
-async def partial_output(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
-    """The successful results so far, in input order; also while the batch runs."""
-    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
-    return await _results(batch, gateway, caller_of(request).key, failed=False)
-
-
-@router.get("/v1/batches/{batch_id}/errors", response_class=Response, responses=_LINES)
-async def partial_errors(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
-    """The lines that have failed so far, in input order."""
-    batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
-    return await _results(batch, gateway, caller_of(request).key, failed=True)
 
 
 @router.get(
@@ -214,52 +196,10 @@ def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     if record.purpose is not Purpose.BATCH:
         message = f"input_file_id: the file's purpose is {record.purpose.value!r}, and must be 'batch'"
         raise BadRequest(message, param="input_file_id")
+    if new.retry_of is None and new.table is not None:
+        table = checked_options(new.table, new.endpoint, record.filename)
+        new = replace(new, table=table)
     if new.retry_of is None:  # stored, so that reading the file again has the same outcome
         model, names = model_of_unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
         new = replace(new, default_model=model or "", choose_from=tuple(names))
     return gateway.batches.create(new)
-
-
-async def _results(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response:
-    """batch: may be outdated. Reads the first lines before responding, so that it can still fail."""
-    if not batch.ended:
-        try:
-            if so_far := await _from_parts(batch, gateway, key, failed=failed):
-                return so_far
-        except ObjectMissing:
-            if not (await run_in_threadpool(gateway.batches.get, batch.id)).ended:
-                raise
-        batch = await run_in_threadpool(gateway.batches.get, batch.id)  # its parts are deleted when it ends
-    if batch.status is BatchStatus.FAILED and (kept := await _from_parts(batch, gateway, key, failed=failed)):
-        return kept
-    file_id = batch.error_file_id if failed else batch.output_file_id
-    if file_id is None:
-        return Response(media_type=JSON_LINES)
-    file = await run_in_threadpool(gateway.files.records.get, file_id)
-    return ContentResponse(gateway, await open_content(gateway, file), file, key, media_type=JSON_LINES)
-
-
-async def _from_parts(batch: Batch, gateway: Gateway, key: OpenKey, *, failed: bool) -> Response | None:
-    """A response from the stored parts, or None if they have no such line."""
-    blocks = _blocks(gateway, batch, failed=failed)
-    first = await gateway.in_file_thread(partial(next, blocks, b""))
-    return Download(_all(gateway, first, blocks), key, media_type=JSON_LINES) if first else None
-
-
-def _blocks(gateway: Gateway, batch: Batch, *, failed: bool) -> Iterator[bytes]:
-    """The result lines so far, in blocks; of a failed batch those that still exist."""
-    block = bytearray()
-    for entry in merged(gateway.files.objects, batch.id, batch.segments, missing_ok=batch.ended):
-        if entry.failed is failed:
-            block += entry.line
-        if len(block) >= READ_BYTES:
-            yield bytes(block)
-            block.clear()
-    if block:
-        yield bytes(block)
-
-
-async def _all(gateway: Gateway, block: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while block:
-        yield block
-        block = await gateway.in_file_thread(partial(next, rest, b""))

@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 
 from api.requests.open_requests import OpenRequests
+from api.requests.table_downloads import TableDownloads
 from api.requests.threads import FileThreads, run_in_threadpool
 from api.service.job_events import JobEventListener
 from api.service.model_routing import View
@@ -66,6 +67,7 @@ class Gateway:
         self.open_requests = OpenRequests(self.keys)
         self.files = FileManager(objects, FileRecords(database))
         self._file_threads = FileThreads()
+        self.table_downloads = TableDownloads()
         self._publisher = Publisher.connect(settings)
         self.outbox = Outbox(self._publisher)
         self.job_events = JobEventListener(settings, self.store)

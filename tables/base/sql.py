@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "200MB"  # of its buffers; what does not fit goes to the disk
+MEMORY = "200MB"  # of the buffers of a database in a file; what does not fit goes to the disk
+READ_MEMORY = "700MB"  # a column of a row group must fit: 50,000 texts of 3.5 kB take 400 MB to unpack
 
 
 def connect(database: Path | None = None) -> duckdb.DuckDBPyConnection:
@@ -18,7 +19,7 @@ def connect(database: Path | None = None) -> duckdb.DuckDBPyConnection:
 
     config: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
-        "memory_limit": MEMORY,
+        "memory_limit": MEMORY if database is not None else READ_MEMORY,
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }

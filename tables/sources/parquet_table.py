@@ -72,4 +72,10 @@ class ParquetTable(Table):
             raise TableError(f"{self._name}: the Parquet file is torn, its end is missing")
 
     def _damaged(self, error: Exception) -> TableError:
+        import duckdb
+
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return TableError(
+                f"{self._name}: a row group takes more than {sql.READ_MEMORY} of memory: write smaller ones"
+            )
         return TableError(f"{self._name}: the Parquet file is damaged: {sql.first_line(error)[:300]}")

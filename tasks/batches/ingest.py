@@ -3,6 +3,8 @@
 The first rejects an invalid file before any line is sent. The second validates each line and writes the valid
 ones to chunks in the order of sending.
 
+The file of a batch that is made of a table is first converted to such lines, in a child process.
+
 Memory per line: a digest of its custom id and its position, about 300 bytes whatever its length. An
 interrupted run starts again from the beginning and writes the same lines to chunks of the same names, with
 other seeds where they are random; lines that were sent are not sent again.
@@ -10,7 +12,9 @@ other seeds where they are random; lines that were sent are not sent again.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import tempfile
 import time
 from array import array
@@ -18,7 +22,9 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import IO, Any, BinaryIO
 
-from tasks.base.errors import BatchNotFound, BatchRefused
+from tables.conversion.options import TableOptions
+from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec
+from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStoreUnavailable
 from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
@@ -29,6 +35,7 @@ from tasks.files.base import FileStore, translated
 from tasks.files.records import object_name
 from tasks.records.batch import Batch, Ending
 from tasks.records.batch_work import Line
+from tasks.schema.job_request import Problem
 from tasks.schema.json_lines import physical_lines
 
 CHUNK_LINES = 256
@@ -37,6 +44,7 @@ SHOWN_ERRORS = 100  # errors in a batch's record; the error file has all of them
 MESSAGE_CHARS = 600  # of an error message: a custom id and the sentence around it
 REPORT_S = 0.25  # between two reports of progress, which also read whether the batch was ended
 MAGIC_BYTES = 8
+POLL_S = 0.02  # between two looks at a conversion
 
 
 class Ingest:
@@ -45,6 +53,7 @@ class Ingest:
     def __init__(self, files: FileStore, batches: BatchStore, settings: Settings, token: str) -> None:
         """token: the leader's token, which the batch store checks."""
         self._files, self._batches, self._settings, self._token = files, batches, settings, token
+        self._seats = Seats()
 
     def run(self, batch_id: str) -> Steps:
         """Read the file in short steps. Raises BatchRefused for a file that is invalid as a whole, LeadLost,
@@ -63,8 +72,48 @@ class Ingest:
                 if report.check_ending():
                     break
             only = yield from self._failed_before(batch, report)
-            yield from self._refuse_useless_file(source, report)
-            yield from self._read(batch, source, only, report)
+            if batch.table is None:
+                yield from self._refuse_useless_file(source, report)
+                yield from self._read(batch, source, only, report)
+                return
+            with translated("temporary files"), tempfile.TemporaryFile() as lines:
+                yield from self._convert(batch, batch.table, source, lines, report)
+                yield from self._read(batch, lines, only, report)
+
+    def _convert(
+        self, batch: Batch, table: TableOptions, source: BinaryIO, lines: BinaryIO, report: _Report
+    ) -> Steps:
+        """Write the lines of a table, unless the batch is ended meanwhile. Raises BatchRefused."""
+        settings = self._settings
+        specification = lines_spec(
+            table,
+            batch.endpoint,
+            rows=settings.max_batch_lines,
+            line_bytes=settings.max_body_bytes,
+            all_bytes=settings.max_file_bytes,
+        )
+        while not self._seats.take(batch.owner):
+            time.sleep(POLL_S)
+            yield
+            if report.check_ending():
+                return
+        try:
+            conversion = Conversion(specification, source, lines=lines)
+            with contextlib.closing(conversion):
+                while not conversion.has_ended(POLL_S):
+                    yield
+                    if report.check_ending():
+                        return
+            self._batches.count_copy(self._token, batch.id, lines.seek(0, os.SEEK_END))
+        except ConversionFailed as error:
+            if error.storage:
+                raise FileStoreUnavailable(str(error)) from None
+            raise BatchRefused(error.code, str(error)) from None
+        except FilesLimit as error:
+            raise BatchRefused("file_storage_limit", str(error)) from None
+        finally:
+            self._seats.leave(batch.owner)
+        lines.seek(0)
 
     def _refuse_useless_file(self, source: BinaryIO, report: _Report) -> Steps:
         """Raises BatchRefused before any line is sent."""
@@ -98,21 +147,21 @@ class Ingest:
         )
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()
-        lines, complete = 0, True
+        lines, complete = 0, not report.check_ending()
         with (
             translated("temporary files"),
             tempfile.TemporaryFile() as scratch,
             self._files.open_new(segment_name(batch.id, INVALID)) as invalid,
         ):
             ready = _Ready(scratch)
-            for number, raw in self._lines(source):
+            for number, raw in self._lines(source) if complete else ():
                 if report.check_ending(len(ready), lines):
                     complete = False
                     break
                 yield
                 if raw == b"":
                     continue
-                line = decoder.decode(number, raw)
+                line = _verdict(decoder, batch, number, raw)
                 if only is not None and (line.custom_id is None or digest(line.custom_id) not in only):
                     continue
                 lines += 1
@@ -235,6 +284,14 @@ class _Ready:
                 chunk, size = [], 0
         if chunk:
             yield chunk
+
+
+def _verdict(decoder: LineDecoder, batch: Batch, number: int, raw: bytes | None) -> Line | InvalidLine:
+    """Of a table, a line may be [custom id, code, message] in the place of a request."""
+    if batch.table is None or raw is None or not raw.startswith(b"["):
+        return decoder.decode(number, raw)
+    custom_id, code, message = json.loads(raw)
+    return decoder.refused(number, custom_id, Problem(message, code=code))
 
 
 def _refusal(batch: Batch, line: InvalidLine) -> Result:

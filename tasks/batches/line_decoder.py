@@ -104,6 +104,11 @@ class LineDecoder:
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
         return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"], _prefix(sent))
 
+    def refused(self, number: int, custom_id: object, problem: Problem) -> InvalidLine:
+        """Of a line that could not be made; a custom id that is wrong comes first."""
+        found = self._id_problem(number, custom_id, halves=not is_unicode(custom_id))
+        return InvalidLine(number, None, found) if found else InvalidLine(number, str(custom_id), problem)
+
     def _id_problem(self, number: int, custom_id: object, halves: bool) -> Problem | None:
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
             return Problem(

@@ -74,6 +74,8 @@ class BatchStore:
             "default_model": new.default_model,
             "choose_from": json.dumps(new.choose_from),
         }
+        if new.table is not None:
+            fields["table"] = new.table.dumped()
         arguments = {
             "id": new.id,
             "expires_at_ms": None if new.deadline is None else round(new.deadline * 1000),
@@ -224,6 +226,23 @@ class BatchStore:
         status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
         _check(status)
         return Ending(ending)
+
+    def count_copy(self, token: str, batch_id: str, size: int) -> None:
+        """The copy of a batch's lines has so many bytes, for the limits of its owner.
+
+        Raises FilesLimit and LeadLost.
+        """
+        arguments = {
+            "token": token,
+            "id": batch_id,
+            "bytes": size,
+            "max_files": DEFAULT_MAX_FILES,
+            "max_files_bytes": self._settings.max_files_bytes,
+        }
+        status, values = self._run("batches/count_copy", arguments)
+        if status == "files":
+            raise files_full(values)
+        _check(status)
 
     def validated(
         self,

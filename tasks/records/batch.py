@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tables.conversion.options import TableOptions
 from tasks.records import ids
 from tasks.records.webhook import Webhook
 
@@ -57,7 +58,8 @@ class NewBatch:
 
     deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
     first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the
-    file is validated and nothing is sent. default_model and choose_from: as in LineDecoder.
+    file is validated and nothing is sent. default_model and choose_from: as in LineDecoder. table: of a batch
+    whose file is a table.
     """
 
     endpoint: str
@@ -75,6 +77,7 @@ class NewBatch:
     body_hash: str = ""
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
+    table: TableOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class Batch:
     segments: tuple[str, ...] = ()
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
+    table: TableOptions | None = None
 
     @property
     def ended(self) -> bool:
@@ -175,6 +179,7 @@ class Batch:
             segments=tuple(segments),
             default_model=fields.get("default_model", ""),
             choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
+            table=TableOptions.loaded(fields["table"]) if fields.get("table") else None,
             offset=int(fields.get("place") or 0),
             **numbers,
         )
@@ -211,6 +216,7 @@ class Batch:
             "retry_of": self.retry_of,
             "dry_run": self.dry_run,
             "webhook": None if self.webhook is None else self.webhook.to_json(),
+            "table": None if self.table is None else self.table.to_json(),
             "top_errors": [{"code": code, "count": count} for code, count in top],
         }
 

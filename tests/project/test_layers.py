@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 OURS = ("api", "cli", "common", "compiling", "engine", "tables", "tasks", "training")
-HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "jinja2", "torch")
+TABLES = ("duckdb", "jinja2", "jsonschema", "openpyxl")  # what readers, templates and schemas of tables need
+HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "torch", *TABLES)
 S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 
 

@@ -243,6 +243,8 @@ def test_no_query_shows_the_things_of_another_key(
                 )
             text = text.replace(thing, "")  # which an error may repeat
         assert MARK not in text
+        if (filled := two.fill(path)) != path and answer.status_code == 404:  # which repeats the path's id
+            text = re.sub("|".join(each for each in two.ids.values() if each in filled), "", text)
         assert not [each for each in two.ids.values() if each in text]
     assert two.records() == before
 

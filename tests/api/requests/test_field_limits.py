@@ -29,6 +29,7 @@ from tasks.schema.job_request import (
     MAX_TOOLS,
     SEED_LIMIT,
 )
+from tasks.schema.table_request import MAX_COLUMN, MAX_COLUMNS, MAX_TEMPLATE
 from tests.api.forms import FILE, FORM, PURPOSE, form
 from tests.support.scripted import CONTEXT_LENGTH
 from tests.support.servers import RedisServer, fast_settings
@@ -219,6 +220,14 @@ def expiry(seconds: int) -> dict[str, Any]:
     return {"output_expires_after": {"anchor": "created_at", "seconds": seconds}}
 
 
+def table(**fields: Any) -> dict[str, Any]:
+    return {"template": "x", **fields}
+
+
+def names(count: int) -> list[str]:
+    return [f"{number}" for number in range(count)]
+
+
 SECONDS = "output_expires_after.seconds"
 BATCHES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"input_file_id": ""}, "input_file_id"),
@@ -235,6 +244,16 @@ BATCHES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "webhook.events",
     ),
     ({"webhook": webhook("batch", MAX_URL)}, {"webhook": webhook("batch", MAX_URL + 1)}, "webhook.url"),
+    (table(), table(template=""), "template"),
+    (table(template="x" * MAX_TEMPLATE), table(template="x" * (MAX_TEMPLATE + 1)), "template"),
+    (table(system="x"), table(system=""), "system"),
+    (table(system="x" * MAX_TEMPLATE), table(system="x" * (MAX_TEMPLATE + 1)), "system"),
+    (table(id_column="c"), table(id_column=""), "id_column"),
+    (table(id_column="c" * MAX_COLUMN), table(id_column="c" * (MAX_COLUMN + 1)), "id_column"),
+    (table(columns=["c"]), table(columns=[]), "columns"),
+    (table(columns=["c"]), table(columns=[""]), "columns.0"),
+    (table(columns=["c" * MAX_COLUMN]), table(columns=["c" * (MAX_COLUMN + 1)]), "columns.0"),
+    (table(columns=names(MAX_COLUMNS)), table(columns=names(MAX_COLUMNS + 1)), "columns"),
 ]
 
 

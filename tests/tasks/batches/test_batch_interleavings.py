@@ -163,7 +163,13 @@ class BatchLife(Model[State]):
             done = lambda _, keys: state._replace(keys=keys)  # noqa: E731
             ready = (LEADERS[0], BATCH, 5, 9)
             read = (validated(LEADERS[0], 5, 9, {CODE: 3}), "[]")
-            for script, late in (("batches/chunks_ready", ready), ("batches/validated", read)):
+            copied = ({"token": LEADERS[0], "id": BATCH, "bytes": 5, "max_files": 9, "max_files_bytes": 9},)
+            late_ones: tuple[tuple[str, tuple[Argument, ...]], ...] = (
+                ("batches/chunks_ready", ready),
+                ("batches/count_copy", copied),
+                ("batches/validated", read),
+            )
+            for script, late in late_ones:
                 steps.append(Step(f"{LEADERS[0]} is late with {script}", done, script, late, own=False))
         for number in range(len(JOBS)):
             steps += _of_job(state, number)
@@ -415,6 +421,7 @@ def test_counters_are_right_in_every_interleaving(scratch: redis.Redis, known: K
 
 MUTATIONS = [
     ("batches/validated", "if is_over(args.id) then return 'lost' end", ""),
+    ("batches/count_copy", " or is_over(args.id)", ""),
     (
         "batches/segment_stored",
         "if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end",

@@ -50,6 +50,7 @@ JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
 LINE = {"job_id": "job_1-1", "number": 1, "custom_id": "a", "model": "", "preview": "", "max_tokens": 0}
 GONE: dict[str, tuple[Argument, ...]] = {
     "batches/chunks_ready": ("x", BATCH, 1, 1),
+    "batches/count_copy": ({"token": "x", "id": BATCH, "bytes": 5, "max_files": 9, "max_files_bytes": 9},),
     "batches/segment_stored": (
         {
             "token": "x",

@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from openai.types import Batch
 
 from api.requests.open_requests import OpenKey
-from api.routes.batches import _results
+from api.routes.batch_results import _results
 from api.service.dependencies import Gateway
 from tasks.base.settings import Settings
 from tasks.files.factory import make_store
