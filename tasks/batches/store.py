@@ -25,22 +25,9 @@ from tasks.store.scripts import answering, pairs
 MOST_CLEANUPS = 4  # looked at in one round
 # The fields of a batch that a round needs: many rounds a second read those of all active batches.
 WORKED_ON = (
-    "id",
-    "seq",
-    "owner",
-    "status",
-    "endpoint",
-    "input_file_id",
-    "priority",
-    "created_at",
-    "expires_at",
-    "chunks",
-    "chunk",
-    "place",
-    "validated",
-    "ending",
-    "model",
-)
+    "id", "seq", "owner", "status", "endpoint", "input_file_id", "priority", "created_at", "expires_at",
+    "chunks", "chunk", "place", "validated", "ending", "model",
+)  # fmt: skip
 
 
 class BatchStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import random
@@ -19,10 +20,15 @@ from tables.conversion.options import TableOptions
 from tables.conversion.process import Conversion, ConversionFailed, Seats, lines_spec, output_spec
 
 URL = "/v1/chat/completions"
-SLOW = gzip.compress(b"a\n" + b"\n" * 100_000_000, 1)  # seconds of reading without a row
 LIMIT_S = 60.0
 
 pytestmark = pytest.mark.slow
+
+
+@functools.cache
+def slow() -> bytes:
+    """A table that takes seconds to read, and has no row."""
+    return gzip.compress(b"a\n" + b"\n" * 100_000_000, 1)
 
 
 @contextlib.contextmanager
@@ -81,14 +87,14 @@ def test_errors_name_the_file_as_its_owner_does() -> None:
 def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CPU_S", 1)
     with pytest.raises(ConversionFailed, match="more than 1 s of processor time") as refused:
-        converted(SLOW, "t.csv.gz")
+        converted(slow(), "t.csv.gz")
     assert refused.value.code == "table_too_large"
 
 
 def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "WALL_S", 0.5)
     with pytest.raises(ConversionFailed, match="processor time"):
-        converted(SLOW, "t.csv.gz")
+        converted(slow(), "t.csv.gz")
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +135,7 @@ def test_a_full_disk_is_no_fault_of_the_table() -> None:
 
 def test_it_can_be_ended_at_any_time() -> None:
     specification = lines_spec(TableOptions("t.csv.gz", "{{ a }}"), URL, 1000, 1 << 20, 1 << 20)
-    with opened(SLOW) as table, opened(b"") as lines:
+    with opened(slow()) as table, opened(b"") as lines:
         conversion = Conversion(specification, table, lines=lines)
         assert not conversion.has_ended(0.2)
         conversion.close()
