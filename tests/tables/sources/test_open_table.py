@@ -8,11 +8,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import openpyxl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tables.base import sql
 from tables.base.errors import TableError
 from tables.base.kinds import Kind
 from tables.base.table import Table
@@ -308,3 +310,15 @@ def test_a_workbook_whose_strings_would_fill_the_memory_is_refused(
     workbook(tmp_path / "t.xlsx", [["a"], *[[f"text {n}"] for n in range(1000)]])
     with pytest.raises(TableError, match="too large to read: xl/"):
         open_table(tmp_path / "t.xlsx")
+
+
+def test_a_row_group_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.parquet"
+    made = "string_agg(md5((i * 1000 + j)::VARCHAR), '') AS a"
+    texts = f"SELECT {made} FROM range(20000) t(i), range(50) u(j) GROUP BY i"
+    duckdb.sql(f"COPY ({texts}) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+    monkeypatch.setattr(sql, "READ_MEMORY", "30MB")
+    with pytest.raises(TableError, match="a row group takes more than 30MB of memory: write smaller ones"):
+        list(open_table(path).rows())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from collections import deque
 from pathlib import Path
@@ -110,13 +111,13 @@ def test_large_tables_hold_nobody_up(
 ) -> None:
     """Those of more keys than may convert at a time; not even another key's table if one may."""
     workers.model(settings)
-    workers.io(settings)
+    worker = workers.io(settings)
     honest = key(store, "honest")
     client.end(client.create([line(0)], owner=honest))
     content = slow_table()
     others = [key(store, f"other{number}") for number in range(AT_ONCE - 1)]
     large = [create(client, content, "t.csv.gz", owner=owner) for owner in others for _ in range(3)]
-    wait_until(lambda: len(conversions()) >= AT_ONCE - 1, 30)
+    wait_until(lambda: len(children(worker.process.pid)) >= AT_ONCE - 1, 30)
     for create_small in (
         lambda: client.create([line(0)], owner=honest),
         lambda: create(client, b"a\nx\n", owner=honest),
@@ -164,7 +165,7 @@ def test_a_table_that_is_refused_sends_nothing(
         reader.read(batch)
     assert refused.value.code == code
     assert client.get(batch).chunks == 0
-    assert conversions() == []
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.slow
@@ -181,17 +182,17 @@ def test_a_table_is_read_no_further_than_its_batch_runs(client: Client, settings
     batch = create(client, slow_table(), "t.csv.gz")
     run = reader.ingest.run(batch.id)
     next(run)
-    assert len(conversions()) == 1
+    assert len(children(os.getpid())) == 1
     client.batches.stop(batch.id, Ending.CANCELLED)
     deque(run, maxlen=0)
-    assert conversions() == []
+    assert children(os.getpid()) == []
     done = client.get(batch)
     assert (done.total, done.validated) == (0, True)
     assert [error["code"] for error in done.errors] == ["batch_cancelled"]
     run = reader.ingest.run(create(client, slow_table(), "t.csv.gz").id)
     next(run)
     run.close()
-    assert conversions() == []
+    assert children(os.getpid()) == []
     assert reader.read(create(client, b"a\nx\n")).total == 1, "its seat is free again"
 
 
@@ -202,7 +203,7 @@ def test_whoever_waits_for_a_seat_can_be_cancelled(client: Client, settings: Set
     runs = [reader.ingest.run(batch.id) for batch in batches]
     for run in runs:
         next(run)
-    assert len(conversions()) == 1
+    assert len(children(os.getpid())) == 1
     client.batches.stop(batches[1].id, Ending.CANCELLED)
     deque(runs[1], maxlen=0)
     assert client.get(batches[1]).validated
