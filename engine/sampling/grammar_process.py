@@ -42,10 +42,6 @@ LIMITS = LLParserLimits(
     max_lexer_states=50_000,  # some 0.3 kB each, 14 MB for one request
     verbose_errors=False,  # they repeat the schema
 )
-# For what is forced, which is looked for through all of a text at once: 3 ms, and some 2,500 characters.
-AHEAD_LIMITS = LLParserLimits(
-    initial_lexer_fuel=200_000, step_lexer_fuel=5_000, max_lexer_states=5_000, verbose_errors=False
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 def looking_ahead(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     """The same for compute_ff_bytes(), which needs a matcher of its own: it uses up the limits of one."""
-    return LLMatcher(tokenizer, f"{NOT_FORCED}\n{grammar}", log_level=0, limits=AHEAD_LIMITS)
+    return LLMatcher(tokenizer, f"{NOT_FORCED}\n{grammar}", log_level=0, limits=LIMITS)
 
 
 def start_thread(target: Callable[[], None], stack_bytes: int) -> threading.Thread:

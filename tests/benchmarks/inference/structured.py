@@ -52,6 +52,7 @@ BOOKS = [
 ]
 PROMPTS = {
     "ten fields": (f"Describe the book as JSON with {', '.join(PROPERTIES)}: ", BOOK),
+    "ten fields that the prompt does not name": ("Describe the book as JSON: ", BOOK),
     "one label": ("Is this positive, negative or neutral, as JSON with sentiment? I have just read ", LABEL),
 }
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine import DecodeFailed, RequestRefused, response_grammar
 from engine.llama.model import Model, default_model_path
-from engine.sampling.grammar import LONGEST_NUMBER, GrammarConstraint, Grammars
+from engine.sampling.grammar import LONGEST_NUMBER, MOST_AHEAD, GrammarConstraint, Grammars
 from tests.engine.helpers.answers import END, FIRST_BYTE, Writer, grammar_of
 from tests.engine.helpers.tiny import write_tiny_gguf
 
@@ -59,16 +59,19 @@ def test_what_is_forced_is_all_that_may_come(writer: Writer) -> None:
     assert after(writer, grammar, forced + b'c"}').forced == b""
 
 
-def test_what_is_forced_is_found_within_limits_that_end_no_answer(writer: Writer) -> None:
-    long = b'"' + b"x" * 20_000 + b'"'
-    grammar = grammar_of({"enum": [long[1:-1].decode(), "y"]})
-    asked, not_asked = writer.begin(grammar), writer.begin(grammar)
-    for done, byte in enumerate(long[:50]):
-        assert asked.forced == (b'"' if not done else b"")
-        for constraint in (asked, not_asked):
-            constraint.accept(FIRST_BYTE + byte)
+@pytest.mark.parametrize(
+    "schema", [{"enum": ["x" * MOST_AHEAD, "y"]}, {"type": "string", "pattern": "^x{1000000}$"}]
+)
+def test_where_it_takes_too_long_to_find_nothing_is_known_to_be_forced(
+    writer: Writer, schema: object
+) -> None:
+    """And the answer goes on as if nobody had asked."""
+    asked, not_asked = writer.begin(grammar_of(schema)), writer.begin(grammar_of(schema))
+    for byte in b'"' + b"x" * 20:
+        assert asked.forced == b""
         assert (asked.allowed() == not_asked.allowed()).all()
-    assert after(writer, grammar_of({"const": "x" * 200}), b'"xx').forced == b"x" * 198 + b'"'
+        asked.accept(FIRST_BYTE + byte)
+        not_asked.accept(FIRST_BYTE + byte)
 
 
 def test_an_answer_is_complete_where_it_may_end(writer: Writer) -> None:
