@@ -36,7 +36,7 @@ class Drafts(BaseModel):
 
 
 class Speculation(BaseModel):
-    """steps: decoding steps of this job. sources: the draft sources used, by name (medusa, lookup)."""
+    """steps: decoding steps of this job. sources: the draft sources used: grammar, lookup, medusa."""
 
     steps: int
     tokens_per_step: float

@@ -49,7 +49,8 @@ class SamplingParams:
     of the model's distribution before grammar, temperature and filters, after logit_bias and penalties.
     grammar: what the answer must match, as response_grammar() makes it; None for any text. Tokens that it
     refuses have probability 0 before temperature and filters, and the end of generation is
-    refused until the answer is complete. A generation that max_tokens or a stop string ends may not be.
+    refused until the answer is complete. One that max_tokens or a stop string ended may not be: see
+    Completion.complete.
     """
 
     max_tokens: int = 256
@@ -195,6 +196,7 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None = None
     steps: int = 0  # decode calls that gave these tokens
     drafted: Mapping[str, Drafted] = field(default_factory=dict)  # by name of the draft source
+    complete: bool | None = None  # whether the text is a whole answer; None without a grammar
 
     @property
     def tokens_per_step(self) -> float:

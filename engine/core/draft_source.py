@@ -17,11 +17,18 @@ class DraftSource(ABC):
 
     name: goes into Node.source. needs_hidden: ask the engine to set SequenceState.hidden in this step.
     min_path_probability: do not propose nodes below it; set by the caller, who knows what a row costs.
+    leads: its drafts are chains that nearly always hold; they become SequenceState.expected, and the sources
+    after it go on from there, with a tree that begins with them.
     """
 
     name: str = ""
+    leads: bool = False
     needs_hidden: bool = False
     min_path_probability: float = 0.0
+
+    def serves(self, sequence: SequenceState) -> bool:  # noqa: ARG002
+        """Whether it could ever propose something for this sequence; otherwise it is not asked."""
+        return True
 
     @abstractmethod
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:

@@ -10,9 +10,11 @@ import numpy as np
 
 from engine.base.errors import EngineError
 from engine.base.request import Completion, Drafted, FinishReason, Request, Timing, TokenLogprob
+from engine.core.token_tree import Tree
 from engine.llama.context import Hidden
 from engine.llama.model import Model, Tokens
-from engine.sampling.sampler import Constraint, SampledToken, Sampler
+from engine.sampling.grammar import GrammarConstraint
+from engine.sampling.sampler import SampledToken, Sampler
 from engine.text.detokenizer import TextStream
 
 
@@ -24,7 +26,7 @@ class SequenceState:
     """
 
     def __init__(
-        self, request: Request, prompt: Tokens, arrived: float, constraint: Constraint | None = None
+        self, request: Request, prompt: Tokens, arrived: float, constraint: GrammarConstraint | None = None
     ) -> None:
         self.request = request
         self.params = request.sampling
@@ -45,16 +47,19 @@ class SequenceState:
         self.failures = 0  # failed decodes since the last successful one in a batch
         self.quarantined = False  # after a failed decode: runs alone until it has decoded once
         self.cancelled = False
+        self.constraint = constraint
         self.sampler = Sampler(self.params, prompt, constraint)
         self.text = TextStream(self.params.stop)
         self.finish: FinishReason | None = None
         self.sampled = 0
+        self._ended_itself = False  # by the model's own end, which a grammar allows where an answer is whole
         self.arrived = arrived
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
         self.logprobs: list[TokenLogprob] = []
         self.steps = 0  # steps in which tokens were sampled
         self.source_state: dict[object, Any] = {}  # of draft sources, by the object that owns it
+        self.expected: Tree = []  # the chain that draft sources go on from, in the step in progress
         self._drafted: dict[str, Drafted] = {}
 
     @property
@@ -90,9 +95,10 @@ class SequenceState:
         """Append one sampled token, unless it only ends the text. At the end: sets `finish`, True."""
         self.sampled += 1
         token = sampled.token
-        ends = not self.params.ignore_eos and model.ends_generation(token)
-        if ends or token in self.params.stop_token_ids:
+        ends = model.ends_generation(token)
+        if (ends and not self.params.ignore_eos) or token in self.params.stop_token_ids:
             self.finish = FinishReason.STOP
+            self._ended_itself = ends
             return True
         self.tokens[self.length] = token
         self.length += 1
@@ -105,6 +111,15 @@ class SequenceState:
         elif not self.remaining:
             self.finish = FinishReason.LENGTH
         return self.finish is not None
+
+    @property
+    def _complete(self) -> bool | None:
+        """After a stop the constraint may be ahead of the text, by what was accepted in the same step."""
+        if self.params.grammar is None:
+            return None
+        if self.finish is FinishReason.STOP:
+            return self._ended_itself
+        return self.constraint is not None and self.constraint.complete
 
     def completion(self, now: float) -> Completion:
         """The result. Needs `finish`."""
@@ -126,6 +141,7 @@ class SequenceState:
             logprobs=None if self.params.logprobs is None else tuple(self.logprobs),
             steps=self.steps,
             drafted=dict(self._drafted),
+            complete=self._complete,
         )
 
 

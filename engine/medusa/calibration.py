@@ -63,14 +63,15 @@ class Calibration:
         candidates: Sequence[Sequence[int]],
         probabilities: Sequence[Sequence[float]],
         emitted: Sequence[int],
+        first: int = 0,
     ) -> None:
         """Count one proposal of heads 0 on, each best first, against the emitted tokens.
 
-        A head counts only if every head before it had the emitted token among its candidates.
+        A head counts only if every head from `first` to it had the emitted token among its candidates.
         """
         beside = 0
         for head, (ids, confidences, token) in enumerate(
-            zip(candidates, probabilities, emitted, strict=False)
+            zip(candidates[first:], probabilities[first:], emitted[first:], strict=False), first
         ):
             rank = ids.index(token) if token in ids else None
             self._count(head, beside, confidences, rank)

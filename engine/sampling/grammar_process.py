@@ -78,6 +78,11 @@ def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     return matcher
 
 
+def looking_ahead(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """The same for compute_ff_bytes(), which needs a matcher of its own: it uses up the limits of one."""
+    return LLMatcher(tokenizer, f"{NOT_FORCED}\n{grammar}", log_level=0, limits=LIMITS)
+
+
 def start_thread(target: Callable[[], None], stack_bytes: int) -> threading.Thread:
     thread = threading.Thread(target=target, daemon=True)
     with _stack_size_is_global:

@@ -160,8 +160,12 @@ class Speculation(DraftSource):
         return self._clock < self._hidden_until
 
     @property
+    def sources(self) -> tuple[DraftSource, ...]:
+        return tuple(stats.source for stats in self._sources)
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return tuple(stats.source.name for stats in self._sources)
+        return tuple(source.name for source in self.sources)
 
     # The engine calls draft(), then observe_latency() and observe() of each tree, as DraftSource says.
 
@@ -239,7 +243,14 @@ class Speculation(DraftSource):
         calls: list[_SourceCall] = []
         paying = False
         least = self._min_path_probability(rows)
-        candidates = [a for a in self._sources if not (self.regret.strained and a.source.needs_hidden)]
+        for sequence in sequences:
+            sequence.expected = []
+        candidates = [
+            stats
+            for stats in self._sources
+            if not (self.regret.strained and stats.source.needs_hidden)
+            and any(map(stats.source.serves, sequences))
+        ]
         for stats in candidates:
             source = stats.source
             # A probe calls the source for all requests, which costs hardly more than for one.
@@ -247,6 +258,8 @@ class Speculation(DraftSource):
             chosen: list[_SourceCall] = []
             hidden = False
             for i, sequence in enumerate(sequences):
+                if not source.serves(sequence):
+                    continue
                 gain, own = stats.gain[size, _coverage(trees[i])], stats.own(sequence)
                 pays = own.pays(gain)
                 paying |= pays
@@ -272,6 +285,8 @@ class Speculation(DraftSource):
             calls += chosen
             for one, tree in zip(chosen, drafted, strict=True):
                 one.cost = took / len(chosen)
+                if source.leads:
+                    sequences[one.request].expected = tree
                 if tree:
                     before_it = trees[one.request]
                     trees[one.request] = merge([before_it, tree]) if before_it else tree

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Node, Tree
+from engine.speculative.hit_rate import HitRate
 
 MAX_DRAFTS = 23
 CANDIDATES = 8  # earlier occurrences that are compared, the most recent first
 OWN_PRIOR = 8.0  # weight of the shared rates against a request's own record, in trials
 OWN_WINDOW = 30.0
-WINDOW = 200.0  # trials after which an old one counts 1/e
-PRIOR_TRIALS = 20.0
 # Probability that the next token is the same as after the match, measured on greedy answers of a small model.
 # By length of the match (the largest of LENGTHS that is not above it; accepted draft tokens make the match
 # longer) and by the other occurrences of the last two tokens that agreed so far: none or some (ALONE), all
@@ -54,11 +53,11 @@ class LookupIndex:
                 positions.append(end)
                 del positions[:-CANDIDATES]
 
-    def longest_match(self) -> tuple[int, int, list[int]]:
+    def longest_match(self, expected: Sequence[int] = ()) -> tuple[int, int, list[int]]:
         """The longest earlier occurrence of the last tokens: (length, position after it, positions after the
-        other occurrences of the last two tokens).
+        other occurrences of the last two tokens). expected: what comes after the sequence's own tokens.
         """
-        known = self.tokens
+        known = [*self.tokens, *expected] if expected else self.tokens
         if len(known) < 2:
             return 0, 0, []
         positions = self.pairs.get((known[-2], known[-1]))
@@ -107,12 +106,13 @@ class _Record:
 @dataclass(slots=True)
 class _Guess:
     """The guess that the tokens from `start` on repeat those from `position` on. It is scored even if it was
-    not verified. rates: one for each token.
+    not verified. expected: the tokens before `start` that it took for granted. rates: one for each token.
     """
 
     start: int
+    expected: list[int]
     position: int
-    rates: list[_Rate]
+    rates: list[HitRate]
 
 
 @dataclass(slots=True)
@@ -129,6 +129,8 @@ class _Memory:
         if guess is None:
             return
         tokens = self.index.tokens
+        if tokens[guess.start - len(guess.expected) : guess.start] != guess.expected:
+            return
         for depth, rate in enumerate(guess.rates[: len(tokens) - guess.start]):
             hit = tokens[guess.position + depth] == tokens[guess.start + depth]
             self.record.count(hit, rate.value)
@@ -143,7 +145,7 @@ class LookupSource(DraftSource):
     name = "lookup"
 
     def __init__(self) -> None:
-        self._rates = {sampled: [[_Rate(p) for p in kind] for kind in PRIOR] for sampled in (False, True)}
+        self._rates = {sampled: [[HitRate(p) for p in kind] for kind in PRIOR] for sampled in (False, True)}
 
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         limit = min(limit, MAX_DRAFTS)
@@ -156,16 +158,17 @@ class LookupSource(DraftSource):
         index, length = memory.index, sequence.length
         index.extend(sequence.tokens[len(index.tokens) : length].tolist())
         memory.score()
-        match, position, others = index.longest_match()
-        if not match or limit < 1:
+        tree, expected = [*sequence.expected], [node.token for node in sequence.expected]
+        match, position, others = index.longest_match(expected)
+        if not match or limit <= len(tree):
             return []
         tokens, rates = index.tokens, self._rates[sequence.params.temperature > 0]
         # Matches of one token are the most frequent, and scoring them would cost the most time.
         if match == 1 and memory.record.adjust(rates[ALONE][0].value) < self.min_path_probability:
             return []
-        guess = memory.guess = _Guess(length, position, [])
-        path_probability, tree = 1.0, list[Node]()
-        for depth in range(limit):
+        guess = memory.guess = _Guess(length + len(expected), expected, position, [])
+        path_probability = tree[-1].path_probability if tree else 1.0
+        for depth in range(limit - len(expected)):
             # The copied tokens may reach the end of the sequence; then the draft itself is copied.
             at = position + depth
             token = tokens[at] if at < length else tree[at - length].token
@@ -179,20 +182,5 @@ class LookupSource(DraftSource):
             path_probability *= memory.record.adjust(rate.value)
             if path_probability < self.min_path_probability:
                 break
-            tree.append(Node(token, depth - 1, path_probability, self.name, depth + 1))
-        return tree
-
-
-class _Rate:
-    """A decayed hit rate with a prior."""
-
-    def __init__(self, prior: float) -> None:
-        self._hits, self._trials = prior * PRIOR_TRIALS, PRIOR_TRIALS
-
-    @property
-    def value(self) -> float:
-        return self._hits / self._trials
-
-    def count(self, hit: bool) -> None:
-        keep = 1 - 1 / WINDOW
-        self._hits, self._trials = self._hits * keep + hit, self._trials * keep + 1
+            tree.append(Node(token, len(tree) - 1, path_probability, self.name, len(tree) + 1))
+        return tree if len(tree) > len(expected) else []

@@ -20,6 +20,7 @@ from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative import latency_model
 from engine.speculative.controller import Speculation
+from engine.speculative.grammar_source import GrammarSource
 from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.prompt_lookup import LookupSource
 from engine.speculative.row_timer import largest_timed, row_timer
@@ -54,7 +55,7 @@ class Drafting:
     def __init__(self, model: Model, config: EngineConfig) -> None:
         """Raises HeadsLoadError for heads named in the config."""
         self._config = config
-        self._sources: list[DraftSource] = [LookupSource()]
+        self._sources: list[DraftSource] = [GrammarSource(), LookupSource()]
         self._forced: StaticTrees | None = None
         if heads := _heads(model, config):
             self._sources.append(source := HeadSource(heads))

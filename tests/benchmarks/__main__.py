@@ -37,7 +37,7 @@ from tests.benchmarks.common import (
     load_spec_bench,
     program,
 )
-from tests.benchmarks.inference import engine, long_prompts, schemas
+from tests.benchmarks.inference import engine, long_prompts, schemas, structured
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.fidelity import agreement, divergence, log_probabilities
 from tests.support.measuring.machine import commit, processor
@@ -250,6 +250,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "python": python,
     "attention": attention,
     "schemas": lambda options: schemas.measure(options.model),
+    "structured": lambda options: structured.measure(options.model),
     "long-prompts": lambda options: long_prompts.measure(options.model),
     "tables": lambda _: tables.measure(),
 }

@@ -68,7 +68,7 @@ def test_a_killed_worker_changes_nothing_and_flower_shows_it_all(cli: Cli) -> No
     served = httpx.get(f"{url}/v1/models").json()["data"][0]
     (worker,) = served["workers_detail"]
     assert (worker["slots"], worker["batch_invariant"]) == (4, True), "as the settings say"
-    assert worker["draft_sources"] == ["lookup", "medusa"], "the package brings heads for its model"
+    assert worker["draft_sources"] == ["grammar", "lookup", "medusa"], "the package has heads for it"
 
     run = cli.start("run", "prompts.jsonl", "-o", "killed.jsonl", "--url", url, "--max-tokens", "16")
     begun = Begun(cli.folder / "killed.jsonl", url)

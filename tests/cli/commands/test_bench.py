@@ -31,7 +31,7 @@ def test_rows_are_written_and_shown(in_process: InProcessCli, rows: Path) -> Non
     assert [(row["requests"], row["category"]) for row in written] == [(1, "all"), (1, "qa"), (2, "all")]
     assert all(row["n_prompts"] == 2 for row in written)
     assert all(row["ratio"] > 0 and row["ratio_low"] <= row["ratio"] + 1e-9 for row in written)
-    assert "drafts from lookup" in ended.stdout
+    assert "drafts from grammar, lookup" in ended.stdout
 
 
 def test_it_brings_prompts_of_its_own(in_process: InProcessCli) -> None:

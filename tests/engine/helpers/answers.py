@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,12 @@ def grammar_of(schema: Any, strict: bool = True) -> str:
     grammar = response_grammar(schema_format(schema, strict))
     assert grammar is not None
     return grammar
+
+
+def in_one_form(text: str) -> bool:
+    """Whether blanks stand after commas and colons of JSON, and no whitespace anywhere else."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    return re.sub(r"[,:] (?=\S)", "", bare) == re.sub(r"[\s,:]", "", bare)
 
 
 class Writer:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine import Request, SamplingParams
 from engine.core.sequence import SequenceState
-from engine.core.token_tree import ROOT, Tree
+from engine.core.token_tree import ROOT, Tree, chain
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.medusa_source import HeadSource
@@ -242,3 +242,47 @@ def test_hearing_of_a_verified_tree_changes_nothing_yet() -> None:
     [tree] = source.draft([s], 1)
     source.observe(s, tree, [0])
     assert source.draft([sequence()], 1) == [tree]
+
+
+def test_heads_go_on_from_what_is_expected() -> None:
+    heads = ScriptedHeads([0.9], [0.8], [0.7])
+    source, s = HeadSource(heads), sequence()
+    s.expected = chain([5, 6], "grammar", 0.9)
+    [tree] = source.draft([s], 8)
+    assert tree[:2] == s.expected
+    assert [(node.token, node.parent, node.depth, node.source) for node in tree[2:]] == [
+        (200, 1, 3, "medusa")
+    ]
+    assert tree[2].path_probability == pytest.approx(0.9 * 0.7, abs=0.05)
+    calls = len(heads.calls)
+    s.expected = chain([5, 6, 7], "grammar", 0.9)
+    assert source.draft([s], 8) == [[]]
+    assert len(heads.calls) == calls, "no head is for the tokens after these"
+
+
+def test_what_heads_say_after_expected_tokens_is_counted_apart() -> None:
+    source = HeadSource(ScriptedHeads([0.9], [0.9]))
+
+    def surety(expected: Tree) -> float:
+        s = sequence()
+        s.expected = expected
+        return source.draft([s], 8)[0][-1].path_probability
+
+    after = chain([5], "grammar")
+    before = surety([]), surety(after)
+    for token in [100] * 5 + [7] * 60:
+        s = sequence()
+        s.expected = after
+        source.draft([s], 8)
+        emit(s, 5, token)
+        source.draft([s], 8)
+    assert surety([]) == before[0]
+    assert surety(after) < before[1] - 0.3
+    right = surety(after)
+    for _ in range(60):
+        s = sequence()
+        s.expected = after
+        source.draft([s], 8)
+        emit(s, 6, 7)  # what was expected did not come, so that the head is not to blame
+        source.draft([s], 8)
+    assert surety(after) == right

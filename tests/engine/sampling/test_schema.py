@@ -48,63 +48,71 @@ Case = tuple[Any, list[str], list[str]]
 CASES: dict[str, Case] = {
     "object": (
         PERSON,
-        ['{"name":"Bob","age":3}', '{ "name": "", "age": -12 }'],
+        ['{"name": "Bob", "age": 3}', '{"name": "", "age": -12}'],
         [
-            '{"age":3,"name":"Bob"}',
-            '{"name":"Bob"}',
-            '{"name":"Bob","age":"3"}',
+            '{"age": 3, "name": "Bob"}',
+            '{"name": "Bob"}',
+            '{"name": "Bob", "age": "3"}',
             "[]",
             ' {"name":"B","age":1}',
         ],
     ),
     "optional properties": (
         {"properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}, "required": ["b"]},
-        ['{"b":2}', '{"a":1,"b":2}', '{"b":2,"c":3}', '{"a":1, "b":2, "c":3}', '{"b":2,"d":4}'],
-        ["{}", '{"a":1}', '{"b":2,}', '{,"b":2}', '{"a":1,"c":3}', '{"b":2,"a":1}'],
+        ['{"b": 2}', '{"a": 1, "b": 2}', '{"b": 2, "c": 3}', '{"a": 1, "b": 2, "c": 3}'],
+        [
+            "{}",
+            '{"a": 1}',
+            '{"b": 2, }',
+            '{, "b": 2}',
+            '{"a": 1, "c": 3}',
+            '{"b": 2, "a": 1}',
+            '{"b": 2, "d": 4}',
+        ],
     ),
     "no property required": (
         {"properties": {"a": {"const": 1}, "b": {"const": 2}}},
-        ["{}", "{ }", '{"a":1}', '{"b":2}', '{"a":1,"b":2}'],
-        ['{"a":1"b":2}', '{"a":1,}'],
+        ["{}", '{"a": 1}', '{"b": 2}', '{"a": 1, "b": 2}'],
+        ['{"a": 1"b": 2}', '{"a": 1, }'],
     ),
     "a required property that is not declared": (
         {"required": ["x"], "additionalProperties": {"type": "null"}},
-        ['{"x":null}'],
-        ["{}", '{"x":1}'],
+        ['{"x": null}'],
+        ["{}", '{"x": 1}'],
     ),
     "a map": (
         {"type": "object", "additionalProperties": {"type": "boolean"}},
-        ["{}", '{"a":true}', '{"a":true,"b":false}'],
-        ['{"a":1}', "{true}"],
+        ["{}", '{"a": true}', '{"a": true, "b": false}'],
+        ['{"a": 1}', "{true}"],
     ),
-    "an empty object": ({"type": "object", "additionalProperties": False}, ["{}", "{ }"], ['{"a":1}']),
-    "any object": ({"type": "object"}, ["{}", '{"a":[{"b":null}]}'], ["[]", "1"]),
+    "an empty object": ({"type": "object", "additionalProperties": False}, ["{}"], ['{"a": 1}']),
+    "any object": ({"type": "object"}, ["{}", '{"a": [{"b": null}]}'], ["[]", "1"]),
     "names that need escapes": (
         {"properties": {'a"b\\c\nd\té😀': {"const": 1}}, "required": ['a"b\\c\nd\té😀']},
         [json.dumps({'a"b\\c\nd\té😀': 1}, ensure_ascii=False)],
-        ['{"a":1}'],
+        ['{"a": 1}'],
     ),
     "an array": (
         {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3},
-        ["[1]", "[1, 2]", "[ 1,2,3 ]"],
-        ["[]", "[1,2,3,4]", "[1,]", '["1"]'],
+        ["[1]", "[1, 2]", "[1, 2, 3]"],
+        ["[]", "[1, 2, 3, 4]", "[1, ]", '["1"]'],
     ),
     "an array of no item": ({"type": "array", "items": {"type": "null"}, "maxItems": 0}, ["[]"], ["[null]"]),
-    "any array": ({"type": "array"}, ["[]", '[1,"a",{}]'], ["{}"]),
+    "any array": ({"type": "array"}, ["[]", '[1, "a", {}]'], ["{}"]),
     "at least two items": (
         {"items": {"type": "null"}, "minItems": 2},
-        ["[null,null]", "[null,null,null]"],
+        ["[null, null]", "[null, null, null]"],
         ["[]", "[null]"],
     ),
     "a tuple": (
         {"type": "array", "prefixItems": [{"const": 1}, {"const": "x"}]},
-        ['[1,"x"]', "[1]", '[1,"x",2]'],
-        ['["x",1]', "[2]"],
+        ['[1, "x"]', "[1]", '[1, "x", 2]'],
+        ['["x", 1]', "[2]"],
     ),
     "a tuple and more": (
         {"prefixItems": [{"const": 1}], "items": {"const": 2}, "maxItems": 3},
-        ["[]", "[1]", "[1,2]", "[1,2,2]"],
-        ["[2]", "[1,2,2,2]", "[1,1]"],
+        ["[]", "[1]", "[1, 2]", "[1, 2, 2]"],
+        ["[2]", "[1, 2, 2, 2]", "[1, 1]"],
     ),
     "a tuple of before 2020": (
         {
@@ -114,8 +122,8 @@ CASES: dict[str, Case] = {
             "additionalItems": False,
             "minItems": 2,
         },
-        ["[1,2]"],
-        ["[1]", "[1,2,3]", "[2,1]"],
+        ["[1, 2]"],
+        ["[1]", "[1, 2, 3]", "[2, 1]"],
     ),
     "no further items": ({"type": "array", "items": False}, ["[]"], ["[1]"]),
     "strings": (
@@ -196,7 +204,7 @@ CASES: dict[str, Case] = {
     "a constant": ({"const": "a\tb"}, [r'"a\tb"'], ['"a\tb"', '"a"']),
     "a choice": (
         {"anyOf": [{"type": "integer"}, PERSON, {"type": "null"}]},
-        ["3", "null", '{"name":"x","age":1}'],
+        ["3", "null", '{"name": "x", "age": 1}'],
         ['"3"', "{}"],
     ),
     "a choice beside what all share": (
@@ -205,7 +213,7 @@ CASES: dict[str, Case] = {
             "properties": {"a": {"const": 1}, "b": {"const": 2}},
             "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
         },
-        ['{"a":1}', '{"b":2}', '{"a":1,"b":2}'],
+        ['{"a": 1}', '{"b": 2}', '{"a": 1, "b": 2}'],
         ["{}"],
     ),
     "all of several": (
@@ -215,8 +223,8 @@ CASES: dict[str, Case] = {
                 {"properties": {"b": {"const": 2}}},
             ]
         },
-        ['{"a":1}', '{"a":1,"b":2}'],
-        ["{}", '{"b":2}'],
+        ['{"a": 1}', '{"a": 1, "b": 2}'],
+        ["{}", '{"b": 2}'],
     ),
     "a reference": (
         {
@@ -224,8 +232,8 @@ CASES: dict[str, Case] = {
             "required": ["p"],
             "$defs": {"a/b c": {"const": 7}},
         },
-        ['{"p":7}'],
-        ['{"p":8}'],
+        ['{"p": 7}'],
+        ['{"p": 8}'],
     ),
     "a reference with remarks": (
         {"$ref": "#/definitions/x", "description": "an x", "definitions": {"x": {"type": "null"}}},
@@ -234,7 +242,7 @@ CASES: dict[str, Case] = {
     ),
     "a reference and more": (
         {"$ref": "#/$defs/x", "required": ["a"], "$defs": {"x": {"properties": {"a": {"const": 1}}}}},
-        ['{"a":1}'],
+        ['{"a": 1}'],
         ["{}"],
     ),
     "definitions of one name": (
@@ -246,15 +254,15 @@ CASES: dict[str, Case] = {
             ],
             "$defs": {"x": {"item": {"const": 1}}, "y": {"item": {"const": 2}}, "string": {"const": 3}},
         },
-        ["[1,2,3]"],
-        ["[1,1,3]", "[2,2,3]", '[1,2,"a"]'],
+        ["[1, 2, 3]"],
+        ["[1, 1, 3]", "[2, 2, 3]", '[1, 2, "a"]'],
     ),
     "a list by reference to itself": (
         LIST,
-        ['{"value":1,"next":null}', '{"value":1,"next":{"value":2,"next":null}}'],
-        ['{"value":1}', '{"value":1,"next":{}}'],
+        ['{"value": 1, "next": null}', '{"value": 1, "next": {"value": 2, "next": null}}'],
+        ['{"value": 1}', '{"value": 1, "next": {}}'],
     ),
-    "booleans as schemas": ({"type": "array", "items": True}, ['[1,"a"]'], ["{}"]),
+    "booleans as schemas": ({"type": "array", "items": True}, ['[1, "a"]'], ["{}"]),
     "a pattern": (
         {"type": "string", "pattern": "^[A-Z]{2}-\\d+$"},
         ['"AB-1"'],
@@ -266,13 +274,13 @@ CASES: dict[str, Case] = {
             "patternProperties": {"^n_": {"type": "integer"}, "^s_": {"type": "string"}},
             "additionalProperties": False,
         },
-        ["{}", '{"n_a":1,"s_b":"x"}'],
-        ['{"n_a":"x"}', '{"a":1}'],
+        ["{}", '{"n_a": 1, "s_b": "x"}'],
+        ['{"n_a": "x"}', '{"a": 1}'],
     ),
     "at least one property": (
         {"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 1, "maxProperties": 2},
-        ['{"a":null}', '{"a":null,"b":null}'],
-        ["{}", '{"a":null,"b":null,"c":null}'],
+        ['{"a": null}', '{"a": null, "b": null}'],
+        ["{}", '{"a": null, "b": null, "c": null}'],
     ),
     "multiples": ({"type": "integer", "multipleOf": 7}, ["0", "49", "-7"], ["1", "50"]),
     "a fraction at least": ({"type": "number", "minimum": 0.5}, ["0.5", "17.25"], ["0.4", "-1"]),
@@ -287,8 +295,8 @@ CASES: dict[str, Case] = {
                 },
             ]
         },
-        ['{"k":"a"}', '{"k":"b","n":1}'],
-        ['{"k":"b"}', '{"k":"c"}'],
+        ['{"k": "a"}', '{"k": "b", "n": 1}'],
+        ['{"k": "b"}', '{"k": "c"}'],
     ),
     "a pattern and a length": (
         {"type": "string", "pattern": "^a+$", "minLength": 3, "maxLength": 4},
@@ -321,10 +329,39 @@ def test_the_tokens_of_the_default_model_are_taken_alike() -> None:
 def test_a_json_object_is_any_object(writer: Writer) -> None:
     grammar = response_grammar({"type": "json_object"})
     assert grammar
-    assert writer.takes(grammar, '{"a":[1,{"b":null}]}')
+    assert writer.takes(grammar, '{"a": [1, {"b": null}]}')
     assert writer.takes(grammar, "{}")
-    for text in ("[]", "1", '"a"', "null", "", '{"a"}', '{"a":1}}'):
+    for text in ("[]", "1", '"a"', "null", "", '{"a"}', '{"a": 1}}'):
         assert not writer.takes(grammar, text), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1,2], "b": {}}',
+        '{"a":[1, 2], "b": {}}',
+        '{"a": [1, 2],"b": {}}',
+        '{"a": [1, 2], "b" : {}}',
+        '{ "a": [1, 2], "b": {}}',
+        '{"a": [ 1, 2], "b": {}}',
+        '{"a": [1, 2 ], "b": {}}',
+        '{"a": [1, 2], "b": { }}',
+        '{"a": [1,  2], "b": {}}',
+        '{"a": [1,\n2], "b": {}}',
+        '{"a": [1, 2], "b": {}} ',
+        '{"a": [1, 2], "b": {}}\n',
+    ],
+)
+def test_whitespace_has_one_form(writer: Writer, text: str) -> None:
+    """That of json.dumps, in schemas and in any JSON object."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"type": "object"}},
+    }
+    for grammar in (grammar_of(schema), grammar_of({}), response_grammar({"type": "json_object"})):
+        assert grammar
+        assert writer.takes(grammar, json.dumps(json.loads(text)))
+        assert not writer.takes(grammar, text)
 
 
 def test_any_text_needs_no_grammar() -> None:

@@ -421,3 +421,59 @@ def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(
     speculate(engine, config)
     ended = completions(run(engine, [request("r", "abcabcabcabc", max_tokens=40)]))
     assert ended["r"].completion_tokens == 40
+
+
+class Leading(DraftSource):
+    """Drafts a chain for some requests, from which the sources after it go on."""
+
+    name, leads = "leading", True
+
+    def __init__(self, served: set[str]) -> None:
+        self._served = served
+        self.calls = 0
+
+    def serves(self, sequence: SequenceState) -> bool:
+        return sequence.request.id in self._served
+
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
+        assert all(map(self.serves, sequences))
+        self.calls += 1
+        return [chain([5, 6], self.name, 0.97)[:limit] for _ in sequences]
+
+
+class Noting(DraftSource):
+    """Drafts nothing, and notes what it was told to expect."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.expected: list[list[int]] = []
+
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
+        self.expected += ([node.token for node in s.expected] for s in sequences)
+        return [[] for _ in sequences]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_a_leading_source_drafts_is_known_to_those_after_it_in_the_same_step() -> None:
+    leading, following = Leading({"0"}), Noting()
+    speculation = Speculation(flat(), [leading, following])
+    running = sequences(2)
+    speculation.draft(running, 32)
+    assert following.expected == [[5, 6], []]
+    following.expected.clear()
+    leading._served.clear()
+    speculation.draft(running, 32)
+    assert following.expected == [[], []]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_source_that_serves_none_does_not_keep_others_from_their_rest() -> None:
+    leading, source = Leading(set()), Costly(0.05, cost_s=0.0005)
+    source.needs_hidden = False
+    speculation = Speculation(FixedProfile(STEEP), [leading, source])
+    steps(speculation, sequences(1), 200)
+    calls = source.calls
+    steps(speculation, sequences(1), 200)
+    assert leading.calls == 0
+    assert source.calls - calls < 50

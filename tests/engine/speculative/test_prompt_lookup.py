@@ -11,7 +11,8 @@ import pytest
 
 from engine import Request, SamplingParams
 from engine.core.sequence import SequenceState
-from engine.core.token_tree import ROOT
+from engine.core.token_tree import ROOT, chain
+from engine.speculative.hit_rate import PRIOR_TRIALS, WINDOW, HitRate
 from engine.speculative.prompt_lookup import (
     AGREED,
     ALONE,
@@ -22,10 +23,7 @@ from engine.speculative.prompt_lookup import (
     MAX_DRAFTS,
     MAX_MATCH,
     PRIOR,
-    PRIOR_TRIALS,
-    WINDOW,
     LookupSource,
-    _Rate,
 )
 
 
@@ -219,13 +217,13 @@ def test_wrong_guesses_lower_the_price_of_such_matches_alone() -> None:
 def test_guesses_are_scored_by_what_was_emitted_though_never_verified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    count, counted = _Rate.count, []
+    count, counted = HitRate.count, []
 
-    def counting(rate: _Rate, hit: bool) -> None:
+    def counting(rate: HitRate, hit: bool) -> None:
         counted.append(hit)
         count(rate, hit)
 
-    monkeypatch.setattr(_Rate, "count", counting)
+    monkeypatch.setattr(HitRate, "count", counting)
     source = LookupSource()
     s = sequence([*range(300), *range(3)])
     for token in range(3, 200):
@@ -251,7 +249,7 @@ def test_a_guess_counts_up_to_its_first_wrong_token_and_no_further() -> None:
 
 def test_a_request_that_does_not_repeat_itself_soon_gets_dearer_guesses() -> None:
     source = LookupSource()
-    source._rates[False][ALONE][0] = _Rate(0.7)
+    source._rates[False][ALONE][0] = HitRate(0.7)
     repeating, rambling = sequence([1, 2, 9, 2]), sequence([1, 2, 9, 2])
     for i in range(24):
         for s, token in ((repeating, None), (rambling, 1000 + i)):
@@ -279,3 +277,30 @@ def test_ended_sequences_are_forgotten() -> None:
     del s
     gc.collect()
     assert kept() is None
+
+
+def test_it_goes_on_from_what_is_expected() -> None:
+    source, s = LookupSource(), sequence([1, 2, 3, 4, 5, 9])
+    s.expected = chain([2, 3], "grammar", 0.5)
+    [tree] = source.draft([s], 4)
+    assert tree[:2] == s.expected
+    assert [(node.token, node.parent, node.depth, node.source) for node in tree[2:]] == [
+        (4, 1, 3, "lookup"),
+        (5, 2, 4, "lookup"),
+    ]
+    assert all(node.path_probability < 0.5 for node in tree[2:])
+    assert source.draft([s], 2) == [[]], "there is no room beyond what is expected"
+    s.expected = chain([77, 78], "grammar")
+    assert source.draft([s], 4) == [[]]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_guess_after_what_did_not_come_is_not_counted(comes: bool) -> None:
+    source, s = LookupSource(), sequence([1, 2, 3, 4, 5, 9])
+    s.expected = chain([2, 3], "grammar")
+    source.draft([s], 4)
+    emit(s, *([2, 3, 4] if comes else [2, 4, 4]))
+    s.expected = []
+    before = s.source_state[source].record.hits
+    source.draft([s], 4)
+    assert (s.source_state[source].record.hits > before) == comes

@@ -427,8 +427,8 @@ service.close()
 
 
 def test_an_engine_without_the_packages_of_heads_drafts_without_heads() -> None:
-    assert without(["gguf", "ml_dtypes", "onnx", "onnxruntime", "safetensors"], PLAIN) == "lookup 4"
-    assert without(["ml_dtypes"], PLAIN) == "lookup 4"
+    assert without(["gguf", "ml_dtypes", "onnx", "onnxruntime", "safetensors"], PLAIN) == "grammar lookup 4"
+    assert without(["ml_dtypes"], PLAIN) == "grammar lookup 4"
 
 
 def test_a_runtime_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
