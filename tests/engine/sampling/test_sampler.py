@@ -110,7 +110,7 @@ PEAKED = row(2.0, -0.5, 1.2, 0.1, 1.9, -1.0, 0.7, 0.1)
 FILTERS = [
     {"temperature": 1.0},
     {"temperature": 0.6},
-    {"temperature": 100.0},
+    {"temperature": 2.0},
     {"temperature": 1.0, "top_k": 3},
     {"temperature": 1.3, "top_p": 0.8},
     {"temperature": 1.0, "min_p": 0.2},
@@ -169,7 +169,7 @@ rows = st.builds(
 )
 filtered = st.builds(
     SamplingParams,
-    temperature=st.sampled_from([1e-300, 0.05, 0.7, 1.0, 3.0, 100.0]),
+    temperature=st.sampled_from([1e-300, 0.05, 0.7, 1.0, 2.0]),
     top_k=st.sampled_from([0, 0, 1, 2, 5, 40, 10_000]),
     top_p=st.one_of(st.just(1.0), st.floats(1e-6, 1.0)),
     min_p=st.one_of(st.just(0.0), st.floats(1e-6, 1.0)),
@@ -274,7 +274,7 @@ def test_the_coldest_temperatures_are_greedy(temperature: float) -> None:
 def test_forbidden_tokens_are_never_drawn() -> None:
     """A model may give minus infinity; no filter, however wide, brings such a token back."""
     logits = row(1.0, -math.inf, 0.5, -math.inf)
-    for values in ({}, {"top_k": 4}, {"top_p": 0.999999}, {"min_p": 1e-9}, {"temperature": 100.0}):
+    for values in ({}, {"top_k": 4}, {"top_p": 0.999999}, {"min_p": 1e-9}, {"temperature": 2.0}):
         p = SamplingParams(**{"temperature": 1.0, "seed": 5, **values})  # type: ignore[arg-type]
         assert {choose(logits, p, position) for position in range(200)} == {0, 2}
 
