@@ -108,7 +108,7 @@ def test_the_first_request_is_answered_before_anything_is_measured(
     as_timed(monkeypatch, SLOW, FAST)
     service = start(config(packed))
     same(answer(service), reference(packed, "as_shipped"))
-    assert (service.info.measuring, service.info.draft_sources) == (True, ("lookup",))
+    assert (service.info.measuring, service.info.draft_sources) == (True, ("grammar", "lookup"))
     assert "Q8_0" in service.info.quantization
     assert not cache.exists()
     release.set()
