@@ -14,6 +14,7 @@ from tests.cli.helpers.running import Cli, write_jsonl
 from tests.engine.helpers.tiny import CONTEXT, write_tiny_gguf
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+NAME_WIDTH = 18  # in the summary
 INSTRUCTION = "Feed the bad cabbage to the deaf beach dog, decade by decade. " * 3
 
 
@@ -49,10 +50,10 @@ def test_a_run_from_file_to_summary(cli: Cli, model: str) -> None:
     write_jsonl(cli.folder / "p.jsonl", lines)
     ended = cli("run", "p.jsonl", "-o", "r.jsonl", "--raw", "--model", model)
     assert ended.returncode == 1, ended.stderr
-    summary = dict(line.split("  ", 1) for line in ended.stdout.splitlines())
-    summary = {name: value.strip() for name, value in summary.items()}
+    summary = {line[:NAME_WIDTH].strip(): line[NAME_WIDTH:] for line in ended.stdout.splitlines()}
     assert summary["requests"] == "24"
     assert summary["failures"] == "1 (context_length_exceeded 1)"
+    assert summary["cut by max_tokens"] == "23"
     assert summary["generated tokens"] == f"{20 * 100 + 3 * 12:,}"
     assert float(summary["tokens/s"]) > 0
     assert 0 < int(summary["batch occupancy"].removesuffix("%")) <= 100
