@@ -41,6 +41,8 @@ from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import ROOT, environment, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def examined(cli: Cli | InProcessCli, **env: str) -> dict[str, list[Finding]]:
     """The findings by check, from the command as a user runs it; its exit code is held to them."""

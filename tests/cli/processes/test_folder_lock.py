@@ -58,6 +58,7 @@ def test_the_holder_is_who_holds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [str(os.getppid()), "4194304", "", "x"])
+@pytest.mark.slow
 def test_a_number_that_is_not_the_holders_is_not_believed(tmp_path: Path, content: str) -> None:
     """As where the holder runs in a container, and another process here has its number."""
     mine = FolderLock(tmp_path, "another")

@@ -147,6 +147,7 @@ def test_cut_off_pickles_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_converters")
+@pytest.mark.slow
 def test_a_zip_that_is_no_model_is_named(tmp_path: Path) -> None:
     folder = write_vicuna(tmp_path / "vicuna")
     with zipfile.ZipFile(folder / "pytorch_model-00001-of-00002.bin", "w") as made:

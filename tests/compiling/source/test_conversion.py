@@ -18,6 +18,8 @@ from engine.llama.context import Context, Rows
 from engine.llama.model import Model
 from tests.compiling.helpers.small_models import KINDS, write_checkpoint, write_vicuna
 
+pytestmark = pytest.mark.slow
+
 NEW_TOKENS = 64
 MAX_RELATIVE_ERROR = 1e-3
 PROMPT = "The gateway takes prompts over HTTP, puts them on Redis, and workers answer them in batches of 16."
@@ -52,7 +54,6 @@ ALL = [*KINDS, "vicuna"]
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.slow
 def test_logits_and_greedy_text_are_those_of_transformers(converted: dict[str, Converted], kind: str) -> None:
     it = converted[kind]
     theirs = AutoModelForCausalLM.from_pretrained(it.checkpoint, attn_implementation="eager").eval()

@@ -66,6 +66,7 @@ def choose(name: str, home: Path, url: str, code: str = CHOOSE) -> tuple[str, st
     return done.stdout.strip(), done.stderr.strip()
 
 
+@pytest.mark.slow
 def test_safetensors_are_fetched_once_and_no_code(hub: SmallHub, tmp_path: Path) -> None:
     hub.asked.clear()
     for _ in range(2):

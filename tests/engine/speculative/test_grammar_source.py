@@ -153,6 +153,7 @@ def test_only_requests_with_a_grammar_are_served(writer: Writer) -> None:
     assert source.draft([free], 9) == [[]]
 
 
+@pytest.mark.slow
 def test_so_many_texts_are_remembered(writer: Writer) -> None:
     source = GrammarSource()
     for i in range(REMEMBERED + 5):

@@ -356,6 +356,7 @@ def test_without_a_network_the_reason_and_the_log_are_named(project: Path) -> No
     assert not (project / ".venv" / "install-times").exists()
 
 
+@pytest.mark.slow
 def test_a_real_pip_installs_without_a_network(project: Path) -> None:
     ended = real(project, "all", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(project))
     assert ended.returncode == 0, ended.stderr

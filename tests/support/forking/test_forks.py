@@ -66,6 +66,7 @@ def waiting(folder: Path) -> Fork:
     return process
 
 
+@pytest.mark.slow
 def test_all_is_its_own(tmp_path: Path) -> None:
     env = {**usual(), "MEDUSAQ_PORT": "12"}
     ended, out, err = run([*code(SHOWN), "-x", "y"], tmp_path, env, b"given")

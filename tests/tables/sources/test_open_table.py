@@ -72,6 +72,7 @@ def test_values_as_they_stand(tmp_path: Path) -> None:
     assert values(opened(tmp_path, "t.txt", "one\r\n\n two\n")) == [("one",), (" two",)]
 
 
+@pytest.mark.slow
 def test_a_wrong_byte_at_the_end_of_a_long_file_is_found(tmp_path: Path) -> None:
     table = opened(tmp_path, "t.csv", b"a,b\n" + b"1,plain\n" * 400_000 + b"1,\xfc\n")
     assert "cp1252" in table.description

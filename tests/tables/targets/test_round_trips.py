@@ -24,6 +24,8 @@ from tables.sources.open_table import open_table
 from tables.targets.create_table import create_table
 from tables.targets.xlsx_writer import MAX_CHARS
 
+pytestmark = pytest.mark.slow
+
 TEXT_NAMES = ("t.csv", "t.tsv", "t.csv.gz", "t.tsv.zst")
 NAMES = (*TEXT_NAMES, "t.parquet", "t.xlsx", "t.jsonl", "t.ndjson.gz", "t.jsonl.zst")
 

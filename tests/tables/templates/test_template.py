@@ -14,6 +14,8 @@ from tables.base.errors import TableError
 from tables.templates import template as module
 from tables.templates.template import Template
 
+pytestmark = pytest.mark.slow
+
 BIG = "a" * 1_000_000
 
 

@@ -150,6 +150,7 @@ def test_a_server_whose_disk_is_full(elsewhere: Callable[[int], None]) -> None:
         store.close()
 
 
+@pytest.mark.slow
 def test_an_object_that_is_shorter_than_it_was(s3_server: S3Server) -> None:
     store = make_store(f"s3://{s3_server.new_bucket()}")
     put(store, NAME, PART)

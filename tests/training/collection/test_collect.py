@@ -25,6 +25,8 @@ from training.collection import shards
 from training.collection.collect import collect
 from training.collection.shards import Collection, Recorded
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SHARD_TOKENS = 1500
 SMALL_SHARDS = (
@@ -36,7 +38,6 @@ def answers(folder: Path) -> list[Recorded]:
     return [answer for shard in Collection(folder).shards() for answer in shard]
 
 
-@pytest.mark.slow
 def test_each_state_gives_its_token(tiny_gguf: str, states: Path) -> None:
     lm_head = lm_head_rows(tiny_gguf)
     greedy = [a for a in answers(states) if not a.sampled]
@@ -111,7 +112,6 @@ def test_an_interrupt_behind_the_rename_of_a_shard_writes_it_once(
     assert len(set(numbers)) == len(numbers)
 
 
-@pytest.mark.slow
 def test_a_murdered_collection_goes_on(tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console) -> None:
     out = tmp_path / "s"
     command = [sys.executable, "-c", SMALL_SHARDS, "--model", tiny_gguf, "--prompts", str(prompts)]
@@ -143,7 +143,6 @@ def test_prompts_that_can_never_run_are_left_out(tiny_gguf: str, tmp_path: Path,
         collect(options(tiny_gguf, tmp_path / "long.txt", tmp_path / "t"), quiet)
 
 
-@pytest.mark.slow
 def test_a_faster_format_is_made_once(tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console) -> None:
     settings = options(tiny_gguf, prompts, tmp_path / "s", form="q8_0", tokens=50)
     collect(settings, quiet)

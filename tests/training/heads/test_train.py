@@ -34,6 +34,8 @@ from training.heads.scores import Scores, evaluate  # noqa: E402
 from training.heads.train import check, train  # noqa: E402
 from training.heads.training_loop import Run  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SMALL = Recipe(heads=2, vocabulary=200, epochs=2, rows=256)
 
 
@@ -91,7 +93,6 @@ class Cycle:
 
 
 @pytest.mark.parametrize(("soft", "layers"), [(0.0, 1), (0.5, 2), (1.0, 1)])
-@pytest.mark.slow
 def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layers: int) -> None:
     world: Any = Cycle()
     recipe = Recipe(heads=3, layers=layers, epochs=150, rows=320, learning_rate=0.05, soft=soft, patience=99)
@@ -104,7 +105,6 @@ def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layer
 
 
 @pytest.mark.parametrize(("length", "patience"), [(3, 99), (1, 1), (0, 1)])
-@pytest.mark.slow
 def test_held_out_answers_too_short_for_a_step_still_choose_weights(
     tmp_path: Path, quiet: Console, length: int, patience: int
 ) -> None:
@@ -162,7 +162,6 @@ def test_tokens_outside_the_vocabulary_teach_nothing(tmp_path: Path) -> None:
     assert not any(p.any() for p in run.network.parameters())
 
 
-@pytest.mark.slow
 def test_the_file_holds_heads_the_engine_runs(
     tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
 ) -> None:
@@ -312,7 +311,6 @@ def test_what_cannot_be_written_is_named(
         ({"patience": 0}, "patience must be"),
     ],
 )
-@pytest.mark.slow
 def test_an_impossible_recipe_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         Recipe(**change)
