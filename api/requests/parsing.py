@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -44,6 +44,14 @@ def member(kind: type[E], name: str, value: str) -> E:
         return kind(value)
     except ValueError:
         raise BadRequest(f"{name}: must be one of {', '.join(kind)}", param=name) from None
+
+
+def boolean(name: str, parameters: Mapping[str, str]) -> bool:
+    """A parameter that is true or false; false if it is missing. Raises BadRequest."""
+    value = parameters.get(name, "false")
+    if value not in ("true", "false"):
+        raise BadRequest(f"{name}: must be true or false", param=name)
+    return value == "true"
 
 
 async def unless_closed(request: Request, work: Awaitable[T]) -> T:

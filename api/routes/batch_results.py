@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, BinaryIO
@@ -19,7 +20,7 @@ from api.http.errors import BadRequest, NoOutputTable
 from api.requests.caller import caller_of
 from api.requests.ids import BatchId
 from api.requests.open_requests import OpenKey
-from api.requests.parsing import member, owner_of, seen_by, unless_closed
+from api.requests.parsing import boolean, member, owner_of, seen_by, unless_closed
 from api.requests.schemas import ErrorBody, query
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway, GatewayDep
@@ -53,15 +54,36 @@ MEDIA_TYPES = {
     Format.XLSX: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     Format.JSONL: JSON_LINES,
 }
+CUT_VALUES = "X-Cut-Values"  # a header of tables
 _TABLES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {media.partition(";")[0]: {} for media in MEDIA_TYPES.values()}},
+    200: {
+        "content": {media.partition(";")[0]: {} for media in MEDIA_TYPES.values()},
+        "headers": {
+            CUT_VALUES: {
+                "description": "How many values were cut: a cell of xlsx holds 32,767 characters.",
+                "schema": {"type": "integer"},
+            }
+        },
+    },
     507: {"model": ErrorBody},
 }
-FORMAT = query(
-    "format",
-    {"type": "string", "enum": [*Format]},
-    "Of a batch that was made of a table: the rows that have a result, with the columns of the answers.",
-)
+PARAMETERS = [
+    query(
+        "format",
+        {"type": "string", "enum": [*Format]},
+        "Of a batch that was made of a table: the rows that have a result, with the columns of the answers.",
+    ),
+    query(
+        "usage",
+        {"type": "boolean", "default": False},
+        "With a format: two more columns, the numbers of tokens of the prompt and of the answer.",
+    ),
+    query(
+        "safe_csv",
+        {"type": "boolean", "default": False},
+        "With csv and tsv: a quote before cells that a spreadsheet program would run as a formula.",
+    ),
+]
 
 router = APIRouter(tags=["batches"], responses=_ERRORS)
 
@@ -70,15 +92,14 @@ router = APIRouter(tags=["batches"], responses=_ERRORS)
     "/v1/batches/{batch_id}/output",
     response_class=Response,
     responses=_TABLES,
-    openapi_extra={"parameters": [FORMAT]},
+    openapi_extra={"parameters": PARAMETERS},
 )
 async def partial_output(batch_id: BatchId, request: Request, gateway: GatewayDep) -> Response:
     """The successful results so far, in input order; also while the batch runs."""
-    chosen = request.query_params.get("format")
-    kind = None if chosen is None else member(Format, "format", chosen)
+    wanted = _wanted_table(request.query_params)
     batch = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
-    if kind is not None:
-        return await _table(batch, kind, request, gateway)
+    if wanted is not None:
+        return await _table(batch, wanted, request, gateway)
     return await _results(batch, gateway, caller_of(request).key, failed=False)
 
 
@@ -137,7 +158,34 @@ async def _all(gateway: Gateway, block: bytes, rest: Iterator[bytes]) -> AsyncIt
 # Tables
 
 
-async def _table(batch: Batch, kind: Format, request: Request, gateway: Gateway) -> Response:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    kind: Format
+    usage: bool
+    safe_csv: bool
+
+    @property
+    def name(self) -> str:
+        return f"output.{self.kind}"
+
+
+def _wanted_table(parameters: Mapping[str, str]) -> _Wanted | None:
+    """None without a format. Raises BadRequest."""
+    chosen = parameters.get("format")
+    if chosen is None:
+        for name in ("usage", "safe_csv"):
+            if name in parameters:
+                raise BadRequest(f"{name}: goes with a format", param=name)
+        return None
+    wanted = _Wanted(
+        member(Format, "format", chosen), boolean("usage", parameters), boolean("safe_csv", parameters)
+    )
+    if wanted.safe_csv and wanted.kind not in (Format.CSV, Format.TSV):
+        raise BadRequest("safe_csv: is for csv and tsv; other formats do not need it", param="safe_csv")
+    return wanted
+
+
+async def _table(batch: Batch, wanted: _Wanted, request: Request, gateway: Gateway) -> Response:
     """The rows that have a result."""
     if batch.table is None:
         raise BadRequest("format: is for batches that were made of a table, with a template", param="format")
@@ -145,21 +193,25 @@ async def _table(batch: Batch, kind: Format, request: Request, gateway: Gateway)
         raise NoOutputTable(f"{batch.id} failed: {batch.errors[0]['message'] if batch.errors else ''}")
     owner = owner_of(request)
     gateway.table_downloads.begin(owner)
-    making = _Making(gateway, batch, kind, owner)
+    making = _Making(gateway, batch, wanted, owner)
     try:
         file = await unless_closed(request, making.unless_abandoned())
     except BaseException:
         gateway.table_downloads.end(owner)
         raise
-    return TableResponse(gateway, file, f"{batch.id}.{kind}", kind, request)
+    return TableResponse(gateway, file, f"{batch.id}.{wanted.kind}", wanted.kind, making.cut, request)
 
 
 class _Making:
-    """Makes one table, in a task of its own: whoever waits for it may leave between two steps."""
+    """Makes one table, in a task of its own: whoever waits for it may leave between two steps.
 
-    def __init__(self, gateway: Gateway, batch: Batch, kind: Format, owner: str) -> None:
-        self._gateway, self._batch, self._kind, self._owner = gateway, batch, kind, owner
+    cut: values that the format could not hold whole, at the end.
+    """
+
+    def __init__(self, gateway: Gateway, batch: Batch, wanted: _Wanted, owner: str) -> None:
+        self._gateway, self._batch, self._wanted, self._owner = gateway, batch, wanted, owner
         self._abandoned = False
+        self.cut = 0
 
     async def unless_abandoned(self) -> BinaryIO:
         """The table, which the caller closes."""
@@ -188,13 +240,14 @@ class _Making:
 
     async def _converted(self) -> BinaryIO:
         gateway = self._gateway
-        steps = _conversion(gateway, self._batch, self._kind)
+        steps = _conversion(gateway, self._batch, self._wanted)
         try:
             while (conversion := await gateway.in_file_thread(partial(next, steps))) is None:
                 self._check()
             while not conversion.has_ended():
                 await self._pause()
-            return await gateway.in_file_thread(partial((conversion.folder / _name(self._kind)).open, "rb"))
+            self.cut = conversion.cut
+            return await gateway.in_file_thread(partial((conversion.folder / self._wanted.name).open, "rb"))
         except ConversionFailed as error:
             if error.storage:
                 raise FileStoreUnavailable(str(error)) from None
@@ -211,7 +264,7 @@ class _Making:
             raise asyncio.CancelledError
 
 
-def _conversion(gateway: Gateway, batch: Batch, kind: Format) -> Generator[Conversion | None, None, None]:
+def _conversion(gateway: Gateway, batch: Batch, wanted: _Wanted) -> Generator[Conversion | None, None, None]:
     """In short steps: None while files are copied, then the conversion, which ends with this generator."""
     records = gateway.files.records
     ids = [batch.input_file_id, *(id for id in (batch.output_file_id, batch.error_file_id) if id is not None)]
@@ -232,13 +285,9 @@ def _conversion(gateway: Gateway, batch: Batch, kind: Format) -> Generator[Conve
                 yield None
             parts.flush()
             files.append(parts)
-        specification = output_spec(batch.table, _name(kind))
+        specification = output_spec(batch.table, wanted.name, usage=wanted.usage, safe_csv=wanted.safe_csv)
         table, *results = files
         yield exits.enter_context(contextlib.closing(Conversion(specification, table, results=results)))
-
-
-def _name(kind: Format) -> str:
-    return f"output.{kind}"
 
 
 def _closed(making: asyncio.Future[BinaryIO]) -> None:
@@ -250,13 +299,17 @@ def _closed(making: asyncio.Future[BinaryIO]) -> None:
 class TableResponse(Download):
     """Streams a table, and closes it at the end."""
 
-    def __init__(self, gateway: Gateway, file: BinaryIO, name: str, kind: Format, request: Request) -> None:
+    def __init__(
+        self, gateway: Gateway, file: BinaryIO, name: str, kind: Format, cut: int, request: Request
+    ) -> None:
         self._gateway, self._file, self._owner = gateway, file, owner_of(request)
         headers = {
             "Content-Length": str(os.fstat(file.fileno()).st_size),
             "Content-Disposition": f'attachment; filename="{name}"',
             "X-Content-Type-Options": "nosniff",
         }
+        if cut:
+            headers[CUT_VALUES] = str(cut)
         super().__init__(self._chunks(), caller_of(request).key, 200, headers, MEDIA_TYPES[kind])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,12 +50,12 @@ def run(options: RunOptions, console: Console) -> Outcome:
             if options.url is not None and not record.sent:  # a local stack's folder has its logs
                 folder.forget()
             raise
-        if table is not None and table.cut:
-            say(console, f"{table.cut:,} values were cut: a cell of XLSX holds 32,767 characters")
+        if table is not None and table.output.cut:
+            say(console, f"{table.output.cut:,} values were cut: a cell of XLSX holds 32,767 characters")
         folder.forget()
     if options.url is not None:
         _drop(session.files, options.url)
-    answers = None if table is None else table.answers.columns
+    answers = None if table is None else table.output.answers.columns
     overruled = record.own_max_tokens if "max_tokens" in options.read.defaults else 0
     return Outcome(options.results, session.whole, session.summary(), answers, overruled)
 

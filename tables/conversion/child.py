@@ -1,8 +1,8 @@
 """The child process: `python -m tables.conversion.child NUMBER`.
 
 NUMBER is an open file with the specification in JSON, in which files are numbers of open files too. Standard
-output gets the verdict, one JSON object: {} or {"code", "message"}. The process ends with the one that has
-started it, when standard input closes.
+output gets the verdict, one JSON object: {"code", "message"} of an error, {"cut"} of an output, else {}.
+The process ends with the one that has started it, when standard input closes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tables.answers.schema import check_schema
 from tables.base.errors import TableError
 from tables.base.kinds import kind_of
 from tables.base.table import Table
 from tables.conversion.options import TableOptions
-from tables.conversion.output_table import write_output
+from tables.conversion.output_table import OutputTable, write_numbered
 from tables.conversion.request_lines import LineLimits, TableRefused, write_lines
 from tables.sources.open_table import open_table
 
@@ -47,9 +48,9 @@ def main() -> None:
     os._exit(0)  # the thread waits for standard input
 
 
-def _verdict(specification: Mapping[str, Any]) -> dict[str, str]:
+def _verdict(specification: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        _convert(specification)
+        return _convert(specification)
     except TableRefused as error:
         return {"code": error.code, "message": str(error)}
     except TableError as error:
@@ -65,10 +66,9 @@ def _verdict(specification: Mapping[str, Any]) -> dict[str, str]:
             return {"code": STORAGE, "message": f"temporary files: {error.strerror or error}"}
         traceback.print_exc()
         return {"code": INTERNAL, "message": "an internal error, which the log describes"}
-    return {}
 
 
-def _convert(specification: Mapping[str, Any]) -> None:
+def _convert(specification: Mapping[str, Any]) -> dict[str, Any]:
     options = TableOptions(**specification["options"])
     folder = Path(specification["folder"])
     with _table(specification["table"], options.name, folder) as table:
@@ -76,10 +76,19 @@ def _convert(specification: Mapping[str, Any]) -> None:
             limits = LineLimits(**specification["limits"])
             with os.fdopen(specification["lines"], "wb") as out:
                 write_lines(table, options, specification["url"], limits, out)
-        else:
-            with contextlib.ExitStack() as opened:
-                results = [opened.enter_context(os.fdopen(n, "rb")) for n in specification["results"]]
-                write_output(table, options, results, folder / specification["output"])
+            return {}
+        wanted = specification["output"]
+        output = OutputTable(
+            table,
+            None if options.schema is None else check_schema(options.schema, "schema"),
+            columns=options.columns,
+            usage=wanted["usage"],
+            safe_csv=wanted["safe_csv"],
+        )
+        with contextlib.ExitStack() as opened:
+            results = [opened.enter_context(os.fdopen(n, "rb")) for n in specification["results"]]
+            write_numbered(table, results, opened.enter_context(output.opened(folder / wanted["name"])))
+        return {"cut": output.cut}
 
 
 @contextlib.contextmanager

@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tables.answers.answer_columns import AnswerColumns, parse_answer
-from tables.answers.schema import check_schema
-from tables.base.table import Table
-from tables.conversion.options import TableOptions
+from tables.answers.schema import AnswerSchema
+from tables.base.kinds import Kind, output_kind
+from tables.base.table import Row, Table
 from tables.targets.create_table import create_table
+from tables.targets.writer import TableWriter
 
 
-def write_output(table: Table, options: TableOptions, results: Sequence[BinaryIO], path: Path) -> None:
-    """The rows that have a result, in their order. results: files of batch output in the order of lines.
+class OutputTable:
+    """The columns of a table, followed by those of the answers.
 
-    The ending of the path tells the format. Raises TableError, and OSError as of a full disk.
+    columns: of the table that are kept; None is all. cut: values that the format could not hold whole, at the
+    end.
     """
-    kept = [*(table.columns if options.columns is None else options.columns)]
-    positions = [table.columns.index(column) for column in kept]
-    schema = None if options.schema is None else check_schema(options.schema, "schema")
-    added = AnswerColumns(kept, schema)
-    types = table.types() if path.suffix == ".parquet" else {}
-    types = {column: kind for column, kind in types.items() if column in kept}
-    numbered = heapq.merge(*map(_numbered, results), key=lambda found: found[0])
-    with create_table(path, [*kept, *added.names], types={**types, **added.types}) as out:
-        rows = table.rows()
-        for number, result in numbered:
-            row = next(row for row in rows if row.number == number)
-            values, _ = added.values(parse_answer(result))
-            out.write([*(row.values[position] for position in positions), *values])
+
+    def __init__(
+        self,
+        table: Table,
+        schema: AnswerSchema | None,
+        *,
+        columns: Sequence[str] | None = None,
+        usage: bool = False,
+        safe_csv: bool = False,
+    ) -> None:
+        self._table, self._safe_csv = table, safe_csv
+        self._kept = [*(table.columns if columns is None else columns)]
+        self._positions = [table.columns.index(column) for column in self._kept]
+        self.answers = AnswerColumns(self._kept, schema, usage=usage)
+        self.cut = 0
+
+    def create(self, path: Path, name: str | None = None, scratch: Path | None = None) -> TableWriter:
+        """As create_table, with these columns."""
+        types = self._table.types() if output_kind(name or path.name) is Kind.PARQUET else {}
+        return create_table(
+            path,
+            [*self._kept, *self.answers.names],
+            name=name,
+            types={
+                **{column: types[column] for column in self._kept if column in types},
+                **self.answers.types,
+            },
+            safe_csv=self._safe_csv,
+            scratch=scratch,
+        )
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, name: str | None = None, scratch: Path | None = None) -> Iterator[RowWriter]:
+        """The path is complete at the end. Raises TableError, and OSError as of a full disk."""
+        with self.create(path, name, scratch) as writer:
+            yield RowWriter(writer, self.answers, self._positions)
+        self.cut = writer.cut
+
+
+class RowWriter:
+    def __init__(self, writer: TableWriter, answers: AnswerColumns, positions: Sequence[int]) -> None:
+        self._writer, self._answers, self._positions = writer, answers, positions
+
+    def write(self, row: Row, result: Mapping[str, Any]) -> str | None:
+        """Write a row beside its line of batch output. Returns what does not fit the schema, or None."""
+        answer = parse_answer(result)
+        values, error = self._answers.values(answer)
+        self._writer.write([*(row.values[position] for position in self._positions), *values])
+        return None if error == answer.error else error
+
+
+def write_numbered(table: Table, results: Sequence[BinaryIO], out: RowWriter) -> None:
+    """Write the rows that have a result. results: files of batch output, each in the order of the rows."""
+    rows = table.rows()
+    for number, result in heapq.merge(*map(_numbered, results), key=lambda found: found[0]):
+        out.write(next(row for row in rows if row.number == number), result)
 
 
 def _numbered(lines: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Results with the numbers of their lines, in which their ids end; a line is a row."""
+    """Results with the numbers of their lines, in which their ids end."""
     for line in lines:
         result = json.loads(line)
         yield int(result["id"].rpartition("-")[2]), result

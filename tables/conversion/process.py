@@ -64,16 +64,22 @@ def lines_spec(options: TableOptions, url: str, rows: int, line_bytes: int, all_
     return {"options": asdict(options), "url": url, "limits": limits, "file_bytes": all_bytes}
 
 
-def output_spec(options: TableOptions, name: str) -> dict[str, Any]:
+def output_spec(
+    options: TableOptions, name: str, *, usage: bool = False, safe_csv: bool = False
+) -> dict[str, Any]:
     """The specification of a conversion of results to a table; the ending of its name tells the format."""
-    return {"options": asdict(options), "output": name, "file_bytes": OUTPUT_BYTES}
+    output = {"name": name, "usage": usage, "safe_csv": safe_csv}
+    return {"options": asdict(options), "output": output, "file_bytes": OUTPUT_BYTES}
 
 
 class Conversion:
     """A running conversion; close() ends it in any case.
 
-    folder: of temporary files, in which the output is until close().
+    folder: of temporary files, in which the output is until close(). cut: values of the output that its
+    format could not hold whole, after the end.
     """
+
+    cut = 0
 
     def __init__(
         self,
@@ -120,8 +126,9 @@ class Conversion:
         found = _verdict(self._process.stdout.read())
         if found is None:
             raise _killed(status)
-        if found:
+        if "code" in found:
             raise ConversionFailed(found["code"], found["message"])
+        self.cut = found.get("cut", 0)
         return True
 
     def close(self) -> None:
@@ -133,7 +140,7 @@ class Conversion:
         self._folder.cleanup()
 
 
-def _verdict(said: bytes) -> dict[str, str] | None:
+def _verdict(said: bytes) -> dict[str, Any] | None:
     """None if the process ended before its verdict."""
     try:
         return dict(json.loads(said))

@@ -77,6 +77,29 @@ def test_results_become_columns() -> None:
     assert text == "b,answer,finish_reason,error\nw,,,boom: no luck\n"
 
 
+def test_the_output_has_what_was_asked_for() -> None:
+    message = {"message": {"content": "=1+1"}, "finish_reason": "stop"}
+    body = {"choices": [message], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    result = {"id": "batch_req_1-1", "error": None, "response": {"status_code": 200, "body": body}}
+    with opened(b"a\nx\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
+        options = TableOptions("t.csv", "{{ a }}")
+        specification = output_spec(options, "out.csv", usage=True, safe_csv=True)
+        with contextlib.closing(Conversion(specification, table, results=[results])) as conversion:
+            wait(conversion)
+            text = (conversion.folder / "out.csv").read_text()
+    assert text == "a,answer,finish_reason,error,prompt_tokens,completion_tokens\nx,'=1+1,stop,,3,2\n"
+
+
+def test_values_that_were_cut_are_counted() -> None:
+    failed = {"code": "boom", "message": "x" * 40_000}
+    result = {"id": "batch_req_1-1", "error": failed, "response": None}
+    with opened(b"a\nx\n") as table, opened(json.dumps(result).encode() + b"\n") as results:
+        specification = output_spec(TableOptions("t.csv", "{{ a }}"), "out.xlsx")
+        with contextlib.closing(Conversion(specification, table, results=[results])) as conversion:
+            wait(conversion)
+            assert conversion.cut == 1
+
+
 def test_errors_name_the_file_as_its_owner_does() -> None:
     with pytest.raises(ConversionFailed, match=r"^t\.parquet: the Parquet file is damaged") as refused:
         converted(b"PAR1" + b"x" * 100 + b"PAR1", "t.parquet")

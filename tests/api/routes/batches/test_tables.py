@@ -82,8 +82,8 @@ def create(
     )
 
 
-def output(http: httpx.Client, batch: Batch, kind: str = "csv") -> httpx.Response:
-    answer = http.get(f"/v1/batches/{batch.id}/output", params={"format": kind})
+def output(http: httpx.Client, batch: Batch, kind: str = "csv", **others: str) -> httpx.Response:
+    answer = http.get(f"/v1/batches/{batch.id}/output", params={"format": kind, **others})
     assert answer.status_code == 200, answer.text
     return answer
 
@@ -174,6 +174,37 @@ def test_it_comes_out_in_any_format(
         lists = csv.reader(io.StringIO(answer.text), delimiter="\t" if kind is Format.TSV else ",")
         found = [(int(row[0]) if row[0] else None, row[1], row[2] or None) for row in [*lists][1:]]
     assert found == [(5, "lamp", "lamp: good, bright"), (2, "cup", None), (None, "pen", "pen: so-so")]
+
+
+def test_the_output_has_what_was_asked_for(client: openai.OpenAI, http: httpx.Client) -> None:
+    content = "text,long\n@SUM," + "x" * 40_000 + "\n"
+    done = end(client, create(client, content, template="{{ text }}"))
+    [head, row] = rows(output(http, done, usage="true", safe_csv="true"))
+    assert head[2:] == ["answer", "finish_reason", "error", "prompt_tokens", "completion_tokens"]
+    assert (row[0], row[2]) == ("'@SUM", "'@SUM")
+    assert row[5:] == ["1", "1"]
+    plain = output(http, done)
+    assert [row[0] for row in rows(plain)] == ["text", "@SUM"]
+    assert "x-cut-values" not in plain.headers
+    assert output(http, done, "xlsx").headers["x-cut-values"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "message"),
+    [
+        ({"format": "csv", "usage": "yes"}, "usage", "must be true or false"),
+        ({"format": "xlsx", "safe_csv": "true"}, "safe_csv", "is for csv and tsv"),
+        ({"usage": "true"}, "usage", "goes with a format"),
+        ({"safe_csv": "true"}, "safe_csv", "goes with a format"),
+    ],
+)
+def test_what_is_asked_for_must_make_sense(
+    http: httpx.Client, given: dict[str, str], param: str, message: str
+) -> None:
+    refused = http.get(f"/v1/batches/batch_{'0' * 32}/output", params=given)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param
+    assert message in refused.json()["error"]["message"]
 
 
 def test_the_properties_of_a_schema_are_columns(client: openai.OpenAI, http: httpx.Client) -> None:
