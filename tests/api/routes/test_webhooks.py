@@ -226,7 +226,7 @@ def test_a_cancelled_batch_is_told_where_that_was_asked_for(
         ({"url": "http://10.0.0.1/"}, "webhook.url", "10.0.0.1 does not lead to public addresses"),
         ({"url": "http://10.0.0.1/"}, "webhook.url", "to such as the setting MEDUSAQ_WEBHOOK_ALLOW allows"),
         ({"url": "http://0x7f.2/"}, "webhook.url", "does not lead to public addresses"),
-        ({"url": "http://[::1]/"}, "webhook.url", "does not lead to public addresses"),
+        ({"url": "http://[::1]/"}, "webhook.url", "to such as the setting MEDUSAQ_WEBHOOK_ALLOW allows"),
         ({"url": "http://169.254.169.254/latest/"}, "webhook.url", "does not lead to public addresses"),
         ({"url": "http://" + "a" * 64 + ".com/"}, "webhook.url", "is no name of a host"),
         ({"url": URL, "events": []}, "webhook.events", "at least 1"),

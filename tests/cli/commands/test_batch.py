@@ -148,9 +148,9 @@ def test_files_that_are_gone_are_not_offered(in_process: InProcessCli, gateway: 
     assert in_process("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway).returncode == 1
     newest = json.loads(in_process("batches", "list", "--json", "--limit", "1").stdout)["data"][0]
     rows = shown(in_process("batches", "show", newest["id"]).stdout)
-    assert rows["cut"] == "1 by max_tokens"
     for name in ("input", "output", "error"):
         assert rows[f"{name} file"] == f"{newest[f'{name}_file_id']} (deleted)"
+    assert rows["cut"] == "1 by max_tokens"
     write_jsonl(in_process.folder / "lines.jsonl", [raw(1)])
     kept = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)
     assert "(deleted)" not in kept["input file"] + kept["output file"]

@@ -81,6 +81,11 @@ def test_no_help_has_names_of_types(in_process: InProcessCli) -> None:
         assert re.search(rf"{name} +{re.escape(kind)} *[A-Z]", text), name
 
 
+def test_the_help_of_run_says_which_max_tokens_holds(in_process: InProcessCli) -> None:
+    words = re.sub(r"[│\s]+", " ", in_process("run", "--help").stdout)
+    assert " Most tokens of an answer, for lines that have no max_tokens." in words
+
+
 def test_help_has_examples(in_process: InProcessCli) -> None:
     for command in ("run", "validate", "submit", "compare"):
         assert "Examples" in in_process(command, "--help").stdout
