@@ -13,6 +13,7 @@ from fastapi import Request
 from api.http.errors import BadRequest, ClientGone, UnsupportedMedia
 from api.http.headers import JSON_TYPE, media_type
 from api.requests.caller import caller_of
+from tasks.base.errors import TasksError
 from tasks.schema.job_request import S, parse
 
 T = TypeVar("T")
@@ -125,3 +126,10 @@ def page_query(request: Request, also: str | None = None) -> tuple[int, str | No
         else:
             raise BadRequest(f"{name}: there is no such query parameter", code="unknown_field", param=name)
     return limit, after, others
+
+
+def unknown_after(error: TasksError) -> BadRequest:
+    """The refusal of an `after` without a place in the list, as that of an object which was dropped since."""
+    return BadRequest(
+        f"after: {error}; if it was dropped since, begin after an object before it in the list", param="after"
+    )

@@ -20,6 +20,7 @@ from api.requests.parsing import (
     owner_of,
     page_query,
     seen_by,
+    unknown_after,
 )
 from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page
 from api.requests.threads import run_in_threadpool
@@ -110,7 +111,7 @@ async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
     try:
         batches, more = await run_in_threadpool(gateway.batches.page, limit, after, seen_by(request))
     except BatchNotFound as error:
-        raise BadRequest(f"after: {error}", param="after") from None
+        raise unknown_after(error) from None
     return page([batch.to_json() for batch in batches], more)
 
 

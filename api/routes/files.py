@@ -13,7 +13,15 @@ from api.http.byte_range import byte_range
 from api.http.errors import BadRequest
 from api.requests.caller import caller_of
 from api.requests.ids import FileId
-from api.requests.parsing import MAX_EXPIRY_S, MIN_EXPIRY_S, idempotency_key, member, page_query, seen_by
+from api.requests.parsing import (
+    MAX_EXPIRY_S,
+    MIN_EXPIRY_S,
+    idempotency_key,
+    member,
+    page_query,
+    seen_by,
+    unknown_after,
+)
 from api.requests.schemas import IDEMPOTENCY_KEY, PAGE_PARAMETERS, ErrorBody, page, query
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import GatewayDep
@@ -115,7 +123,7 @@ async def list_files(request: Request, gateway: GatewayDep) -> JSONResponse:
         owner = seen_by(request)
         found = await run_in_threadpool(records.page, limit, after, purpose, order == "asc", owner)
     except FileNotFound as error:
-        raise BadRequest(f"after: {error}", param="after") from None
+        raise unknown_after(error) from None
     return page([file.to_json() for file in found.files], found.has_more)
 
 

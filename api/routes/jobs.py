@@ -10,7 +10,16 @@ from fastapi.responses import JSONResponse
 from api.http.errors import BadRequest
 from api.requests.caller import caller_of
 from api.requests.ids import JobId
-from api.requests.parsing import idempotency_key, json_body, member, owner_of, page_query, seen_by, wait_s
+from api.requests.parsing import (
+    idempotency_key,
+    json_body,
+    member,
+    owner_of,
+    page_query,
+    seen_by,
+    unknown_after,
+    wait_s,
+)
 from api.requests.schemas import (
     IDEMPOTENCY_KEY,
     PAGE_PARAMETERS,
@@ -104,7 +113,7 @@ async def list_jobs(request: Request, gateway: GatewayDep) -> JSONResponse:
         owner = seen_by(request)
         found = await run_in_threadpool(gateway.store.page, limit, status, after, metadata, owner)
     except JobNotFound as error:
-        raise BadRequest(f"after: {error}", param="after") from None
+        raise unknown_after(error) from None
     return page([job.to_json() for job in found.jobs], found.has_more, found.last_id)
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from api.http.errors import BadRequest
 from api.requests.ids import DeliveryId
-from api.requests.parsing import member, owner_of, page_query
+from api.requests.parsing import member, owner_of, page_query, unknown_after
 from api.requests.schemas import PAGE_PARAMETERS, ErrorBody, page, query
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import GatewayDep
@@ -48,7 +48,7 @@ async def list_deliveries(request: Request, gateway: GatewayDep) -> JSONResponse
     try:
         found, more = await run_in_threadpool(store.page, owner, limit, after, status)
     except DeliveryNotFound as error:
-        raise BadRequest(f"after: {error}", param="after") from None
+        raise unknown_after(error) from None
     return page([one.to_json() for one in found], more)
 
 

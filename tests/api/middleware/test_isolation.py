@@ -160,6 +160,8 @@ def queries(parameter: dict[str, Any], two: Two) -> Iterator[tuple[dict[str, str
         yield from (({name: value}, None) for value in schema["enum"])
     elif schema.get("type") == "integer":
         yield {name: str(schema["maximum"])}, None
+    elif schema.get("type") == "boolean":
+        yield {name: "true"}, None
     elif parameter.get("style") == "deepObject":
         yield {f"{name}[name]": MARK}, MARK
         yield from (({f"{name}[{kind}]": thing}, thing) for kind, thing in two.ids.items())

@@ -197,6 +197,20 @@ def test_list_pages_and_filters(http: httpx.Client) -> None:
     assert empty == {"object": "list", "data": [], "has_more": False, "first_id": None, "last_id": None}
 
 
+def test_a_list_goes_on_though_the_last_job_of_a_page_is_gone(http: httpx.Client) -> None:
+    run = uuid.uuid4().hex
+    ids = [submit(http, "hi", metadata={"run": run}, wait=20).json()["id"] for _ in range(5)][::-1]
+    query: dict[str, str | int] = {"metadata[run]": run, "limit": 3}
+    last = http.get("/v1/jobs", params=query).json()["last_id"]
+    assert http.delete(f"/v1/jobs/{last}").status_code == 200
+    refused = http.get("/v1/jobs", params={**query, "after": last})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
+    how = "if it was dropped since, begin after an object before it in the list"
+    assert refused.json()["error"]["message"] == f"after: no job with id '{last}'; {how}"
+    rest = http.get("/v1/jobs", params={**query, "after": ids[1]}).json()
+    assert [job["id"] for job in rest["data"]] == ids[3:]
+
+
 def test_models_and_health(http: httpx.Client) -> None:
     models = http.get("/v1/models").json()
     assert models["object"] == "list"

@@ -67,7 +67,11 @@ def http(
 
 
 @pytest.fixture
-def theirs(gateway: GatewayProcess, new_key: Callable[[], str]) -> Iterator[httpx.Client]:
+def theirs(
+    http: httpx.Client,  # noqa: ARG001  # it starts the workers
+    gateway: GatewayProcess,
+    new_key: Callable[[], str],
+) -> Iterator[httpx.Client]:
     """With a key of the test's own."""
     with holding(new_key(), gateway) as client:
         yield client
