@@ -32,6 +32,11 @@ async def json_body(request: Request, kind: type[S]) -> S:
     return parse(await json_bytes(request), kind)
 
 
+async def optional_json_body(request: Request, kind: type[S]) -> S:
+    """As json_body; no body at all is an empty object."""
+    return await json_body(request, kind) if await request.body() else kind()
+
+
 async def json_bytes(request: Request) -> bytes:
     """The body. Raises UnsupportedMedia if its Content-Type is not JSON."""
     if media_type(request.headers) != JSON_TYPE:

@@ -17,6 +17,7 @@ from api.requests.parsing import (
     MIN_EXPIRY_S,
     idempotency_key,
     json_body,
+    optional_json_body,
     owner_of,
     page_query,
     seen_by,
@@ -32,7 +33,7 @@ from tasks.files.records import Purpose
 from tasks.records.batch import MAX_PRIORITY, Batch, Ending, NewBatch
 from tasks.records.ids import FILE
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
-from tasks.schema.job_request import MAX_METADATA, Deadline, MetaKey, MetaValue, check_deadline
+from tasks.schema.job_request import MAX_METADATA, MAX_TOKENS, Deadline, MetaKey, MetaValue, check_deadline
 from tasks.schema.messages import Strict
 from tasks.schema.table_request import TableFields, checked_options
 from tasks.schema.webhook_request import BatchWebhook
@@ -71,6 +72,14 @@ class BatchRequest(TableFields):
     )
     dry_run: bool = Field(False, description="Validate the file and send nothing.")
     webhook: BatchWebhook | None = None
+
+
+class RetryRequest(Strict):
+    """What a retry changes in the lines that it runs again. The body may be absent."""
+
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Most tokens of each answer, in place of the line's own."
+    )
 
 
 _BODY = {
@@ -129,11 +138,24 @@ async def cancel_batch(batch_id: BatchId, request: Request, gateway: GatewayDep)
     return JSONResponse((await run_in_threadpool(end)).to_json())
 
 
-@router.post("/v1/batches/{batch_id}/retry", openapi_extra={"parameters": [IDEMPOTENCY_KEY]})
+_RETRY = {
+    "requestBody": {
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RetryRequest"}}},
+    },
+    "parameters": [IDEMPOTENCY_KEY],
+}
+
+
+@router.post("/v1/batches/{batch_id}/retry", openapi_extra=_RETRY)
 async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
-    """Create a new batch of the lines that failed in this one, with the same settings."""
+    """Create a new batch of the lines that failed in this one, with the same settings.
+
+    The lines are run as they are, with the `max_tokens` of the body if it has one, or of the retry that this
+    batch was: an answer that was cut off (`incomplete`) needs a higher one."""
     key = idempotency_key(request)
-    earlier = await run_in_threadpool(gateway.batches.earlier, key, hash_of(batch_id))
+    body = await optional_json_body(request, RetryRequest)
+    body_hash = hash_of([batch_id, body.max_tokens])
+    earlier = await run_in_threadpool(gateway.batches.earlier, key, body_hash)
     if earlier is not None:
         return JSONResponse(earlier.to_json())
     old = await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))
@@ -150,8 +172,9 @@ async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) 
         output_expires_s=old.output_expires_s,
         retry_of=batch_id,
         webhook=old.webhook,
+        max_tokens=body.max_tokens or old.max_tokens,
         idempotency_key=key,
-        body_hash=hash_of(batch_id),
+        body_hash=body_hash,
         default_model=old.default_model,
         choose_from=old.choose_from,
         table=old.table,

@@ -40,7 +40,12 @@ medusaq batches show batch_8e8f --watch"""
 
 RETRY_EPILOG = """[bold]Examples[/]
 
-medusaq batches retry batch_8e8f --watch -o more.jsonl --errors still-failed.jsonl"""
+medusaq batches retry batch_8e8f --watch -o more.jsonl --errors still-failed.jsonl
+
+medusaq batches retry batch_8e8f --max-tokens 512
+
+The lines are run as they are: an invalid one fails again, and so does one whose JSON was cut off
+(incomplete), unless --max-tokens is higher."""
 
 DOWNLOAD_EPILOG = """[bold]Examples[/]
 
@@ -162,6 +167,9 @@ def cancel(batch_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOpti
 @batches.command(epilog=RETRY_EPILOG)
 def retry(
     batch_id: IdArgument,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of each answer, in place of the lines' own.")
+    ] = None,
     watch: WatchOption = False,
     output: OutputOption = None,
     errors: ErrorsOption = None,
@@ -170,7 +178,7 @@ def retry(
 ) -> None:
     """Run the failed lines of a batch again, as a new batch. Prints its id."""
     _check_outputs(output, errors)
-    batch = ask(url, "POST", path_to("batches", batch_id) + "/retry")
+    batch = ask(url, "POST", path_to("batches", batch_id) + "/retry", json={"max_tokens": max_tokens})
     _after(url, batch, watch, output, errors, as_json)
 
 

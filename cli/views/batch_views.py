@@ -65,6 +65,8 @@ def details(batch: Mapping[str, Any], gone: Collection[str] = ()) -> str:
     ]
     if batch["retry_of"] is not None:
         rows.append(("retry of", batch["retry_of"]))
+    if batch["max_tokens"] is not None:
+        rows.append(("max_tokens", str(batch["max_tokens"])))
     rows += [(f"metadata {key}", value) for key, value in batch["metadata"].items()]
     rows += [("failures", f"{top['count']:,} {top['code']}") for top in batch["top_errors"]]
     errors = (batch["errors"] or {}).get("data") or []

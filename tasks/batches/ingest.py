@@ -144,6 +144,7 @@ class Ingest:
             settings.default_max_tokens,
             batch.default_model,
             batch.choose_from,
+            batch.max_tokens,
         )
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()

@@ -51,7 +51,7 @@ class LineDecoder:
     """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own.
 
     Bodies of JOBS may name several models. default_model: of lines that name none; choose_from: the models of
-    which they must name one, where there is no such default.
+    which they must name one, where there is no such default. max_tokens: of all lines, in place of theirs.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class LineDecoder:
         default_max_tokens: int,
         default_model: str = "",
         choose_from: Collection[str] = (),
+        max_tokens: int | None = None,
     ) -> None:
         self.model: str | None = None  # that of the first good line that names one
         self._endpoint = endpoint
         self._max_bytes = max_bytes
         self._default_max_tokens = default_max_tokens
         self._default_model, self._choose_from = default_model, choose_from
+        self._max_tokens = max_tokens
         self._seen: dict[bytes, int] = {}  # digest of a custom_id -> line
 
     def decode(self, number: int, raw: bytes | None) -> Line | InvalidLine:
@@ -101,6 +103,8 @@ class LineDecoder:
             )
         sent = job.fixed(self._default_max_tokens)
         sent.pop("model", None)
+        if self._max_tokens is not None:
+            sent["max_tokens"] = self._max_tokens
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
         return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"], _prefix(sent))
 

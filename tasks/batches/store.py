@@ -61,6 +61,8 @@ class BatchStore:
             "default_model": new.default_model,
             "choose_from": json.dumps(new.choose_from),
         }
+        if new.max_tokens is not None:
+            fields["max_tokens"] = new.max_tokens
         if new.table is not None:
             fields["table"] = new.table.dumped()
         arguments = {

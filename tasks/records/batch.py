@@ -58,8 +58,8 @@ class NewBatch:
 
     deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
     first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the
-    file is validated and nothing is sent. default_model and choose_from: as in LineDecoder. table: of a batch
-    whose file is a table.
+    file is validated and nothing is sent. default_model, choose_from, max_tokens: as in LineDecoder.
+    table: of a batch whose file is a table.
     """
 
     endpoint: str
@@ -77,6 +77,7 @@ class NewBatch:
     body_hash: str = ""
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
+    max_tokens: int | None = None
     table: TableOptions | None = None
 
 
@@ -126,6 +127,7 @@ class Batch:
     segments: tuple[str, ...] = ()
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
+    max_tokens: int | None = None
     table: TableOptions | None = None
 
     @property
@@ -179,6 +181,7 @@ class Batch:
             segments=tuple(segments),
             default_model=fields.get("default_model", ""),
             choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
+            max_tokens=int(fields.get("max_tokens") or 0) or None,
             table=TableOptions.loaded(fields["table"]) if fields.get("table") else None,
             offset=int(fields.get("place") or 0),
             **numbers,
@@ -214,6 +217,7 @@ class Batch:
             "metadata": self.metadata,
             "priority": self.priority,
             "retry_of": self.retry_of,
+            "max_tokens": self.max_tokens,
             "dry_run": self.dry_run,
             "webhook": None if self.webhook is None else self.webhook.to_json(),
             "table": None if self.table is None else self.table.to_json(),

@@ -43,7 +43,8 @@ EXPLAINED = (
     ("POST /v1/batches", "schema", "no JSON Schema|must be the schema of an object|has more than"),
     ("POST /v1/batches", r"body(\..*)?", ".*"),
     ("POST /v1/batches", "system|schema|columns|id_column|body", "goes with a template"),
-    # Nor that one parameter of a query excludes another.
+    # Nor that one parameter of a query excludes or needs another.
+    ("GET /v1/batches/{batch_id}/output", "usage|safe_csv", "goes with a format|is for csv and tsv"),
     ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job_id or batch_id is allowed"),
     # JSON Schema counts 5.0 among the integers; a field of whole numbers takes 5 alone.
     ("POST .*", ".*", "input should be a valid integer"),

@@ -7,6 +7,7 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.support.scripted:load". The prompt is
     tokens=8      completion tokens (default 1); spread evenly over the delay
     fail=CODE     the request fails with this code at its end, and param=NAME is the field at fault
     cut=1         the answer ends for its length
+    needs=9       with fewer max_tokens the answer is cut, before its last character
     die=1         the process kills itself with SIGKILL on admission
     close=1       the engine closes on admission
     stream=20     the text so many times over, a token for each of its words
@@ -100,10 +101,14 @@ class _Entry:
         return float(self.script.get("delay", 0)) / float(self.script.get("faster", 1))
 
     @property
+    def short(self) -> bool:
+        return self.request.sampling.max_tokens < int(self.script.get("needs", 0))
+
+    @property
     def answer(self) -> str:
         if "stamp" in self.script:
             return "".join(self.stamps)
-        text = self.text + " indeed" * ("differs" in self.script)
+        text = self.text[: -1 if self.short else None] + " indeed" * ("differs" in self.script)
         return (text + " ") * int(self.script["stream"]) if "stream" in self.script else text
 
     @property
@@ -270,7 +275,7 @@ class ScriptedEngine:
             for entry, pieces in told:
                 entry.tell(pieces, entry.tokens * pieces // entry.chunks)
             for entry in ended:
-                own = FinishReason.LENGTH if "cut" in entry.script else FinishReason.STOP
+                own = FinishReason.LENGTH if "cut" in entry.script or entry.short else FinishReason.STOP
                 self._end(entry, entry.stop or own)
 
     def _sleep(self, now: float, unix: float) -> float | None:

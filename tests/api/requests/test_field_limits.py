@@ -274,6 +274,20 @@ def test_a_batch(
     assert named(http.post("/v1/batches", json=least | refused)) == (400, param)
 
 
+RETRIES = numbers("max_tokens", (1, MANY - 1), (0, MANY))
+
+
+@pytest.mark.parametrize(("taken", "refused", "param"), RETRIES, ids=ids(RETRIES))
+def test_a_retry(
+    http: httpx.Client, file_id: str, taken: dict[str, Any], refused: dict[str, Any], param: str
+) -> None:
+    batch = {"input_file_id": file_id, "endpoint": "/v1/jobs", "dry_run": True}
+    path = f"/v1/batches/{http.post('/v1/batches', json=batch).json()['id']}/retry"
+    code = http.post(path, json=taken).json()["error"]["code"]
+    assert code in ("batch_not_ended", "nothing_failed"), "which is looked at next"
+    assert named(http.post(path, json=refused)) == (400, param)
+
+
 @pytest.mark.parametrize(
     ("least_s", "refused_s"), [(MIN_EXPIRY_S, MIN_EXPIRY_S - 1), (MAX_EXPIRY_S, MAX_EXPIRY_S + 1)]
 )
@@ -368,7 +382,12 @@ def bounded(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 
 @pytest.mark.parametrize(
     ("model", "rows"),
-    [("JobRequest", [*JOBS, *CHATS]), ("BatchRequest", BATCHES), ("GenerateRequest", [*JOBS, *GENERATED])],
+    [
+        ("JobRequest", [*JOBS, *CHATS]),
+        ("BatchRequest", BATCHES),
+        ("RetryRequest", RETRIES),
+        ("GenerateRequest", [*JOBS, *GENERATED]),
+    ],
 )
 def test_no_limit_of_the_document_is_missing_here(model: str, rows: list[tuple[Any, Any, str]]) -> None:
     tested = {tuple(re.sub(r"\.(\d+|\[key\])(?=\.|$)", "", param).split(".")) for _, _, param in rows}

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.records.batch import ENDED
 from tests.cli.helpers.in_process import InProcessCli
-from tests.cli.helpers.running import Cli, read_jsonl, write_jsonl
+from tests.cli.helpers.running import Cli, read_jsonl, texts, write_jsonl
 from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
@@ -191,6 +191,19 @@ def test_running_only_what_failed_again(in_process: InProcessCli) -> None:
     good = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)["id"]
     refused = in_process("batches", "retry", good)
     assert (refused.returncode, refused.stderr) == (1, f"error: no line of {good} failed\n")
+
+
+def test_running_what_was_cut_off_again_with_more_tokens(in_process: InProcessCli) -> None:
+    asked = line(1, 'needs=300 {"a":1}')
+    asked["body"]["response_format"] = {"type": "json_object"}
+    write_jsonl(in_process.folder / "lines.jsonl", [asked])
+    first = shown(in_process("batches", "create", "lines.jsonl", "--watch").stdout)
+    assert first["failures"] == "1 incomplete"
+    again = in_process("batches", "retry", first["id"], "--max-tokens", "999", "--watch", "-o", "more.jsonl")
+    assert (again.returncode, shown(again.stdout)["max_tokens"]) == (0, "999")
+    assert texts(in_process.folder / "more.jsonl") == [("id-1", '{"a":1}')]
+    refused = in_process("batches", "retry", first["id"], "--max-tokens", "0")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
 def test_what_has_come_so_far_can_be_read(in_process: InProcessCli, gateway: str) -> None:

@@ -54,6 +54,14 @@ def test_what_the_line_leaves_open_is_fixed_once() -> None:
     assert request["seed"] >= 0, "a second attempt gives the text of the first"
 
 
+@pytest.mark.parametrize("body", [{}, {"max_tokens": 5}, {"max_completion_tokens": 500}])
+def test_the_max_tokens_of_a_retry_are_those_of_all_its_lines(body: dict[str, int]) -> None:
+    retry = LineDecoder(CHAT, MOST, default_max_tokens=64, max_tokens=99)
+    got = retry.decode(1, line(body={"messages": MESSAGES, **body}))
+    assert isinstance(got, Line)
+    assert (json.loads(got.request)["max_tokens"], got.max_tokens) == (99, 99)
+
+
 @pytest.mark.parametrize(
     ("raw", "code", "field"),
     [

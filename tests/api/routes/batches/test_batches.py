@@ -173,6 +173,51 @@ def test_a_repeated_retry_gives_what_it_made(client: openai.OpenAI, http: httpx.
     assert http.post(f"/v1/batches/{batch.id}/retry").status_code == 404
 
 
+def test_a_retry_of_what_was_cut_off_takes_a_higher_max_tokens(
+    client: openai.OpenAI, http: httpx.Client
+) -> None:
+    form = {"type": "json_object"}
+
+    def retried(batch_id: str, **sent: Any) -> Batch:
+        made = http.post(f"/v1/batches/{batch_id}/retry", **sent)
+        assert made.status_code == 200, made.text
+        return end(client, client.batches.retrieve(made.json()["id"]))
+
+    def failures(batch: Batch) -> list[tuple[str, str]]:
+        return [(e["custom_id"], e["error"]["code"]) for e in entries(client, batch.error_file_id)]
+
+    lines = [
+        chat(0),
+        chat(1, 'needs=20 {"a":1}', response_format=form, max_tokens=9),
+        chat(2, 'needs=40 {"a":2}', response_format=form, max_tokens=9),
+        chat(3, "x fail=boom", max_tokens=9),
+    ]
+    first = end(client, create(client, lines))
+    assert failures(first) == [("id-1", "incomplete"), ("id-2", "incomplete"), ("id-3", "boom")]
+    assert failures(retried(first.id)) == failures(first), "a retry repeats the lines as they are"
+    assert failures(retried(first.id, json={})) == failures(first)
+    higher = retried(first.id, json={"max_tokens": 20})
+    assert failures(higher) == [("id-2", "incomplete"), ("id-3", "boom")]
+    [answer] = entries(client, higher.output_file_id)
+    assert answer["response"]["body"]["choices"][0]["message"]["content"] == '{"a":1}'
+    same = retried(higher.id)
+    assert (failures(same), same.to_dict()["max_tokens"]) == (failures(higher), 20), "it has its settings"
+    assert failures(retried(same.id, json={"max_tokens": 40})) == [("id-3", "boom")]
+
+
+def test_what_is_wrong_with_a_retry_is_said(client: openai.OpenAI, http: httpx.Client) -> None:
+    batch = end(client, create(client, [chat(0, "x fail=boom")]))
+    path = f"/v1/batches/{batch.id}/retry"
+    for body, field in (({"max_tokens": "9"}, "max_tokens"), ({"max_token": 9}, "max_token"), ([], None)):
+        refused = http.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+    assert http.post(path, content=b"max_tokens=9").status_code == 415
+    headers = {"Idempotency-Key": f"higher-{batch.id}"}
+    made = http.post(path, headers=headers, json={"max_tokens": 9}).json()
+    assert http.post(path, headers=headers, json={"max_tokens": 9}).json()["id"] == made["id"]
+    assert http.post(path, headers=headers).json()["error"]["code"] == "idempotency_conflict"
+
+
 def test_a_dry_run_sends_nothing(client: openai.OpenAI) -> None:
     done = end(client, create(client, [chat(0), chat(0)], extra_body={"dry_run": True}))
     assert done.request_counts is not None
