@@ -35,7 +35,7 @@ from tasks.records.ids import FILE
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
 from tasks.schema.job_request import MAX_METADATA, MAX_TOKENS, Deadline, MetaKey, MetaValue, check_deadline
 from tasks.schema.messages import Strict
-from tasks.schema.table_request import TableFields, checked_options
+from tasks.schema.table_request import TableFields, check_is_no_table, checked_options
 from tasks.schema.webhook_request import BatchWebhook
 
 SCHEMA_JSON = "application/schema+json"
@@ -220,9 +220,10 @@ def _create(gateway: Gateway, new: NewBatch, seen: str | None) -> Batch:
     if record.purpose is not Purpose.BATCH:
         message = f"input_file_id: the file's purpose is {record.purpose.value!r}, and must be 'batch'"
         raise BadRequest(message, param="input_file_id")
-    if new.retry_of is None and new.table is not None:
-        table = checked_options(new.table, new.endpoint, record.filename)
-        new = replace(new, table=table)
+    if new.table is None:
+        check_is_no_table(record.filename)
+    elif new.retry_of is None:
+        new = replace(new, table=checked_options(new.table, new.endpoint, record.filename))
     if new.retry_of is None:  # stored, so that reading the file again has the same outcome
         model, names = model_of_unnamed(gateway.settings.default_model, gateway.view(WORKERS_AGE_S))
         new = replace(new, default_model=model or "", choose_from=tuple(names))

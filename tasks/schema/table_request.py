@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tables.base.errors import TableError
-from tables.base.kinds import ENDINGS, kind_of
+from tables.base.kinds import ENDINGS, Kind, kind_of
 from tables.conversion.options import TableOptions
 from tasks.base.errors import InvalidRequest
 from tasks.records.endpoints import CHAT, JOBS
@@ -24,6 +25,7 @@ MAX_COLUMNS = 1024
 MAX_SCHEMA_BYTES = 32_768  # of JSON; checking them takes 0.5 s
 MAX_FIELDS_BYTES = 16_384  # of `body` in JSON
 MADE = ("messages", "prompt")  # fields of a request that the template makes
+NEVER_LINES = (Kind.CSV, Kind.TSV, Kind.PARQUET, Kind.XLSX)
 
 Source = Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
 Column = Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)]
@@ -84,6 +86,13 @@ def checked_options(options: TableOptions, endpoint: str, filename: str) -> Tabl
     if options.body is not None:
         _check_body(options, endpoint)
     return replace(options, name=filename)
+
+
+def check_is_no_table(filename: str) -> None:
+    """Of a batch without a template. Raises InvalidRequest."""
+    with contextlib.suppress(TableError):  # no table that can be read: the file is looked at later
+        if kind_of(filename) in NEVER_LINES:
+            raise _wrong(f"is required: {filename!r} is a table by its name", "template")
 
 
 def _check_kind(filename: str) -> None:

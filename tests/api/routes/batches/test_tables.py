@@ -365,6 +365,14 @@ def test_a_file_must_have_the_name_of_a_table(client: openai.OpenAI) -> None:
         assert refused.value.param == "input_file_id"
 
 
+@pytest.mark.parametrize("name", ["r.csv", "r.CSV.gz", "r.tsv", "r.parquet", "r.xlsx"])
+def test_the_file_of_a_table_needs_a_template(client: openai.OpenAI, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(client, name=name, template=None)
+    assert refused.value.param == "template"
+    assert f"template: is required: '{name}' is a table by its name" in str(refused.value)
+
+
 def test_a_batch_of_no_table_has_no_format(client: openai.OpenAI, http: httpx.Client) -> None:
     line = {
         "custom_id": "a",
@@ -373,7 +381,7 @@ def test_a_batch_of_no_table_has_no_format(client: openai.OpenAI, http: httpx.Cl
         "body": {"messages": [{"role": "user", "content": "x"}]},
     }
     batch = client.batches.create(
-        input_file_id=upload(client, json.dumps(line)), endpoint=CHAT, completion_window="24h"
+        input_file_id=upload(client, json.dumps(line), "lines.jsonl"), endpoint=CHAT, completion_window="24h"
     )
     assert http.get(f"/v1/batches/{batch.id}").json()["table"] is None
     for kind, message in (("csv", "made of a table"), ("doc", "must be one of csv, tsv")):
