@@ -105,7 +105,11 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Upload a file and run it as a batch. Prints the batch id."""
+    from tables.base.kinds import is_table
+
     _check_outputs(output, errors)
+    if is_table(file.name):
+        raise BadInput(f"{file} is a table: `medusaq run` sends a prompt for each of its rows")
     body: dict[str, Any] = {
         "endpoint": endpoint or _endpoint_of(file),
         "completion_window": "24h",

@@ -44,6 +44,7 @@ ENDINGS = {
 COMPRESSED = (".gz", ".zst")
 WRITABLE = (".csv", ".tsv", ".parquet", ".xlsx", ".jsonl", ".ndjson")
 BINARY = (Kind.PARQUET, Kind.XLSX)
+NEVER_LINES = (Kind.CSV, Kind.TSV, *BINARY)
 
 
 def kind_of(name: str) -> Kind | None:
@@ -53,6 +54,14 @@ def kind_of(name: str) -> Kind | None:
     if kind in BINARY and compressed:
         raise TableError(f"{name}: {kind} is compressed in itself; give the file without {compressed}")
     return kind
+
+
+def is_table(name: str) -> bool:
+    """Whether a file of this name holds a table and no JSON, which might be requests."""
+    try:
+        return kind_of(name) in NEVER_LINES
+    except TableError:
+        return True
 
 
 def output_kind(name: str) -> Kind:

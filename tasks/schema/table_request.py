@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tables.base.errors import TableError
-from tables.base.kinds import ENDINGS, Kind, kind_of
+from tables.base.kinds import ENDINGS, is_table, kind_of
 from tables.conversion.options import TableOptions
 from tasks.base.errors import InvalidRequest
 from tasks.records.endpoints import CHAT, JOBS
@@ -25,7 +24,6 @@ MAX_COLUMNS = 1024
 MAX_SCHEMA_BYTES = 32_768  # of JSON; checking them takes 0.5 s
 MAX_FIELDS_BYTES = 16_384  # of `body` in JSON
 MADE = ("messages", "prompt")  # fields of a request that the template makes
-NEVER_LINES = (Kind.CSV, Kind.TSV, Kind.PARQUET, Kind.XLSX)
 
 Source = Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)]
 Column = Annotated[str, Field(min_length=1, max_length=MAX_COLUMN)]
@@ -90,9 +88,8 @@ def checked_options(options: TableOptions, endpoint: str, filename: str) -> Tabl
 
 def check_is_no_table(filename: str) -> None:
     """Of a batch without a template. Raises InvalidRequest."""
-    with contextlib.suppress(TableError):  # no table that can be read: the file is looked at later
-        if kind_of(filename) in NEVER_LINES:
-            raise _wrong(f"is required: {filename!r} is a table by its name", "template")
+    if is_table(filename):
+        raise _wrong(f"is required: {filename!r} is a table by its name", "template")
 
 
 def _check_kind(filename: str) -> None:

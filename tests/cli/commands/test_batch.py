@@ -269,6 +269,11 @@ def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
             1,
             "deadline: must be in the future, in Unix seconds",
         ),
+        (
+            ("create", "t.csv"),
+            2,
+            "t.csv is a table: `medusaq run` sends a prompt for each of its rows",
+        ),
         (("show", "batch_x"), 1, "no batch with id 'batch_x'"),
         (("cancel", "batch_x"), 1, "no batch with id 'batch_x'"),
         (("retry", "batch_x"), 1, "no batch with id 'batch_x'"),

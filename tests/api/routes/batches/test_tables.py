@@ -365,7 +365,7 @@ def test_a_file_must_have_the_name_of_a_table(client: openai.OpenAI) -> None:
         assert refused.value.param == "input_file_id"
 
 
-@pytest.mark.parametrize("name", ["r.csv", "r.CSV.gz", "r.tsv", "r.parquet", "r.xlsx"])
+@pytest.mark.parametrize("name", ["r.csv", "r.CSV.gz", "r.tsv", "r.parquet.gz", "r.xlsx"])
 def test_the_file_of_a_table_needs_a_template(client: openai.OpenAI, name: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         create(client, name=name, template=None)
