@@ -36,6 +36,7 @@ bench: install ## the figures of docs/reference/measurements.md, and those of th
 
 pictures: install ## the pictures of the documents, from their sources
 	@$(BIN)/python -m docs.pictures.architecture
+	@$(BIN)/python -m docs.pictures.engine
 	@test ! -e docs/pictures/throughput.json || $(BIN)/python -m docs.pictures.throughput
 
 chaos: install ## every fault under load, in about 25 minutes; the table of docs/explanation/chaos.md

@@ -154,7 +154,7 @@ class EngineService:
         return self._metrics.snapshot(
             running=len(scheduler.running),
             waiting=scheduler.waiting + len(self._held),
-            kv_cells_used=self._engine.cache.used,
+            kv_cells_used=self._engine.layouts.used,
         )
 
     def close(self) -> None:

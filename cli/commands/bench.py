@@ -146,9 +146,8 @@ def _config(numbers: list[int], model: Path | None, heads: Path | None) -> Any:
         model=None if model is None else str(model),
         heads=None if heads is None else str(heads),
         slots=slots,
-        kv_cells=(cells := max(DEFAULT_KV_CELLS, CELLS_A_REQUEST * slots)),
+        kv_cells=max(DEFAULT_KV_CELLS, CELLS_A_REQUEST * slots),
         prefix_sharing=False,
-        busy_cells=cells,
     )
 
 

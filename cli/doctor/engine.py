@@ -119,7 +119,10 @@ def model(settings: Settings) -> Iterator[Finding]:
     config = replace(engine_config(settings), model=path, heads=settings.heads or chosen.heads)
     if settings.weights == AUTO:
         yield _selected(config, path, shape)
-    yield fits(needed(config).total, *_memory())
+    available, whole = _memory()
+    if settings.slots > 1 and not shape.state_bytes:
+        yield lanes(config, shape, available)
+    yield fits(needed(config, available).total, available, whole)
 
 
 def _weights(path: str) -> Finding:
@@ -183,6 +186,30 @@ def _heads(
             yield fail("heads", error.message, mend)
         return
     yield ok("heads", f"{Path(heads).name}, {loaded.heads} of them, run by ONNX Runtime ({loaded.provider})")
+
+
+def lanes(config: EngineConfig, shape: Shape, available: int) -> Finding:
+    """How many tokens a request has room for apart from the others. available: bytes of free memory."""
+    from engine.core.layout_setup import lane_cells
+    from engine.core.layouts import LANE_SLACK
+    from engine.llama.model import on_gpu
+
+    free = None if on_gpu(config.gpu_layers) else available
+    cells = lane_cells(config, shape.trained_context, shape.cell_bytes, free)
+    wanted = lane_cells(config, shape.trained_context, shape.cell_bytes, None)
+    most = f"{config.slots} lanes of {wanted - LANE_SLACK} tokens"
+    if not cells:
+        what = f"too little free memory for {most}: all requests share one cache, and slow each other"
+        return warn("lanes", what, "end other programs, or take a smaller model or fewer MEDUSAQ_KV_CELLS")
+    more = size(cells * config.slots * shape.cell_bytes)
+    what = f"{config.slots} of {cells - LANE_SLACK} tokens; twice as long ones would take {more} more"
+    if cells < wanted:
+        return warn(
+            "lanes",
+            f"{what}; with more free memory: {most}",
+            "end other programs, or set fewer MEDUSAQ_SLOTS",
+        )
+    return ok("lanes", what)
 
 
 def fits(needed: int, available: int, whole: int) -> Finding:

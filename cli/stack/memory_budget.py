@@ -75,13 +75,13 @@ def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
 
-    register, models = Register(), list[Served]()
+    register, models, memory = Register(), list[Served](), _whole_memory()
     for name in sources:
         try:
             chosen = register.resolve(name or None)
             config = replace(engine_config(settings), model=chosen.path, heads=settings.heads or chosen.heads)
             path = chosen.path or default_model_path()
-            found = Served(chosen.name or Path(path).stem, name or path, needed(config))
+            found = Served(chosen.name or Path(path).stem, name or path, needed(config, memory))
         except ModelLoadError as error:
             raise BadInput(error.message) from None
         if any(other.name == found.name for other in models):
@@ -97,8 +97,19 @@ def need_of(model: NamedModel, settings: Settings) -> int | None:
 
     heads = settings.heads or (None if model.heads is None else model.heads.path)
     try:
-        return needed(replace(engine_config(settings), model=model.model.path, heads=heads)).total
+        config = replace(engine_config(settings), model=model.model.path, heads=heads)
+        return needed(config, _whole_memory()).total
     except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
+        return None
+
+
+def _whole_memory() -> int | None:
+    """Bytes; None where psutil is not installed. Not those that are free: a swap may free more."""
+    from engine.host.system_memory import look_at_memory
+
+    try:
+        return look_at_memory().whole
+    except ImportError:
         return None
 
 

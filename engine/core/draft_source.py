@@ -17,12 +17,14 @@ class DraftSource(ABC):
 
     name: goes into Node.source. needs_hidden: ask the engine to set SequenceState.hidden in this step.
     min_path_probability: do not propose nodes below it; set by the caller, who knows what a row costs.
-    leads: its drafts are chains that nearly always hold; they become SequenceState.expected, and the sources
-    after it go on from there, with a tree that begins with them.
+    trees: its drafts may branch, so that it gains from a layout that takes trees. leads: its drafts are
+    chains that nearly always hold; they become SequenceState.expected, and the sources after it go on from
+    there, with a tree that begins with them.
     """
 
     name: str = ""
     leads: bool = False
+    trees: bool = False
     needs_hidden: bool = False
     min_path_probability: float = 0.0
 

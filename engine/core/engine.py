@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.base.config import DEFAULT_PREFIX_CACHE_TOKENS, EngineConfig
 from engine.base.errors import DecodeFailed, EngineError, ModelLoadError
 from engine.base.request import FinishReason, Request
 from engine.core.acceptance import Accepted, accept_draft
 from engine.core.draft_source import DraftSource, PlainDecoding
-from engine.core.kv_cache import KVCache
-from engine.core.prefill_context import PrefillContext
+from engine.core.layout_setup import make_layouts
+from engine.core.layouts import LANE_SLACK, SharedLayout
 from engine.core.request_preparation import RequestPreparation
 from engine.core.rows_builder import RowsBuilder
 from engine.core.scheduler import Plan, Scheduler, Span
 from engine.core.sequence import Ended, SequenceState
-from engine.core.token_tree import EMPTY_DRAFT, Draft, fit, paths
-from engine.llama.context import Context, DecodeError, Outputs
+from engine.core.token_tree import EMPTY_DRAFT, Draft, Tree, fit, paths
+from engine.llama.context import DecodeError, Outputs
 from engine.llama.model import Model, Tokens, on_gpu
 from engine.text import chat_templates
 
 # Failed decodes of a request, with no successful batch in between, after which it runs alone to its end.
 MAX_FAILURES = 3
-LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
-PREFIX_CACHE_SEQS = 16  # sequence ids for cached prefixes; llama.cpp's output buffer grows with every id
+MAX_WIDTH = LANE_SLACK - 1  # draft tokens of a sequence in a lane
 log = logging.getLogger(__name__)
 
 
@@ -67,71 +65,44 @@ class StepReport:
 
 
 class Engine:
-    """Continuous batching over one model. Not thread-safe: one thread calls add() and step().
-
-    max_rows: rows of one decode call at most, drafts included. leaf_ids: sequence ids for the leaves of token
-    trees.
-    """
+    """Continuous batching over one model. Not thread-safe: one thread calls add() and step()."""
 
     def __init__(self, config: EngineConfig, model: Model, draft_source: DraftSource | None = None) -> None:
         """model: the loaded weights of config.model, which engines may share. Raises ModelLoadError."""
         template = chat_templates.read(config.chat_template) if config.chat_template else None
         self._config = config
-        self.max_rows, self._chunk_rows = config.rows(on_gpu(config.gpu_layers))
-        self.leaf_ids = range(config.slots + PREFIX_CACHE_SEQS, config.slots + PREFIX_CACHE_SEQS + LEAF_IDS)
+        self._limits = config.row_limits(on_gpu(config.gpu_layers))
+        self._draft_source = draft_source or PlainDecoding()
+        self._build_runtime(model)
         self.info = ModelInfo(
             name=model.name,
             path=model.path,
             context_length=min(config.kv_cells, model.trained_context),
             slots=config.slots,
-            kv_cells=config.kv_cells,
+            kv_cells=self.layouts.capacity,
             batch_invariant=config.batch_invariant,
             quantization=model.description,
         )
-        self._build_runtime(model)
         self._preparation = RequestPreparation(model, template, self.info.context_length)
-        self._draft_source = draft_source or PlainDecoding()
 
     def _build_runtime(self, model: Model) -> None:
-        """Make contexts, cache and scheduler anew for this model. Raises ModelLoadError."""
-        config = self._config
+        """Make layouts and scheduler anew for this model. Raises ModelLoadError."""
         self.model = model
-        self.context = Context(
-            model,
-            cells=config.kv_cells,
-            seq_ids=config.slots + PREFIX_CACHE_SEQS + LEAF_IDS,
-            max_rows=max(self.max_rows, self._chunk_rows),
-            threads=config.threads,
-            kv_type=config.kv_type,
-            companion_row=config.batch_invariant,
-        )
-        self.cache = KVCache(self.context, config.kv_cells, ordered=config.batch_invariant)
-        self.prefill_context = self._new_prefill_context()
+        self.layouts = make_layouts(self._config, model, self._limits)
         self.scheduler = Scheduler(
-            self.cache,
-            slots=config.slots,
-            max_rows=self.max_rows,
-            chunk_rows=self._chunk_rows,
-            prefill_cells=self.prefill_context.cells if self.prefill_context else 0,
-            busy=config.busy(on_gpu(config.gpu_layers)),
-            sharing=config.prefix_sharing and self.model.can_share_prefixes,
-            prefix_cache_seqs=PREFIX_CACHE_SEQS,
-            prefix_cache_cells=config.prefix_cache_cells,
+            self.layouts.shared,
+            self.layouts.lanes,
+            slots=self._config.slots,
+            chunk_rows=self._limits.prompts,
+            prompts_together=not self._config.batch_invariant,
+            sharing=self._config.prefix_sharing and model.can_share_prefixes,
+            movable=self.layouts.movable,
+            prefix_cache_bytes=DEFAULT_PREFIX_CACHE_TOKENS * self.layouts.cell_bytes
+            if self._config.prefix_cache_bytes is None
+            else self._config.prefix_cache_bytes,
+            cell_bytes=self.layouts.cell_bytes,
         )
-
-    def _new_prefill_context(self) -> PrefillContext | None:
-        config = self._config
-        if not self._chunk_rows or not self.model.can_share_prefixes:
-            return None
-        context = Context(
-            self.model,
-            cells=min(config.kv_cells, CPU_PREFILL_CELLS),
-            seq_ids=1,
-            max_rows=self._chunk_rows,
-            threads=config.threads,
-            kv_type=config.kv_type,
-        )
-        return PrefillContext(context, self.context, self.cache)
+        self.scheduler.trees = self._draft_source.trees
 
     def exchange_weights(self, model: Model) -> None:
         """Go on with the same model in another number format, while idle. The prefix cache is lost.
@@ -140,14 +111,11 @@ class Engine:
         """
         assert self.idle, "cells of one format are of no use to the other"
         # Before the new ones are made: both at once may be more memory than there is.
-        self.context.close()
-        if self.prefill_context:
-            self.prefill_context.close()
+        self.layouts.close()
         before = self.model
         try:
             self._build_runtime(model)
         except ModelLoadError:
-            self.context.close()
             self._return_to(before)
             raise
         self._preparation.exchange_weights(model)
@@ -167,6 +135,7 @@ class Engine:
         """Replace the draft source; only while the engine is idle. names: its sources, for `info`."""
         assert self.idle, "a step in progress belongs to the source that drafted for it"
         self._draft_source = source
+        self.scheduler.trees = source.trees
         self._preparation.draft_sources = names
         self.info = replace(self.info, draft_sources=names)
 
@@ -201,7 +170,7 @@ class Engine:
         return False
 
     def step(self) -> StepReport:
-        """Run one step: one decode call for all running requests, and calls for long prompts apart.
+        """Run one step: one decode call for all running requests, and calls for their prompts before it.
 
         schedule chooses the tokens to compute, draft proposes token trees below the last tokens, decode runs
         llama.cpp, accept samples and keeps the draft tokens that match, rewind frees the cells of the others,
@@ -219,7 +188,7 @@ class Engine:
             return self._recover(plan, error, report)
         self._advance(plan)
         accepted = self._accept(ready, drafts, outputs)
-        self._rewind(accepted)
+        self._rewind(plan, accepted)
         return self._commit(accepted, report)
 
     def _end_cancelled_and_expired(self) -> list[Ended]:
@@ -236,70 +205,95 @@ class Engine:
         return [self._end(sequence) for sequence in ending]
 
     def _draft(self, plan: Plan) -> list[Draft]:
-        """One draft for each ready sequence, cut to its remaining tokens, the free rows and free leaf ids."""
-        budget = self.max_rows - sum(span.count for span in plan.spans)
-        # In ordered mode the cells of rejected drafts stay occupied, and admission has not counted them.
-        if self.cache.ordered:
-            budget = min(budget, self.scheduler.spare_cells)
-        leaf_ids = list(self.leaf_ids)
+        """A draft for each ready sequence, cut to its remaining tokens and to what its layout can take.
+
+        While both layouts have ready sequences, those of the layout with fewer get none.
+        """
+        ready = plan.ready
+        if not ready:
+            return []
+        layout = Counter(sequence.placed[0] for sequence in ready).most_common(1)[0][0]
+        asked = [sequence for sequence in ready if sequence.layout is layout]
+        rows = sum(span.sequence.layout is layout for span in plan.spans)
+        free = (self._limits.lanes if layout.equal_rows else self._limits.shared) - rows
+        if layout.equal_rows:
+            free = min(free, rows * MAX_WIDTH)
+        trees = self._draft_source.draft(asked, free)
+        if isinstance(layout, SharedLayout):
+            drafts = self._trees(layout, asked, trees, free)
+        else:
+            width = free // rows
+            drafts = [
+                Draft.chain(tree, min(width, sequence.remaining - 1))
+                for sequence, tree in zip(asked, trees, strict=True)
+            ]
+        of_asked = iter(drafts)
+        return [next(of_asked) if sequence.layout is layout else EMPTY_DRAFT for sequence in ready]
+
+    def _trees(
+        self, layout: SharedLayout, asked: list[SequenceState], trees: list[Tree], free: int
+    ) -> list[Draft]:
+        leaf_ids = list(layout.leaf_ids)
         drafts = []
-        for sequence, tree in zip(plan.ready, self._draft_source.draft(plan.ready, budget), strict=True):
+        for sequence, tree in zip(asked, trees, strict=True):
             if not tree:
                 drafts.append(EMPTY_DRAFT)
                 continue
             depth = sequence.remaining - 1  # the token sampled after the last draft token counts too
             # As many nodes, too: admission has reserved a cell for each token that may come, rejected or not.
-            tree = fit(tree, nodes=min(budget, depth), depth=depth, leaves=1 + len(leaf_ids))
+            tree = fit(tree, nodes=min(free, depth), depth=depth, leaves=1 + len(leaf_ids))
             leaf_paths = paths(tree)
             branches = max(0, len(leaf_paths) - 1)
             drafts.append(Draft(tree, leaf_paths, leaf_ids[:branches]))
             del leaf_ids[:branches]
-            budget -= len(tree)
+            free -= len(tree)
         return drafts
 
-    def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> Outputs:
-        """Run the plan: prefill calls, the chunk's call, then one call for all spans with their drafts.
+    def _decode(self, plan: Plan, drafts: list[Draft], report: StepReport) -> list[Outputs]:
+        """Run the plan: calls for parts of prompts, then one for the last tokens with their drafts; where
+        both layouts have sequences, one in each.
 
-        Returns the outputs of that call, [rows, ..]: for each ready sequence one row for its last token, then
-        one for each node of its tree.
+        Returns the outputs of each ready sequence, [1 + nodes, ..]: of its last token, then of its tree.
         """
         report.running, report.ready = len(plan.sequences), len(plan.ready)
-        every = [*plan.prefill, *plan.spans, *([plan.chunk] if plan.chunk else [])]
-        report.prompt_rows = sum(span.count for span in every) - report.ready
-        for span in plan.prefill:
-            assert self.prefill_context, "the scheduler plans prefill only where the context exists"
-            self.prefill_context.run(span)
-            report.rows += span.count
-        if plan.chunk:
-            self._call([plan.chunk], [], report)
-            plan.chunk.sequence.computed += plan.chunk.count
-        if not plan.spans:
-            return Outputs(np.empty((0, self.model.vocab_size), dtype=np.float32), None)
-        rows_before, seconds = report.rows, report.decode_s
-        outputs = self._call(plan.spans, drafts, report)
-        if len(plan.ready) == len(plan.spans):  # rows of prompts take other times
-            self._draft_source.observe_latency(report.rows - rows_before, report.decode_s - seconds)
+        for spans in plan.prompts:
+            self._call(spans, [], report)
+            for span in spans:
+                span.sequence.computed += span.count
+        outputs: list[Outputs] = []
+        calls = plan.calls
+        for spans in calls:
+            rows_before, seconds = report.rows, report.decode_s
+            outputs += self._call(spans, drafts[len(outputs) :], report)
+            if len(calls) == 1 and report.ready == len(spans):  # rows of prompts take other times
+                self._draft_source.observe_latency(report.rows - rows_before, report.decode_s - seconds)
         return outputs
 
-    def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> Outputs:
-        """One decode call. drafts: of the ready spans, in their order."""
-        rows = RowsBuilder()
-        next_draft = iter(drafts)
-        for span in spans:
-            s, draft = span.sequence, next(next_draft) if span.ready else EMPTY_DRAFT
+    def _call(self, spans: list[Span], drafts: list[Draft], report: StepReport) -> list[Outputs]:
+        """One decode call in one layout. drafts: of its ready spans, in their order."""
+        layout, rows = spans[0].sequence.placed[0], RowsBuilder()
+        ready = iter(drafts)
+        drafted = [next(ready) if span.ready else EMPTY_DRAFT for span in spans]
+        width = max(len(draft.tree) for draft in drafted) if layout.equal_rows else 0
+        for span, draft in zip(spans, drafted, strict=True):
+            s, filling = span.sequence, max(0, width - len(draft.tree))
             if draft.leaf_ids:
-                self.cache.branch(s.seq_id, draft.leaf_ids)
-            self.cache.append(s.seq_id, span.count + len(draft.tree))
-            tokens = s.tokens[s.computed : s.computed + span.count].tolist()
-            rows.add(s.seq_id, tokens, s.computed, draft, output=span.ready)
+                assert isinstance(layout, SharedLayout), "trees branch nowhere else"
+                layout.branch(s.seq_id, draft.leaf_ids)
+            layout.append(s.seq_id, span.count + len(draft.tree) + filling)
+            tokens = s.tokens[span.start : span.start + span.count].tolist()
+            rows.add(s.seq_id, tokens, span.start, draft, output=span.ready, filling=filling)
         report.rows += len(rows)
+        report.prompt_rows += sum(span.count - span.ready for span in spans)
         # for the heads' drafts of the next step
         hidden = any(span.ready for span in spans) and self._draft_source.needs_hidden
         began = time.perf_counter()
         try:
-            return self.context.decode(rows.build(), hidden)
+            outputs = layout.context.decode(rows.build(), hidden)
         finally:
             report.decode_s += time.perf_counter() - began
+        sizes = [1 + len(draft.tree) for span, draft in zip(spans, drafted, strict=True) if span.ready]
+        return outputs.split(sizes)
 
     def _advance(self, plan: Plan) -> None:
         """Count the tokens of the spans as computed, and end the count of failures of those not run alone."""
@@ -308,33 +302,36 @@ class Engine:
             if len(plan.spans) > 1:
                 span.sequence.failures = 0  # it decodes in a batch again
 
-    def _accept(self, ready: list[SequenceState], drafts: list[Draft], outputs: Outputs) -> list[Accepted]:
+    def _accept(
+        self, ready: list[SequenceState], drafts: list[Draft], outputs: list[Outputs]
+    ) -> list[Accepted]:
         """Sample the next tokens of each ready sequence, as far down its tree as draft tokens match.
 
         Each sequence keeps the hidden state that gave its last token. One whose decoding has failed too often
         is quarantined: it runs alone.
         """
-        first, all_accepted = 0, []
-        for sequence, draft in zip(ready, drafts, strict=True):
+        all_accepted = []
+        for sequence, draft, (logits, hidden) in zip(ready, drafts, outputs, strict=True):
             sequence.quarantined = sequence.failures >= MAX_FAILURES
-            of_sequence = slice(first, first + 1 + len(draft.tree))
-            first = of_sequence.stop
-            accepted = accept_draft(sequence, draft, outputs.logits[of_sequence])
+            accepted = accept_draft(sequence, draft, logits)
             all_accepted.append(accepted)
-            hidden = outputs.hidden
-            sequence.hidden = None if hidden is None else hidden[of_sequence][accepted.last_row].copy()
+            sequence.hidden = None if hidden is None else hidden[accepted.last_row].copy()
         return all_accepted
 
-    def _rewind(self, all_accepted: Iterable[Accepted]) -> None:
+    def _rewind(self, plan: Plan, all_accepted: Iterable[Accepted]) -> None:
         """Free the cells of rejected draft tokens, and tell the draft source what was accepted.
 
         The accepted ones count as computed: until _commit() appends them, computed may exceed length.
         """
         for one in all_accepted:
             if one.draft.tree:
-                self.cache.rewind(one.sequence.seq_id, one.sequence.computed, one.nodes, one.draft.paths)
+                layout, seq_id = one.sequence.placed
+                layout.rewind(seq_id, one.sequence.computed, one.nodes, one.draft.paths)
                 one.sequence.computed += len(one.nodes)
                 self._draft_source.observe(one.sequence, one.draft.tree, one.nodes)
+        for span in plan.spans:  # rows that filled a lane up to the width of the others
+            layout, seq_id = span.sequence.placed
+            layout.truncate(seq_id, span.sequence.computed)
 
     def _commit(self, all_accepted: Iterable[Accepted], report: StepReport) -> StepReport:
         """Emit the sampled tokens, up to the one that ends the request, and count them."""

@@ -1,17 +1,18 @@
-"""Prompt prefixes of ended requests, whose cells stay in the KV cache for later requests."""
+"""Prompt prefixes of ended requests, whose cells are kept in the memory of the host for later requests."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.kv_cache import KVCache
+from engine.core.layouts import Layout
+from engine.llama.saved_cells import SavedCells
 
 Tokens = NDArray[np.int32]
+MIN_KEPT = 32  # tokens; saving the cells of a prompt takes as long as computing a few of them
 MIN_SHARED = 16  # tokens; below this a shared prefix saves less than the bookkeeping costs
 
 
@@ -27,66 +28,60 @@ def head(tokens: Tokens) -> bytes:
     return tokens[:MIN_SHARED].tobytes()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CachedPrefix:
-    """The prompt of an ended request. seq_id: the sequence that holds its cells."""
+    """The cells of a prompt. layout: where they come from. used: whether a request has used them since."""
 
-    seq_id: int
     tokens: Tokens
+    cells: SavedCells
+    layout: Layout
+    used: bool = False
 
 
 class PrefixCache:
-    """An LRU cache of prompt prefixes.
+    """An LRU cache of prompt prefixes. Those that were never used go first: most prompts come once.
 
-    budget: cells that the entries may hold together. Each entry also occupies a sequence id; the scheduler
-    calls evict() when it needs ids or cells for a request.
+    budget: bytes of all cells together; 0 keeps nothing. cell_bytes: of one token. most: tokens of an entry.
     """
 
-    def __init__(self, cache: KVCache, budget: int) -> None:
-        self._cache = cache
+    def __init__(self, budget: int, cell_bytes: int = 1) -> None:
         self._budget = budget
-        self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
+        self.most = budget // max(1, cell_bytes)  # a recurrent model has no cells
+        self._entries: list[CachedPrefix] = []  # the least recently used first
 
     def __iter__(self) -> Iterator[CachedPrefix]:
-        return iter(self._entries.values())
+        return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def cells(self) -> int:
-        return sum(len(entry.tokens) for entry in self._entries.values())
+    def nbytes(self) -> int:
+        return sum(entry.cells.nbytes for entry in self._entries)
 
-    def touch(self, seq_id: int) -> None:
-        """Mark an entry as just used; ignores the ids of running sequences."""
-        if seq_id in self._entries:
-            self._entries.move_to_end(seq_id)
+    def longest(self, prompt: Tokens) -> tuple[CachedPrefix | None, int]:
+        """The entry with the longest common prefix, and its length."""
+        key, best, length = head(prompt), None, 0
+        for entry in self._entries:
+            if head(entry.tokens) == key and (n := common_prefix(prompt, entry.tokens)) > length:
+                best, length = entry, n
+        return best, length
 
-    def insert(self, seq_id: int, tokens: Tokens) -> list[int]:
-        """Keep a sequence's cells of these prompt tokens. Returns the sequence ids that became free."""
-        if len(tokens) < MIN_SHARED or len(tokens) > self._budget or self._covered(tokens):
-            self._cache.remove(seq_id)
-            return [seq_id]
-        self._cache.truncate(seq_id, len(tokens))
-        self._entries[seq_id] = CachedPrefix(seq_id, tokens)
-        freed = []
-        while self.cells > self._budget:
-            freed.append(self.evict())
-        return freed
+    def use(self, entry: CachedPrefix) -> None:
+        """Mark an entry as just used."""
+        entry.used = True
+        self._entries.remove(entry)
+        self._entries.append(entry)
 
-    def evict(self, spare: int | None = None) -> int:
-        """Drop the least recently used entry other than `spare`; returns its sequence id."""
-        seq_id = next(s for s in self._entries if s != spare)
-        del self._entries[seq_id]
-        self._cache.remove(seq_id)
-        return seq_id
+    def wants(self, tokens: Tokens) -> bool:
+        """Whether these tokens are worth keeping: enough of them are not kept already."""
+        return len(tokens) <= self.most and len(tokens) - self.longest(tokens)[1] >= MIN_KEPT
 
-    def clear(self) -> list[int]:
-        """Drop every entry; returns their sequence ids."""
-        return [self.evict() for _ in tuple(self._entries)]
-
-    def _covered(self, tokens: Tokens) -> bool:
-        key = head(tokens)
-        return any(
-            head(entry.tokens) == key and common_prefix(entry.tokens, tokens) == len(tokens) for entry in self
-        )
+    def insert(self, entry: CachedPrefix) -> None:
+        """Keep an entry, in place of what has no room beside it; not one that has no room alone."""
+        if entry.cells.nbytes > self._budget:
+            return
+        self._entries.append(entry)
+        while self.nbytes > self._budget:
+            unused = (one for one in self._entries if not one.used)
+            self._entries.remove(next(unused, self._entries[0]))

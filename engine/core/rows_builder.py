@@ -21,13 +21,27 @@ class RowsBuilder:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def add(self, seq_id: int, tokens: list[int], start: int, draft: Draft, output: bool = True) -> None:
-        """Add tokens at positions from `start` on. output: whether the last gives logits; nodes always do."""
+    def add(
+        self,
+        seq_id: int,
+        tokens: list[int],
+        start: int,
+        draft: Draft,
+        output: bool = True,
+        filling: int = 0,
+    ) -> None:
+        """Add tokens at positions from `start` on. output: whether the last gives logits; nodes always do.
+
+        filling: rows without a meaning after a chain, for as many rows as other sequences have.
+        """
         last = start + len(tokens) - 1
         for position, token in enumerate(tokens, start):
             self._add(token, position, [seq_id, *draft.leaf_ids], output and position == last)
         for node, ids in zip(draft.tree, draft.row_ids(seq_id), strict=True):
             self._add(node.token, last + node.depth, ids, True)
+        end = last + len(draft.tree) + 1
+        for position in range(end, end + filling):
+            self._add(tokens[-1], position, [seq_id], False)
 
     def _add(self, token: int, position: int, ids: list[int], output: bool) -> None:
         if len(ids) > 1:

@@ -1,4 +1,4 @@
-"""The scheduler: admission by KV cells, prefix sharing, chunked prefill. Pure Python."""
+"""The scheduler: admission, layouts, prefix sharing, chunked prefill. Pure Python."""
 
 from __future__ import annotations
 
@@ -7,47 +7,56 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from engine.core.kv_cache import KVCache
-from engine.core.prefix_cache import MIN_SHARED, PrefixCache, common_prefix, head
+from engine.base.config import TILE_ROWS
+from engine.core.layouts import LaneLayout, Layout, SharedLayout
+from engine.core.prefix_cache import MIN_SHARED, CachedPrefix, PrefixCache, common_prefix, head
 from engine.core.sequence import SequenceState
 
-PREFILL_APART = 32  # tokens; for fewer, the call costs more than the prefill context saves
-FLUSH_AT = 4  # retired cells are flushed once they are a quarter of the cache and nothing runs
+FEW = 4  # so many running requests may share a cache, where token trees are possible
+WORTH_MOVING = 16  # tokens that are left; a move takes as long as a step of a small model
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of one sequence in one decode call."""
+    """Consecutive tokens of one sequence in one decode call, from position `start` on."""
 
     sequence: SequenceState
+    start: int
     count: int
 
     @property
     def ready(self) -> bool:
         """Whether it includes the sequence's last token, so that the next one can be sampled.
 
-        Only before the span is decoded: it compares with the tokens that are pending now.
+        Only before the sampled tokens are committed.
         """
-        return self.count == self.sequence.pending
+        return self.start + self.count == self.sequence.length
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one step decodes.
 
-    spans: the shared call, which drafts join: decoding sequences and short prompt parts. chunk: part of a
-    long prompt, in an earlier call of its own. prefill: parts of prompts computed in the prefill context,
-    before both.
+    prompts: calls for parts of prompts, before the others. spans: the last token of each sequence that is
+    decoding, and in lanes, which must not have a gap, the next one of the others; by layout and sequence id.
     """
 
-    spans: list[Span]
-    chunk: Span | None = None
-    prefill: list[Span] = field(default_factory=list)
+    prompts: list[list[Span]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def calls(self) -> list[list[Span]]:
+        """The spans of each layout."""
+        found: dict[int, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(id(span.sequence.layout), []).append(span)
+        return [*found.values()]
 
     @property
     def sequences(self) -> list[SequenceState]:
-        chunk = [self.chunk] if self.chunk else []
-        return [span.sequence for span in self.prefill + chunk + self.spans]
+        """Those with rows."""
+        every = [span for spans in [*self.prompts, self.spans] for span in spans]
+        return list({id(span.sequence): span.sequence for span in every}.values())
 
     @property
     def ready(self) -> list[SequenceState]:
@@ -64,32 +73,30 @@ class Scheduler:
 
     def __init__(
         self,
-        cache: KVCache,
+        shared: SharedLayout,
+        lanes: LaneLayout | None,
         *,
         slots: int,
-        max_rows: int,
         chunk_rows: int,
-        prefill_cells: int,
-        busy: tuple[int, int] | None,
         sharing: bool,
-        prefix_cache_seqs: int,
-        prefix_cache_cells: int,
+        prompts_together: bool = True,
+        movable: bool = False,
+        prefix_cache_bytes: int = 0,
+        cell_bytes: int = 1,
     ) -> None:
-        """max_rows, chunk_rows: see EngineConfig.rows. prefix_cache_seqs, prefix_cache_cells: limits of the
-        prefix cache. prefill_cells: capacity of the prefill context, 0 for none. busy: (requests, cells),
-        with so many requests running, admit none that would exceed so many cells.
+        """chunk_rows: rows of prompts in one step, beside one of each sequence. prompts_together: in one
+        call, where they are in lanes. movable: whether cells can go from one layout into the other.
+        prefix_cache_bytes: budget of the prefix cache. cell_bytes: of one token in it.
         """
-        assert slots < max_rows, "every running sequence needs a row, and prefill at least one"
         self.running: list[SequenceState] = []
-        self._cache = cache
+        self.trees = False  # whether drafts would branch where they may
+        self._shared, self._lanes = shared, lanes
         self._slots = slots
-        self._max_rows = max_rows
         self._chunk_rows = chunk_rows
-        self._prefill_cells = prefill_cells
-        self._busy = busy
         self._sharing = sharing
-        self._prefix_cache = PrefixCache(cache, prefix_cache_cells if sharing else 0)
-        self._free_ids = list(range(slots + prefix_cache_seqs - 1, -1, -1))
+        self._prompts_together = prompts_together
+        self._movable = movable
+        self._prefix_cache = PrefixCache(prefix_cache_bytes if sharing else 0, cell_bytes)
         self._waiting: list[tuple[int, int, SequenceState]] = []
         self._arrivals = count()
 
@@ -111,38 +118,39 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Admit the requests that fit, and choose the rows of this step.
 
-        Every decoding sequence gets one row. Prefill follows, oldest first: up to one chunk in calls of its
-        own, and the rows that are left in the shared call. While a sequence is quarantined after a failed
-        decode, it runs alone.
+        Every decoding sequence gets one row. Prompts but for their last token go into calls of their own,
+        oldest first, up to chunk_rows. While a sequence is quarantined after a failed decode, it runs alone.
         """
         self._admit(now)
+        self._arrange()
         quarantined = next((s for s in self.running if s.quarantined), None)
         running = self.running if quarantined is None else [quarantined]
-        spans = [Span(s, 1) for s in running if s.pending == 1]
-        prefill: list[Span] = []
-        chunk = None
-        budget, chunk_budget = self._max_rows - len(spans), self._chunk_rows
+        prompts: list[Span] = []
+        spans: list[Span] = []
+        budget = self._chunk_rows
         for s in running:
-            if s.pending == 1:
-                continue
-            if self._prefills_apart(s):
-                if rows := min(s.unprefilled, chunk_budget):
-                    prefill.append(Span(s, rows))
-                    chunk_budget -= rows
-            elif s.pending > self._chunk_rows > 0:
-                if chunk_budget == self._chunk_rows:
-                    chunk = Span(s, chunk_budget)
-                    chunk_budget = 0
-            elif budget:
-                spans.append(Span(s, min(s.pending, budget)))
-                budget -= spans[-1].count
-        return Plan(spans, chunk, prefill)
+            rows = min(s.pending - 1, budget)
+            if rows < min(s.pending - 1, TILE_ROWS) and prompts:
+                rows = 0  # a whole tile comes with the next step
+            if rows:
+                prompts.append(Span(s, s.computed, rows))
+                budget -= rows
+            start = s.computed + rows
+            if start + 1 == s.length or s.layout is self._lanes:
+                spans.append(Span(s, start, 1))
+        if not any(span.ready for span in spans if span.sequence.layout is self._lanes):
+            spans = [span for span in spans if span.sequence.layout is not self._lanes]
+        return Plan(self._calls(_placed(prompts)), _placed(spans))
 
-    def _prefills_apart(self, s: SequenceState) -> bool:
-        """Whether the prompt is computed in the prefill context; one that began there stays there."""
-        if s.prefilled > s.computed:
-            return True
-        return s.unprefilled >= PREFILL_APART and s.length <= self._prefill_cells and not s.quarantined
+    def _calls(self, prompts: list[Span]) -> list[list[Span]]:
+        """Short parts of prompts in lanes in one call; in a shared cache, each would visit all cells."""
+        together = [
+            span
+            for span in prompts
+            if self._prompts_together and span.count < TILE_ROWS and span.sequence.layout is self._lanes
+        ]
+        apart = [[span] for span in prompts if span not in together]
+        return [together, *apart] if together else apart
 
     def finish(self, sequence: SequenceState) -> None:
         """Remove a running or waiting sequence; its prompt may stay in the prefix cache."""
@@ -150,28 +158,32 @@ class Scheduler:
             self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
             return
         self.running.remove(sequence)
-        keep = min(sequence.prompt_length, self._cache.length(sequence.seq_id))
-        if self._waiting:  # cached cells slow attention for all: keep only what was shared before
+        layout, seq_id = sequence.placed
+        keep = min(sequence.prompt_length, sequence.computed, self._prefix_cache.most)
+        if self._waiting:  # copying takes time: keep only what was shared before
             keep = min(keep, sequence.shared)
-        self._free_ids += self._prefix_cache.insert(sequence.seq_id, sequence.prompt[:keep].copy())
+        tokens = sequence.prompt[:keep]
+        if self._prefix_cache.wants(tokens):
+            layout.truncate(seq_id, keep)
+            self._prefix_cache.insert(CachedPrefix(tokens.copy(), layout.save(seq_id), layout))
+        layout.release(seq_id)
 
     def recompute(self, sequence: SequenceState) -> None:
         """Drop the cells of a sequence after a failed decode, and put it back into the waiting queue.
 
-        It must be admitted again because it may need more cells than before: a prefix that it shared may be
-        gone. Then it runs alone.
+        When it is admitted again, it runs alone.
         """
-        self._cache.remove(sequence.seq_id)
-        self._free_ids.append(sequence.seq_id)
+        layout, seq_id = sequence.placed
+        layout.release(seq_id)
         self.running.remove(sequence)
-        sequence.computed = sequence.prefilled = sequence.cached = 0
+        sequence.computed = sequence.cached = 0
         sequence.failures += 1
         sequence.quarantined = True
         self._wait(sequence)
 
+    # Admission
+
     def _admit(self, now: float) -> None:
-        if self._cache.retired > self._cache.capacity // FLUSH_AT:
-            self._reset_cache()
         skipped = 0
         while len(self.running) < self._slots and skipped < len(self._waiting):
             sequence = self._waiting[skipped][2]
@@ -179,74 +191,110 @@ class Scheduler:
             if soon >= shared + MIN_SHARED:
                 skipped += 1
                 continue
-            cells = sequence.limit - shared
-            if self._is_busy(cells):
+            layout = self._layout_for(sequence)
+            if layout is None:
                 return
-            if not self._evict_until_free(cells, source):
-                if not self._reset_cache():
-                    return
-                source, shared = -1, 0
             del self._waiting[skipped]
-            sequence.seq_id = self._free_ids.pop()
+            self._place(sequence, layout)
+            if source:
+                self._share(source, sequence, shared)
             sequence.admitted_at = sequence.admitted_at or now
-            if shared:
-                self._cache.share(source, sequence.seq_id, shared)
-                self._prefix_cache.touch(source)
-                sequence.computed = sequence.prefilled = sequence.cached = sequence.shared = shared
             self.running.append(sequence)
 
-    def _longest_prefix(self, sequence: SequenceState) -> tuple[int, int, int]:
-        """(sequence id, length) of the longest prefix in the KV cache, and the length once prefill has ended.
+    def _layout_for(self, sequence: SequenceState) -> Layout | None:
+        """The lanes, if it is short enough for one, else the shared cache; None if there is no room now."""
+        if self._lanes and self._lanes.has_room(sequence.limit):
+            return self._lanes
+        return self._shared if self._shared.has_room(sequence.limit) else None
+
+    def _place(self, sequence: SequenceState, layout: Layout) -> None:
+        sequence.layout, sequence.seq_id = layout, layout.take(sequence.limit)
+
+    def _longest_prefix(
+        self, sequence: SequenceState
+    ) -> tuple[SequenceState | CachedPrefix | None, int, int]:
+        """(who has it, length) of the longest prefix with cells, and the length once prefill has ended.
 
         The last prompt token is never shared: its row gives the first output.
         """
-        best_id, best, soon = -1, 0, 0
         if not self._sharing:
-            return best_id, best, soon
-        prompt = sequence.prompt[:-1]
+            return None, 0, 0
+        source: SequenceState | CachedPrefix | None
+        prompt, soon = sequence.prompt[:-1], 0
+        source, best = self._prefix_cache.longest(prompt)
+        target = self._layout_for(sequence)
+        if source and not self._reach(source.layout, target, len(source.tokens)):
+            source, best = None, 0
         key = head(prompt)
-        for entry in self._prefix_cache:
-            if head(entry.tokens) == key and (n := common_prefix(prompt, entry.tokens)) > best:
-                best_id, best = entry.seq_id, n
         for other in self.running:
-            if head(other.prompt) != key:
+            layout = other.placed[0]
+            apart = layout is not target and not self._reach(layout, target, other.length)
+            if apart or head(other.prompt) != key:
                 continue
             n = common_prefix(prompt, other.prompt)
-            ready = min(n, other.computed)
             other.shared = max(other.shared, n if n >= MIN_SHARED else 0)
             soon = max(soon, n)
-            if ready > best:
-                best_id, best = other.seq_id, ready
-        if best < MIN_SHARED:
-            return -1, 0, soon
-        return best_id, best, soon
+            if min(n, other.computed) > best:
+                source, best = other, min(n, other.computed)
+        return (source, best, soon) if best >= MIN_SHARED else (None, 0, soon)
 
-    @property
-    def spare_cells(self) -> int:
-        """Free cells that are not reserved for a running sequence."""
-        return self._cache.capacity - self._cache.used - self._reserved
+    def _reach(self, layout: Layout, target: Layout | None, cells: int) -> bool:
+        """Whether so many saved cells of one layout can be restored in the other."""
+        return target is not None and (target is layout or self._movable) and target.fits(cells)
 
-    @property
-    def _reserved(self) -> int:
-        return sum(s.limit - self._cache.length(s.seq_id) for s in self.running)
+    def _share(self, source: SequenceState | CachedPrefix, sequence: SequenceState, length: int) -> None:
+        """Give a sequence the cells of its first `length` tokens."""
+        layout, seq_id = sequence.placed
+        if isinstance(source, SequenceState):
+            other, other_id = source.placed
+            tokens = source.tokens[: source.computed]
+            free = other is layout is self._shared  # copies nothing
+            wanted = not free and self._prefix_cache.wants(tokens)
+            if other is layout and not wanted:
+                layout.copy(other_id, seq_id, length)
+            else:  # the next ones with this prefix find it in the cache, which is faster than copying a lane
+                cells = other.save(other_id)
+                if wanted:
+                    self._prefix_cache.insert(CachedPrefix(tokens.copy(), cells, other, used=True))
+                length = layout.restore(cells, seq_id, length)
+        else:
+            length = layout.restore(source.cells, seq_id, length)
+            self._prefix_cache.use(source)
+        sequence.computed = sequence.cached = sequence.shared = length
 
-    def _is_busy(self, cells: int) -> bool:
-        if self._busy is None or len(self.running) < self._busy[0]:
-            return False
-        return self._cache.used + self._reserved + cells > self._busy[1]
+    # Layouts
 
-    def _evict_until_free(self, cells: int, source: int) -> bool:
-        """Evict cached prefixes except `source` until these cells and an id are free; False if impossible."""
-        while self.spare_cells < cells or not self._free_ids:
-            if all(entry.seq_id == source for entry in self._prefix_cache):
-                return False
-            self._free_ids.append(self._prefix_cache.evict(spare=source))
-        return True
+    def _arrange(self) -> None:
+        """Move sequences as their number changes, and close gaps between lanes, which cost a pass each."""
+        if self._lanes is None:
+            return
+        few = len(self.running) <= FEW and not self._waiting
+        if self._movable and self._shared.trees and self.trees and few:
+            for s in self.running:
+                decoding = s.pending == 1 and s.remaining >= WORTH_MOVING
+                if s.layout is self._lanes and decoding and self._shared.has_room(s.limit):
+                    self._move(s, self._shared)
+        elif self._movable and (len(self.running) > FEW or self._waiting):  # a long one may wait for its room
+            for s in self.running:
+                if s.layout is self._shared and self._lanes.has_room(s.limit):
+                    self._move(s, self._lanes)
+        while gap := self._lanes.gap():
+            last, free = gap
+            moving = next(s for s in self.running if s.layout is self._lanes and s.seq_id == last)
+            assert self._lanes.take(moving.limit) == free, "the lowest one"
+            self._lanes.copy(last, free, moving.computed)
+            self._lanes.release(last)
+            moving.seq_id = free
 
-    def _reset_cache(self) -> bool:
-        """Clear the prefix cache and free retired cells, so that any request fits; False while one runs."""
-        if self.running:
-            return False
-        self._free_ids += self._prefix_cache.clear()
-        self._cache.flush()
-        return True
+    def _move(self, sequence: SequenceState, target: Layout) -> None:
+        layout, seq_id = sequence.placed
+        cells = layout.save(seq_id)
+        layout.release(seq_id)
+        self._place(sequence, target)
+        sequence.computed = target.restore(cells, sequence.seq_id, sequence.computed)
+        sequence.cached = min(sequence.cached, sequence.computed)
+
+
+def _placed(spans: list[Span]) -> list[Span]:
+    """By layout, lanes first, and sequence id: llama.cpp takes consecutive lanes at once."""
+    return sorted(spans, key=lambda span: (not span.sequence.placed[0].equal_rows, span.sequence.seq_id))

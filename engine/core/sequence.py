@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.base.errors import EngineError
 from engine.base.request import Completion, Drafted, FinishReason, Request, Timing, TokenLogprob
+from engine.core.layouts import Layout
 from engine.core.token_tree import Tree
 from engine.llama.context import Hidden
 from engine.llama.model import Model, Tokens
@@ -36,9 +37,9 @@ class SequenceState:
         self.tokens[: len(prompt)] = prompt
         self.length = len(prompt)
         self.computed = 0
-        self.prefilled = 0  # tokens computed in the prefill context, whose cells move once all are computed
         self.order = -1  # arrival number, set by the scheduler
-        self.seq_id = -1  # set at admission
+        self.layout: Layout | None = None  # where its cells are, set at admission
+        self.seq_id = -1
         self.shared = 0  # length of the longest prefix shared with another sequence, in either direction
         self.cached = 0  # prompt tokens whose cells were shared instead of computed
         self.hidden: Hidden | None = (
@@ -76,9 +77,10 @@ class SequenceState:
         return self.length - self.computed
 
     @property
-    def unprefilled(self) -> int:
-        """Number of tokens to compute in the prefill context: all but the last, whose row gives an output."""
-        return self.length - 1 - self.prefilled
+    def placed(self) -> tuple[Layout, int]:
+        """Layout and sequence id of a running sequence."""
+        assert self.layout is not None
+        return self.layout, self.seq_id
 
     @property
     def remaining(self) -> int:

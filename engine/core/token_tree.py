@@ -45,6 +45,12 @@ class Draft:
     paths: list[list[int]] = field(default_factory=list)
     leaf_ids: list[int] = field(default_factory=list)
 
+    @classmethod
+    def chain(cls, tree: Tree, length: int) -> Draft:
+        """The likeliest path of a tree, down to this length."""
+        kept = likeliest_path(tree)[:length]
+        return cls(kept, [list(range(len(kept)))]) if kept else EMPTY_DRAFT
+
     def row_ids(self, seq_id: int) -> list[list[int]]:
         """The sequence ids of each node's row; llama.cpp masks attention by the first one."""
         ids: list[list[int]] = [[] for _ in self.tree]
@@ -71,6 +77,20 @@ def _path(tree: Tree, node: int) -> list[int]:
         path.append(node)
         node = tree[node].parent
     return path[::-1]
+
+
+def likeliest_path(tree: Tree) -> Tree:
+    """The chain of the likeliest child below the root, its likeliest child, and so on."""
+    best: dict[int, int] = {}  # parent -> its likeliest child
+    for i, node in enumerate(tree):
+        if node.parent not in best or node.path_probability > tree[best[node.parent]].path_probability:
+            best[node.parent] = i
+    path: Tree = []
+    at = ROOT
+    while at in best:
+        at = best[at]
+        path.append(replace(tree[at], parent=len(path) - 1))
+    return path
 
 
 def fit(tree: Tree, *, nodes: int, depth: int, leaves: int) -> Tree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from engine.base.errors import EngineError, ModelLoadError
 from engine.llama.model import Model, Tokens, first_log_line
+from engine.llama.saved_cells import SavedCells
 
 Logits = NDArray[np.float32]
 Hidden = NDArray[np.float32]
-State = NDArray[np.uint8]  # cells of one sequence, in llama.cpp's own format
 
 CELL_PADDING = 256  # llama.cpp rounds the cache up to this many cells
 NO_SLOT = 1  # status of llama_decode: no free cells
@@ -67,9 +67,21 @@ class Outputs(NamedTuple):
     logits: Logits
     hidden: Hidden | None
 
+    def split(self, sizes: Sequence[int]) -> list[Outputs]:
+        """Parts of so many rows each."""
+        parts, first = [], 0
+        for size in sizes:
+            rows = slice(first, first + size)
+            parts.append(Outputs(self.logits[rows], None if self.hidden is None else self.hidden[rows]))
+            first += size
+        return parts
+
 
 class Context:
-    """One context of a model: a unified KV cache of `cells`, shared by `seq_ids` sequences."""
+    """One context of a model, for the sequences 0 to `seq_ids` - 1.
+
+    They share a KV cache of `cells`; with streams, each has its own of so many.
+    """
 
     def __init__(
         self,
@@ -81,16 +93,21 @@ class Context:
         threads: int = 0,
         kv_type: str = "f16",
         companion_row: bool = False,
+        streams: bool = False,
     ) -> None:
         """companion_row: add a second row, or a second output, to calls with only one, and drop its result:
-        CPU kernels for one row sum in another order than those for several. Raises ModelLoadError.
+        CPU kernels for one row sum in another order than those for several. streams: see StreamRules in
+        engine/core/layouts.py for what llama.cpp then asks of the rows of a call. Raises ModelLoadError.
         """
         self._vocab_size, self._width = model.vocab_size, model.width
         self._gives_hidden = False
-        self._scratch_id, self._tombstone_id = seq_ids, seq_ids + 1  # the latter holds retired cells
         self._companion_row = companion_row
+        self._streams = seq_ids if streams else 1
+        self._scratch_id = None if streams else seq_ids  # of the companion row
         self.cells = padded(cells)
-        params = self._params(seq_ids + 2, max(max_rows, seq_ids + 2), threads or usable_cores(), kv_type)
+        params = self._params(
+            seq_ids + (not streams), max(max_rows, seq_ids + 1), threads or usable_cores(), kv_type
+        )
         self._ctx = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._ctx:
             raise ModelLoadError(f"{model.path}: no context of {self.cells} cells: {first_log_line()}")
@@ -106,12 +123,12 @@ class Context:
 
     def _params(self, seq_ids: int, max_rows: int, threads: int, kv_type: str) -> Any:
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = self.cells
+        params.n_ctx = self.cells * self._streams
         params.n_batch = params.n_ubatch = max_rows
         params.n_seq_max = seq_ids
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = KV_TYPES[kv_type]
-        params.kv_unified = True
+        params.kv_unified = self._streams == 1
         params.swa_full = True
         # Flash attention casts an F32 cache to F16, so full precision means going without it.
         params.flash_attn_type = (
@@ -145,20 +162,26 @@ class Context:
         count, chosen = (n, _slice_of(wanted)) if hidden else (len(wanted), slice(None))
         lone_row = self._companion_row and n == 1
         if lone_row:
-            buffers.tokens[1], buffers.positions[1] = rows.tokens[0], 0
-            buffers.seq_ids[1, 0], buffers.outputs[1] = self._scratch_id, hidden
+            # Of another sequence, since a recurrent one cannot drop it again; there is none in a stream.
+            companion = (
+                (int(rows.seq_ids[0]), int(rows.positions[0]) + 1)
+                if self._scratch_id is None
+                else (self._scratch_id, 0)
+            )
+            buffers.tokens[1], buffers.outputs[1] = rows.tokens[0], hidden
+            buffers.seq_ids[1, 0], buffers.positions[1] = companion
             count += hidden
         if self._companion_row and count == 1:
-            companion = int(wanted[0] == 0)
-            buffers.outputs[companion] = 1
-            count, chosen = 2, slice(1 - companion, 2 - companion)
+            other = int(wanted[0] == 0)
+            buffers.outputs[other] = 1
+            count, chosen = 2, slice(1 - other, 2 - other)
         self._batch.n_tokens = n + lone_row
         if hidden != self._gives_hidden:
             llama_cpp.llama_set_embeddings(self._ctx, hidden)
             self._gives_hidden = hidden
         status = llama_cpp.llama_decode(self._ctx, self._batch)
         if lone_row:
-            self.truncate(self._scratch_id, 0)
+            self.truncate(*companion)
         if status != 0:
             raise DecodeError(status)
         logits = self._floats(llama_cpp.llama_get_logits, count, self._vocab_size)[chosen]
@@ -191,35 +214,28 @@ class Context:
         """Keep the first `length` positions of a sequence."""
         llama_cpp.llama_memory_seq_rm(self._memory, seq_id, length, -1)
 
-    def retire(self, seq_id: int, length: int) -> None:
-        """Like truncate(), but the cells stay occupied until free_retired(), so that none is reused."""
-        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._tombstone_id, length, -1)
-        self.truncate(seq_id, length)
-
-    def free_retired(self) -> None:
-        self.truncate(self._tombstone_id, 0)
+    def copy_stream(self, source: int, target: int) -> None:
+        """Copy all cells of source's stream into that of target, whose cells are lost."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
     def positions(self, seq_id: int) -> tuple[int, int]:
         """First and last position held by a sequence; (-1, -1) when it holds none."""
         first = llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id)
         return first, llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)
 
-    def save(self, seq_id: int, start: int = 0) -> State:
-        """Copy a sequence's cells from position `start` on out of the context."""
-        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch_id, start, -1)
-        state = np.empty(llama_cpp.llama_state_seq_get_size(self._ctx, self._scratch_id), dtype=np.uint8)
-        written = llama_cpp.llama_state_seq_get_data(self._ctx, _bytes(state), len(state), self._scratch_id)
-        self.truncate(self._scratch_id, 0)
+    def save(self, seq_id: int) -> SavedCells:
+        """Copy a sequence's cells out of the context."""
+        state = np.empty(llama_cpp.llama_state_seq_get_size(self._ctx, seq_id), dtype=np.uint8)
+        written = llama_cpp.llama_state_seq_get_data(self._ctx, _bytes(state), len(state), seq_id)
         assert written == len(state), "llama.cpp writes as much as it says"
-        return state
+        return SavedCells(state, self._streams, seq_id if self._streams > 1 else 0)
 
-    def restore(self, state: State, seq_id: int) -> None:
-        """Add saved cells to a sequence, in new cells. Raises DecodeError when they do not fit."""
-        read = llama_cpp.llama_state_seq_set_data(self._ctx, _bytes(state), len(state), self._scratch_id)
-        if read == len(state):
-            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch_id, seq_id, 0, -1)
-        self.truncate(self._scratch_id, 0)
-        if read != len(state):
+    def restore(self, saved: SavedCells, seq_id: int) -> None:
+        """Give a sequence the saved cells in place of its own. Raises DecodeError when they do not fit."""
+        data = saved.for_streams(self._streams)
+        read = llama_cpp.llama_state_seq_set_data(self._ctx, _bytes(data), len(data), seq_id)
+        if read != len(data):
+            self.truncate(seq_id, 0)
             raise DecodeError(NO_SLOT)
 
 
@@ -235,8 +251,8 @@ def _slice_of(indices: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     return indices
 
 
-def _bytes(state: State) -> Any:
-    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+def _bytes(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 @dataclass(frozen=True, slots=True)

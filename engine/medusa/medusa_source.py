@@ -59,6 +59,7 @@ class HeadSource(DraftSource):
 
     name = "medusa"
     needs_hidden = True
+    trees = True
 
     def __init__(self, heads: Heads, top: int = RANKS) -> None:
         """top: candidates a head. Raises HeadsLoadError for a calibration that does not fit the heads."""

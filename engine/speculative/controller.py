@@ -11,10 +11,17 @@ from typing import Protocol
 from engine.base.request import Decoding
 from engine.core.draft_source import DraftSource
 from engine.core.sequence import SequenceState
-from engine.core.token_tree import Tree
+from engine.core.token_tree import Tree, likeliest_path
 from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.regret_budget import RegretBudget
-from engine.speculative.verification_budget import choose_nodes, floor, keep_nodes, merge, rank_nodes
+from engine.speculative.verification_budget import (
+    choose_nodes,
+    choose_width,
+    floor,
+    keep_nodes,
+    merge,
+    rank_nodes,
+)
 
 FLOOR_NODES = 24  # additional rows considered for the least path probability worth a row
 FLOOR_STEPS = 64  # steps until that is computed again
@@ -146,6 +153,7 @@ class Speculation(DraftSource):
         self.profile = profile
         self.regret = RegretBudget()
         self._sources, self._forced = [_SourceStats(source) for source in sources], forced
+        self.trees = forced is not None or any(source.trees for source in sources)
         self._floors: dict[int, float] = {}
         self._steps = 0
         self._step: _Step | None = None
@@ -297,15 +305,30 @@ class Speculation(DraftSource):
                 until = min((stats.due for stats in candidates), default=0.0)
                 self._idle = _Idle(list(sequences), until, self.profile.seconds(rows))
             return trees
-        ranked = rank_nodes(trees)[:limit]
-        path_probabilities = [trees[t][i].path_probability for t, i in ranked]
         spent = time.perf_counter() - began
-        nodes = choose_nodes(
-            len(sequences), path_probabilities, lambda n: self._seconds(n, rows), rows=rows, spent=spent
-        )
-        taken = keep_nodes(trees, ranked[:nodes])
-        self._credit(calls, taken, nodes, rows, spent)
+        layout = sequences[0].layout
+        if layout and layout.equal_rows:
+            taken, added = self._chains(trees, rows, limit, spent)
+        else:
+            taken, added = self._nodes(trees, rows, limit, spent)
+        self._credit(calls, taken, added, rows, spent)
         return taken
+
+    def _nodes(self, trees: list[Tree], rows: int, limit: int, spent: float) -> tuple[list[Tree], int]:
+        """The trees of the nodes worth a row, and how many."""
+        ranked = rank_nodes(trees)[:limit]
+        chances = [trees[t][i].path_probability for t, i in ranked]
+        nodes = choose_nodes(len(trees), chances, lambda n: self._seconds(n, rows), rows=rows, spent=spent)
+        return keep_nodes(trees, ranked[:nodes]), nodes
+
+    def _chains(self, trees: list[Tree], rows: int, limit: int, spent: float) -> tuple[list[Tree], int]:
+        """The likeliest paths, cut to the length that is worth as many rows for each sequence; these rows."""
+        found = [likeliest_path(tree) for tree in trees]
+        chances = [[node.path_probability for node in chain] for chain in found]
+        width = choose_width(
+            len(trees), chances, lambda n: self._seconds(n, rows), rows=rows, limit=limit, spent=spent
+        )
+        return [chain[:width] for chain in found], rows * width
 
     def _keep_hidden(self, rows: int) -> None:
         """Ask for hidden states for the next HIDDEN_STEPS steps."""
@@ -320,13 +343,14 @@ class Speculation(DraftSource):
         self,
         calls: Sequence[_SourceCall],
         taken: Sequence[Tree],
-        nodes: int,
+        added: int,
         rows: int,
         spent: float,
     ) -> None:
-        """Credit each source with the time that its verified nodes save, less the time of their rows."""
+        """Credit each source with the time that its verified nodes save, less the time of the added rows."""
+        nodes = sum(map(len, taken))
         expected = len(taken) + sum(node.path_probability for tree in taken for node in tree)
-        took, plain = self._seconds(rows + nodes, rows), self._seconds(rows, rows)
+        took, plain = self._seconds(rows + added, rows), self._seconds(rows, rows)
         a_token = (took + spent) / expected
         a_row = (took - plain) / nodes if nodes else 0.0
         for one in calls:

@@ -14,6 +14,7 @@ from engine.llama.context import Context
 from engine.llama.model import Model, on_gpu
 from engine.speculative.latency_model import ATTENTION_CELLS, RowTimer
 
+MOST_TIMED = 96  # rows
 TIMED_AFTER = 32  # tokens in the context before the timed rows, if they fit
 
 
@@ -27,7 +28,8 @@ def _timed_after(config: EngineConfig) -> int:
 
 
 def _max_rows(config: EngineConfig) -> int:
-    return config.rows(on_gpu(config.gpu_layers))[0]
+    """Each row has an output, which takes memory; T of more rows is extrapolated."""
+    return min(MOST_TIMED, config.row_limits(on_gpu(config.gpu_layers)).lanes)
 
 
 @contextmanager

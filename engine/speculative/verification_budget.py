@@ -51,6 +51,29 @@ def choose_nodes(
     return best_m
 
 
+def choose_width(
+    requests: int,
+    chains: Sequence[Sequence[float]],
+    seconds: Callable[[int], float],
+    *,
+    rows: int,
+    limit: int,
+    spent: float = 0.0,
+    margin: float = MARGIN,
+) -> int:
+    """As choose_nodes, where each of `rows` sequences gets equally many rows: the draft tokens of each.
+
+    chains: path probabilities of the drafts. limit: rows beside the first ones.
+    """
+    best, best_width, expected = requests / (seconds(rows) + spent) * (1 + margin), 0, float(requests)
+    for width in range(1, min(limit // rows, max(map(len, chains), default=0)) + 1):
+        expected += sum(chain[width - 1] for chain in chains if len(chain) >= width)
+        speed = expected / (seconds(rows * (1 + width)) + spent)
+        if speed > best:
+            best, best_width = speed, width
+    return best_width
+
+
 def floor(requests: int, seconds: Callable[[int], float], nodes: int) -> float:
     """The least mean path probability at which 1 to `nodes` more rows pay for themselves."""
     plain = seconds(requests)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.base.config import DEFAULT_PREFIX_CACHE_TOKENS, EngineConfig
 from engine.base.errors import ModelLoadError
-from engine.core.engine import LEAF_IDS, PREFIX_CACHE_SEQS
+from engine.core.layout_setup import KV_SCALE, LEAF_IDS, lane_cells
 from engine.llama.context import padded
 from engine.llama.model import Shape, default_model_path, on_gpu, read_shape
 from engine.medusa.layouts import HeadsLoadError, files_of, is_pickle
@@ -26,10 +26,9 @@ PROCESS_BYTES = 150 * MB  # a worker with Celery and llama.cpp, without a model,
 RUNTIME_BYTES = 80 * MB  # by which the process grows when it runs heads, these themselves left out
 TORCH_BYTES = 250 * MB  # by which it grows when it reads them from pickles
 FLOAT_BYTES = 4
-KV_SCALE = {"f16": 1, "f32": 2}  # of Shape.cell_bytes
-CONTEXT_IDS = 2  # that a context has beside those it is asked for
 
-WEIGHTS, CACHE, BUFFERS, HEADS, PROCESS = "weights", "KV cache", "compute buffers", "heads", "the process"
+WEIGHTS, CACHE, PREFIXES = "weights", "KV cache", "prefix cache"
+BUFFERS, HEADS, PROCESS = "compute buffers", "heads", "the process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +47,32 @@ class Needed:
         return sorted(self.parts.items(), key=lambda part: -part[1])
 
 
-def needed(config: EngineConfig) -> Needed:
-    """What an engine with these settings needs in a worker. Raises ModelLoadError."""
+def needed(config: EngineConfig, available: int | None = None) -> Needed:
+    """What an engine with these settings needs in a worker. Raises ModelLoadError.
+
+    available: bytes of free memory, of which lanes take a share at most; None: enough.
+    """
     path = config.model or default_model_path()
     shape = read_shape(path)
     here = _share_here(config, shape)
-    ids = config.slots + PREFIX_CACHE_SEQS + LEAF_IDS + CONTEXT_IDS
-    max_rows, chunk_rows = config.rows(on_gpu(config.gpu_layers))
-    cells = [padded(config.kv_cells)]
-    buffers = max_rows * max(_layer(shape, cells[0], config.kv_type), shape.vocab_size + 2 * shape.width)
-    if chunk_rows:
-        cells.append(padded(min(config.kv_cells, CPU_PREFILL_CELLS)))
-        buffers += chunk_rows * _layer(shape, cells[1], config.kv_type)
-    outputs = max(max_rows, ids) * (shape.vocab_size + shape.width)
-    cache = sum(cells) * shape.cell_bytes * KV_SCALE[config.kv_type] + ids * shape.state_bytes
+    limits = config.row_limits(on_gpu(config.gpu_layers))
+    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
+    free = None if on_gpu(config.gpu_layers) else available
+    lane = 0 if shape.state_bytes else lane_cells(config, shape.trained_context, cell_bytes, free)
+    ids = config.slots + LEAF_IDS + 1  # that of the companion row
+    cache = (padded(config.kv_cells) + config.slots * lane) * cell_bytes + (
+        config.slots + 1
+    ) * shape.state_bytes
+    contexts = [(max(limits.shared, limits.prompts), padded(config.kv_cells))]
+    contexts += [(max(limits.lanes, limits.prompts), lane)] if lane else []
+    layers = sum(rows * _layer(shape, cells, config.kv_type) for rows, cells in contexts)
+    outputs = ids * (shape.vocab_size + shape.width)
     return Needed(
         {
             WEIGHTS: round(here * computed_bytes(config, path, shape)),
             CACHE: round(here * cache),
-            BUFFERS: round(here * buffers + outputs) * FLOAT_BYTES,
+            PREFIXES: _prefixes(config, shape, cell_bytes),
+            BUFFERS: round(here * (layers + outputs) + outputs) * FLOAT_BYTES,
             HEADS: _heads(config, shape),
             PROCESS: PROCESS_BYTES,
         }
@@ -78,6 +84,14 @@ def _share_here(config: EngineConfig, shape: Shape) -> float:
     if not on_gpu(config.gpu_layers):
         return 1.0
     return 0.0 if config.gpu_layers < 0 else max(0.0, 1 - config.gpu_layers / (shape.layers + 1))
+
+
+def _prefixes(config: EngineConfig, shape: Shape, cell_bytes: int) -> int:
+    """Bytes of the prefix cache, which is in the memory of this machine wherever the layers are."""
+    if shape.state_bytes or not config.prefix_sharing:
+        return 0
+    budget = config.prefix_cache_bytes
+    return DEFAULT_PREFIX_CACHE_TOKENS * cell_bytes if budget is None else budget
 
 
 def _layer(shape: Shape, cells: int, kv_type: str) -> float:

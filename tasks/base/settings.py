@@ -155,8 +155,9 @@ class Settings(BaseSettings):
     kv_cells: int = Field(
         8192,
         ge=64,
-        description="Tokens of all running requests together, prompts and outputs: the size of the KV cache. "
-        "Raise it for long prompts, as far as memory allows ([memory](../how-to/memory.md)).",
+        description="Tokens of the longest request, prompt and output: the size of the KV cache for long "
+        "requests. Shorter ones have lanes beside it, which grow with it. Raise it for long prompts, as far "
+        "as memory allows ([memory](../how-to/memory.md#lanes)).",
     )
     threads: int = Field(
         0,

@@ -76,7 +76,7 @@ class CollectOptions:
 
 
 class Recorder(DraftSource):
-    """A draft source that drafts nothing and keeps each emitted token's hidden state."""
+    """Keeps each emitted token's hidden state; the engine gives them to draft sources. Drafts nothing."""
 
     name = "recorder"
     needs_hidden = True
@@ -90,30 +90,24 @@ class Recorder(DraftSource):
         self._ends = ends_generation
 
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:  # noqa: ARG002
-        for sequence in sequences:
-            self._note(sequence)
-            if len(sequence.output) and self._ends(int(sequence.output[-1])):
-                sequence.cancelled = True
         return [[] for _ in sequences]
 
-    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
-        pass
+    def open(self, sequence: SequenceState) -> None:
+        """Begin to record a sequence, before it runs."""
+        self._open[sequence.request.id] = sequence, []
 
-    def _note(self, sequence: SequenceState) -> None:
-        """Record the state of the last emitted token, unless it is recorded already."""
-        states = self._open.setdefault(sequence.request.id, (sequence, []))[1]
-        if len(sequence.output) == len(states) + 1:
-            assert sequence.hidden is not None, "the engine gives hidden states to a source that needs them"
-            states.append(np.clip(sequence.hidden, -FLOAT16_LIMIT, FLOAT16_LIMIT).astype(np.float16))
-        assert len(sequence.output) == len(states), "each emitted token is recorded before the next one"
+    def note(self) -> None:
+        """After each step: record the states of the tokens that it emitted."""
+        for sequence, states in self._open.values():
+            if len(sequence.output) == len(states) + 1:
+                assert sequence.hidden is not None, "the engine gives them to a source that needs them"
+                states.append(np.clip(sequence.hidden, -FLOAT16_LIMIT, FLOAT16_LIMIT).astype(np.float16))
+                sequence.cancelled |= self._ends(int(sequence.output[-1]))
+            assert len(sequence.output) == len(states), "each emitted token is recorded before the next one"
 
     def take(self, request_id: str) -> Recorded | None:
         """The record of an ended request, including its end token; None if it emitted no token."""
-        if request_id not in self._open:
-            return None
-        sequence, states = self._open[request_id]
-        self._note(sequence)
-        del self._open[request_id]
+        sequence, states = self._open.pop(request_id)
         ends = [i for i, token in enumerate(sequence.output.tolist()) if self._ends(token)]
         length = ends[0] + 1 if ends else len(states)
         if not length:
@@ -172,8 +166,7 @@ def _engine_config(options: CollectOptions, model: str) -> EngineConfig:
             kv_cells=options.kv_cells,
             threads=options.threads,
             gpu_layers=options.gpu_layers,
-            prefix_cache_cells=0,
-            busy_cells=options.kv_cells,
+            prefix_cache_bytes=0,
         )
     except ValueError as error:
         raise CollectionError(str(error)) from error
@@ -211,7 +204,9 @@ class _Run:
             try:
                 while self._written + self._buffered < wanted:
                     self._fill(feed)
-                    for ended in self._engine.step().ended:
+                    report = self._engine.step()
+                    self._recorder.note()
+                    for ended in report.ended:
                         self._take(ended)
                     if self._buffered >= SHARD_TOKENS:
                         self._flush()
@@ -247,11 +242,14 @@ class _Run:
         while len(scheduler.running) + scheduler.waiting < self._options.slots + WAITING:
             request = next(feed)
             try:
-                self._engine.add(self._engine.prepare(request, time.monotonic()))
+                sequence = self._engine.prepare(request, time.monotonic())
             except RequestRefused as error:
                 number = int(request.id) % len(self._prompts)
                 self._refused.add(number)
                 say(self._console, f"prompt {number} left out: {error.message}")
+            else:
+                self._recorder.open(sequence)
+                self._engine.add(sequence)
 
     def _take(self, ended: Ended) -> None:
         recorded = self._recorder.take(ended.request_id)

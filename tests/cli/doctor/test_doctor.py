@@ -35,7 +35,7 @@ from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli
-from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba
 from tests.support.forking.forks import start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
@@ -255,6 +255,26 @@ def test_the_format_that_was_chosen_for_this_machine(
     assert only(found, "weights", Grade.OK).what == chosen
     assert "memory" in found
     assert "off" in only(found, "heads", Grade.OK).what
+
+
+def test_how_long_lanes_are_and_what_longer_ones_cost(tmp_path: Path) -> None:
+    found = of_model(slots=4, kv_cells=2048)
+    what = "4 of 496 tokens; twice as long ones would take 47 MB more"
+    assert only(found, "lanes", Grade.OK).what == what
+    assert "lanes" not in of_model(slots=1)
+    assert "lanes" not in of_model(model=write_tiny_mamba(tmp_path / "mamba.gguf"))
+
+
+def test_lanes_for_which_memory_is_short() -> None:
+    config, shape = EngineConfig(), read_shape(default_model_path())
+    shorter = engine.lanes(config, shape, 10**9)
+    assert (shorter.grade, shorter.check) == (Grade.WARN, "lanes")
+    assert shorter.what.startswith("16 of 496 tokens; ")
+    assert shorter.what.endswith("with more free memory: 16 lanes of 1264 tokens")
+    none = engine.lanes(config, shape, 10**8)
+    assert none.grade is Grade.WARN
+    assert none.what.startswith("too little free memory for 16 lanes of 1264 tokens: ")
+    assert engine.lanes(config, shape, 10**10).grade is Grade.OK
 
 
 def test_what_runs_the_heads_is_named() -> None:

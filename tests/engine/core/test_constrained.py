@@ -18,6 +18,7 @@ from engine import Completion, EngineConfig, FinishReason, Request, RequestRefus
 from engine.base.request import Acceptance
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
+from engine.core.scheduler import FEW
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree, chain
 from engine.sampling.grammar import GrammarConstraint
@@ -129,16 +130,21 @@ def test_a_random_model_writes_json_objects(tiny_gguf: str, temperature: float) 
     assert all(isinstance(json.loads(c.text), dict) and in_one_form(c.text) for c in ended)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, seed: int) -> None:
+@pytest.mark.parametrize("together", [1, FEW, 20])
+@pytest.mark.parametrize("seed", range(2))
+def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, seed: int, together: int) -> None:
+    """Of so many requests at once; with more than a few, trees are cut to chains."""
     requests = mixed(prompts(20, seed=seed), *SAMPLERS, logit_bias={END: 8.0})
     reference = alone(tiny_gguf, requests)
     drafts = Bushy({n: (*c.tokens, END, END, 70) for n, c in reference.items()}, 300, seed)
-    results = completions(run(fresh(tiny_gguf, drafts, slots=8, kv_cells=4096), requests))
+    engine = fresh(tiny_gguf, drafts, slots=8, kv_cells=4096)
+    results: dict[str, Completion] = {}
+    for first in range(0, len(requests), together):
+        results |= completions(run(engine, requests[first : first + together]))
     for name in reference:
         close(results[name], reference[name])
     assert drafts.accepted > 50
-    assert drafts.branched > 50
+    assert together > FEW or drafts.branched > 50
 
 
 def test_the_default_model_answers_validly_with_and_without_speculation() -> None:
@@ -164,7 +170,7 @@ def test_the_default_model_answers_validly_with_and_without_speculation() -> Non
             assert drafts.accepted > 30
         elif drafts and "grammar" in drafts.names:
             verified, accepted = by_the_grammar(results)
-            assert accepted > 0.7 * verified > 30
+            assert accepted > 0.6 * verified > 30, "whole drafts are verified, as of a request alone"
 
 
 def by_the_grammar(results: dict[str, Completion]) -> tuple[int, int]:

@@ -22,13 +22,14 @@ class Wrong(DraftSource):
         assert not accepted
 
 
+@pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("batch_invariant", [False, True])
-def test_refused_drafts_do_not_overflow_the_cache(tiny_gguf: str, batch_invariant: bool) -> None:
-    """With batch_invariant their cells stay retired, and the request may need every cell there is."""
+def test_refused_drafts_do_not_overflow_the_cache(tiny_gguf: str, batch_invariant: bool, slots: int) -> None:
+    """The request needs every cell there is."""
     engine = fresh(
         tiny_gguf,
         Wrong(),
-        slots=1,
+        slots=slots,
         kv_cells=128,
         prefix_sharing=False,
         batch_invariant=batch_invariant,

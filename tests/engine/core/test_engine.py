@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from engine import DecodeFailed, FinishReason, RequestRefused
+from engine.core import layout_setup
 from engine.core.engine import Engine
 from engine.llama.context import Context, DecodeError, Outputs, Rows
 from tests.engine.core.test_exactness import prompts
@@ -40,7 +42,8 @@ def test_a_request_that_can_never_fit_is_refused_with_the_field(engine: Engine) 
     assert "1024" in refused.value.message
 
 
-def test_others_wait_for_cells_and_none_is_aborted(tiny_gguf: str) -> None:
+def test_others_wait_for_cells_and_none_is_aborted(tiny_gguf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_setup, "lane_cells", lambda *_: 0)
     engine = fresh(tiny_gguf, slots=8, kv_cells=512, prefix_sharing=False)
     requests = [request(f"r{i}", p, max_tokens=60) for i, p in enumerate(prompts(12))]
     running: list[int] = []
@@ -101,24 +104,30 @@ def test_deadline_is_obeyed_within_two_steps(engine: Engine, monkeypatch: pytest
     assert result.completion_tokens > 0
 
 
-class FailingContext:
-    """Makes a real context's decode fail, as llama.cpp would, at a call or at a token."""
+class FailingDecodes:
+    """Makes decode calls of an engine fail, as llama.cpp would, at a call or at a token."""
 
-    def __init__(self, context: Context) -> None:
-        self._decode = context.decode
+    def __init__(self, engine: Engine) -> None:
         self.calls = 0
         self.fail_on_call: int | None = None
         self.fail_on_token: int | None = None
         self.fail_in_company = False
-        context.decode = self.decode  # type: ignore[method-assign]
+        for layout in (engine.layouts.shared, engine.layouts.lanes):
+            if layout:
+                layout.context.decode = self.failing(layout.context)  # type: ignore[method-assign]
 
-    def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
-        self.calls += 1
-        outputs = self._decode(rows, hidden)  # the cells are filled, as after a failure half-way
-        in_company = self.fail_in_company and len(np.unique(rows.seq_ids)) > 1
-        if self.calls == self.fail_on_call or self.fail_on_token in rows.tokens or in_company:
-            raise DecodeError(-3)
-        return outputs
+    def failing(self, context: Context) -> Callable[..., Outputs]:
+        decode = context.decode
+
+        def decode_or_fail(rows: Rows, hidden: bool = False) -> Outputs:
+            self.calls += 1
+            outputs = decode(rows, hidden)  # the cells are filled, as after a failure half-way
+            in_company = self.fail_in_company and len(np.unique(rows.seq_ids)) > 1
+            if self.calls == self.fail_on_call or self.fail_on_token in rows.tokens or in_company:
+                raise DecodeError(-3)
+            return outputs
+
+        return decode_or_fail
 
 
 @pytest.mark.parametrize("call", [1, 2, 5, 17])
@@ -126,7 +135,7 @@ def test_a_failed_decode_is_recovered_and_changes_nothing(tiny_gguf: str, call: 
     requests = [request(f"r{i}", p) for i, p in enumerate(prompts(6))]
     reference = alone(tiny_gguf, requests)
     engine = fresh(tiny_gguf)
-    FailingContext(engine.context).fail_on_call = call
+    FailingDecodes(engine).fail_on_call = call
     results = completions(run(engine, requests))
     for name in reference:
         same(results[name], reference[name])
@@ -137,8 +146,7 @@ def test_a_failed_prefill_is_recovered_and_changes_nothing(tiny_gguf: str, call:
     requests = [request(f"r{i}", f"{i}" + "cabbage jade " * 8) for i in range(4)]
     reference = alone(tiny_gguf, requests)
     engine = fresh(tiny_gguf, prefill_chunk=64)
-    assert engine.prefill_context
-    failing = FailingContext(engine.prefill_context._context)
+    failing = FailingDecodes(engine)
     failing.fail_on_call = call
     results = completions(run(engine, requests))
     assert failing.calls > call
@@ -152,7 +160,7 @@ def test_a_request_cancelled_in_prefill_leaves_no_trace(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf, prefill_chunk=64)
     submit(engine, *requests)
     engine.step()
-    assert 0 < engine.scheduler.running[0].prefilled < engine.scheduler.running[0].length - 1
+    assert 0 < engine.scheduler.running[0].computed < engine.scheduler.running[0].length - 1
     engine.cancel("r0")
     results = completions(run(engine))
     assert results["r0"].finish_reason is FinishReason.CANCELLED
@@ -165,7 +173,7 @@ def test_a_failing_request_takes_no_other_with_it(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
     bad = request("bad", "Z")
     poison = int(engine.encode(bad)[-1])
-    FailingContext(engine.context).fail_on_token = poison
+    FailingDecodes(engine).fail_on_token = poison
     assert all(poison not in engine.encode(r) and poison not in reference[r.id].tokens for r in good)
     outcomes = run(engine, [*good, bad])
     assert isinstance(outcomes.pop("bad"), DecodeFailed)
@@ -177,7 +185,7 @@ def test_requests_that_fail_in_company_alone_are_run_apart_to_their_ends(tiny_gg
     requests = [request(f"r{i}", p) for i, p in enumerate(prompts(3))]
     reference = alone(tiny_gguf, requests)
     engine = fresh(tiny_gguf)
-    failing = FailingContext(engine.context)
+    failing = FailingDecodes(engine)
     failing.fail_in_company = True
     results = completions(run(engine, requests))
     for name, result in results.items():
@@ -190,7 +198,7 @@ def test_faults_now_and_then_keep_no_request_apart_for_good(tiny_gguf: str) -> N
     requests = [request(f"r{i}", p, max_tokens=90) for i, p in enumerate(prompts(3))]
     reference = alone(tiny_gguf, requests)
     engine = fresh(tiny_gguf)
-    failing = FailingContext(engine.context)
+    failing = FailingDecodes(engine)
     together: list[bool] = []
 
     def disturb(step: int) -> None:
@@ -207,7 +215,9 @@ def test_faults_now_and_then_keep_no_request_apart_for_good(tiny_gguf: str) -> N
 
 def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
     engine = fresh(tiny_gguf)
-    decode = engine.context.decode
+    assert engine.layouts.lanes
+    context = engine.layouts.lanes.context
+    decode = context.decode
 
     def spoil(rows: Rows, hidden: bool = False) -> Outputs:
         logits = decode(rows, hidden).logits.copy()
@@ -215,7 +225,7 @@ def test_logits_without_a_number_end_only_their_request(tiny_gguf: str) -> None:
             logits[1] = float("nan")
         return Outputs(logits, None)
 
-    engine.context.decode = spoil  # type: ignore[method-assign]
+    context.decode = spoil  # type: ignore[method-assign]
     outcomes = run(engine, [request("good", "abc"), request("bad", "bead")])
     bad = outcomes.pop("bad")
     assert isinstance(bad, DecodeFailed)
@@ -260,8 +270,9 @@ def test_generation_ends_at_the_models_own_end() -> None:
     assert "<|im_end|>" not in result.text
 
 
-def test_a_full_house_leaves_the_cache_clean(tiny_gguf: str) -> None:
-    engine = fresh(tiny_gguf, slots=8, kv_cells=512, prefix_cache_cells=128)
+def test_a_full_house_leaves_the_caches_clean(tiny_gguf: str) -> None:
+    engine = fresh(tiny_gguf, slots=8, kv_cells=512, prefix_cache_bytes=100_000)
     run(engine, [request(f"r{i}", p, max_tokens=20) for i, p in enumerate(prompts(40))])
     check_cache(engine)
-    assert engine.cache.used <= 128
+    assert engine.layouts.used == 0
+    assert 0 < engine.scheduler._prefix_cache.nbytes <= 100_000

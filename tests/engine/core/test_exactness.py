@@ -12,10 +12,11 @@ import pytest
 from engine import Completion, FinishReason, Request
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
+from engine.core.scheduler import FEW
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree, chain
-from engine.llama.context import DecodeError, Outputs, Rows
-from tests.engine.helpers.drive import alone, completions, fresh, in_turn, request, run, same
+from engine.llama.context import DecodeError
+from tests.engine.helpers.drive import alone, completions, fresh, in_turn, on_decode, request, run, same
 
 pytestmark = pytest.mark.slow
 
@@ -91,17 +92,16 @@ def test_same_seed_same_text_whatever_shares_the_batch() -> None:
         same(results["subject"], reference)
 
 
-@pytest.mark.parametrize("prefill_cells", [0, 256, 2048])
+@pytest.mark.parametrize("prefill_chunk", [1, 50, 256])
 @pytest.mark.parametrize("sharing", [False, True])
-def test_prefill_apart_keeps_every_token_on_f32(
-    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, prefill_cells: int, sharing: bool
-) -> None:
-    """Long prompts in the prefill context, in calls of their own, or both by their length."""
-    monkeypatch.setattr("engine.core.engine.CPU_PREFILL_CELLS", prefill_cells)
+def test_chunks_of_prompts_keep_every_token_on_f32(tiny_gguf: str, prefill_chunk: int, sharing: bool) -> None:
+    """Prompts that share calls, or are spread over several; some are too long for a lane."""
     texts = [" ".join(WORDS * (i + 2)) for i in range(6)] + [f"{i} " + " ".join(WORDS * 4) for i in range(3)]
     requests = [request(f"r{i}", text, max_tokens=12) for i, text in enumerate(texts)]
     small = alone(tiny_gguf, requests, prefill_chunk=1)
-    engine = fresh(tiny_gguf, slots=6, kv_cells=4096, prefill_chunk=64, prefix_sharing=sharing)
+    engine = fresh(tiny_gguf, slots=6, kv_cells=768, prefill_chunk=prefill_chunk, prefix_sharing=sharing)
+    assert engine.layouts.lanes
+    assert engine.layouts.lanes.largest < max(len(engine.encode(r)) for r in requests)
     results = completions(run(engine, requests))
     assert any(c.cached_tokens for c in results.values()) == sharing
     for name in small:
@@ -136,6 +136,8 @@ class Scripted(DraftSource):
 
 class Bushy(DraftSource):
     """Random trees that hold the known output along some path, or part of it, among wrong branches."""
+
+    trees = True
 
     def __init__(self, outputs: dict[str, tuple[int, ...]], vocab: int, seed: int, nodes: int = 7) -> None:
         self._outputs, self._vocab, self._nodes = outputs, vocab, nodes
@@ -217,8 +219,9 @@ def test_drafts_up_to_the_last_cell_of_the_context(tiny_gguf: str, spare: int) -
     assert len(steps) < len(drafted["r"].tokens) / 3
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
+@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize("seed", range(2))
+def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int, slots: int) -> None:
     texts = prompts(32, seed=seed)
     family = " ".join(WORDS)
     requests = [
@@ -227,11 +230,12 @@ def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int) -> None:
     ]
     reference = alone(tiny_gguf, requests)
     drafts = Bushy({n: c.tokens for n, c in reference.items()}, 300, seed)
-    results = completions(run(fresh(tiny_gguf, drafts, slots=8, kv_cells=1500), requests))
+    engine = fresh(tiny_gguf, drafts, slots=slots, kv_cells=1500)
+    results = completions(run(engine, requests))
     for name in reference:
         same(results[name], reference[name])
     assert drafts.accepted > 100
-    assert drafts.branched > 50
+    assert drafts.branched > (50 if slots == 1 else 0) or slots > FEW
 
 
 @FORMATS
@@ -243,8 +247,8 @@ def test_trees_equal_undrafted_to_the_bit(weights: str) -> None:
     results = completions(run(fresh(None, drafts, slots=8, **config), requests))
     for name in reference:
         same(results[name], reference[name])
-    assert drafts.accepted > 40
-    assert drafts.branched > 20
+    assert drafts.accepted > 20
+    assert not drafts.branched, "cells of a branch would lie in another order"
 
 
 def test_trees_survive_failed_decodes_and_cancels(tiny_gguf: str) -> None:
@@ -253,22 +257,19 @@ def test_trees_survive_failed_decodes_and_cancels(tiny_gguf: str) -> None:
     engine = fresh(
         tiny_gguf, Bushy({n: c.tokens for n, c in reference.items()}, 300, 1), slots=6, kv_cells=600
     )
-    decode, calls = engine.context.decode, 0
+    failed: list[int] = []
 
-    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
-        nonlocal calls
-        calls += 1
-        outputs = decode(rows, hidden)
+    def fail_at_times(calls: int) -> None:
         if calls in (3, 20, 41):
+            failed.append(calls)
             raise DecodeError(-3)
-        return outputs
 
-    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    on_decode(engine, fail_at_times)
     results = completions(run(engine, requests, lambda step: engine.cancel("r7") if step == 25 else None))
     for name, result in results.items():
         assert result.tokens == reference[name].tokens[: len(result.tokens)]
         assert result.finish_reason in (FinishReason.LENGTH, FinishReason.CANCELLED)
-    assert calls > 41
+    assert len(failed) == 3
 
 
 @pytest.mark.parametrize("length", range(1, 9))
@@ -411,17 +412,12 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
 
 def break_decode(engine: Engine, rng: random.Random, share: float) -> list[int]:
     """Let this share of the calls fail after they were made; the numbers of those that did."""
-    decode, calls = engine.context.decode, 0
     failures: list[int] = []
 
-    def fails_at_times(rows: Rows, hidden: bool = False) -> Outputs:
-        nonlocal calls
-        calls += 1
-        outputs = decode(rows, hidden)
+    def fail_at_times(calls: int) -> None:
         if rng.random() < share and (not failures or calls > failures[-1] + 20):
             failures.append(calls)
             raise DecodeError(-3)
-        return outputs
 
-    engine.context.decode = fails_at_times  # type: ignore[method-assign]
+    on_decode(engine, fail_at_times)
     return failures

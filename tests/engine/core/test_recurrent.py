@@ -38,6 +38,15 @@ def test_batched_equals_single(mamba: str) -> None:
     assert not any(c.cached_tokens for c in batched.values())
 
 
+def test_it_has_no_lanes_and_nothing_is_cached(mamba: str) -> None:
+    engine = fresh(mamba)
+    run(engine, [request(f"r{i}", "bead" * 20) for i in range(3)])
+    assert engine.layouts.lanes is None
+    assert not engine.layouts.movable
+    assert not engine.layouts.shared.trees
+    assert not len(engine.scheduler._prefix_cache)
+
+
 def test_no_source_drafts_for_it(mamba: str) -> None:
     service = EngineService(EngineConfig(model=mamba, slots=2, kv_cells=512))
     try:

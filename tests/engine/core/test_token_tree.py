@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.core.token_tree import ROOT, Draft, Node, Tree, chain, fit, paths
+from engine.core.token_tree import EMPTY_DRAFT, ROOT, Draft, Node, Tree, chain, fit, likeliest_path, paths
 
 
 def bush(seed: int, nodes: int) -> Tree:
@@ -64,3 +64,40 @@ def test_a_cut_tree_is_a_part_of_the_tree(seed: int, nodes: int, depth: int, lea
 def test_what_fits_stays_as_it_is() -> None:
     tree = bush(1, 8)
     assert fit(tree, nodes=8, depth=8, leaves=8) == tree
+
+
+def test_the_likeliest_path_takes_the_likeliest_child_at_each_node() -> None:
+    """Not the way to the likeliest leaf, which here is the first node."""
+    tree = [
+        Node(1, ROOT, 0.3, "-", 1),
+        Node(2, ROOT, 0.6, "-", 1),
+        Node(3, 1, 0.2, "a", 2),
+        Node(4, 1, 0.25, "b", 2),
+        Node(5, 0, 0.29, "-", 2),
+    ]
+    assert likeliest_path(tree) == [Node(2, ROOT, 0.6, "-", 1), Node(4, 0, 0.25, "b", 2)]
+    assert likeliest_path([]) == []
+    assert likeliest_path(chain([4, 5, 6], "-")) == chain([4, 5, 6], "-")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_likeliest_path_is_one_of_the_trees_own_to_a_leaf(seed: int) -> None:
+    tree = bush(seed, 12)
+    path = likeliest_path(tree)
+    assert [node.parent for node in path] == list(range(-1, len(path) - 1))
+    assert [node.token for node in path] in [[tree[node].token for node in way] for way in paths(tree)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("length", [0, 1, 2, 20])
+def test_a_draft_that_is_a_chain_has_one_path_without_further_ids(seed: int, length: int) -> None:
+    tree = bush(seed, 12)
+    draft = Draft.chain(tree, length)
+    assert draft.tree == likeliest_path(tree)[:length]
+    assert draft.paths == (paths(draft.tree) if length else [])
+    assert draft.row_ids(7) == [[7]] * len(draft.tree)
+    assert (draft is EMPTY_DRAFT) is (length == 0)
+
+
+def test_no_draft_is_made_of_no_tree() -> None:
+    assert Draft.chain([], 5) is EMPTY_DRAFT

@@ -8,7 +8,9 @@ from itertools import cycle
 
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.core.draft_source import DraftSource
-from engine.core.engine import LEAF_IDS, PREFIX_CACHE_SEQS, Engine
+from engine.core.engine import Engine
+from engine.core.layouts import Layout
+from engine.llama.context import Context, Outputs, Rows
 from engine.weights.format_selection import open_model
 
 Outcome = Completion | EngineError
@@ -60,19 +62,43 @@ def completions(outcomes: dict[str, Outcome]) -> dict[str, Completion]:
 
 
 def check_cache(engine: Engine) -> None:
-    """The engine's book, the sequences' own count and llama.cpp's positions agree; nothing is leaked."""
-    lengths = {s.seq_id: s.computed for s in engine.scheduler.running}
-    for kept in engine.scheduler._prefix_cache:
-        assert kept.seq_id not in lengths
-        lengths[kept.seq_id] = len(kept.tokens)
-    slots = engine.info.slots
-    for seq_id in range(slots + PREFIX_CACHE_SEQS + LEAF_IDS + 1):
-        length = lengths.get(seq_id, 0)
-        assert engine.cache.length(seq_id) == length
-        assert engine.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
-    cells = {cell for held in engine.cache._cells.values() for cell in held}
-    assert engine.cache.used == len(cells) + engine.cache.retired <= engine.info.kv_cells
-    assert len(engine.scheduler._free_ids) + len(lengths) == slots + PREFIX_CACHE_SEQS
+    """The accounting, the sequences' own count and llama.cpp's positions agree; nothing is leaked."""
+    layouts = engine.layouts
+    placed: dict[tuple[Layout, int], int] = {s.placed: s.computed for s in engine.scheduler.running}
+    for layout in (layouts.shared, layouts.lanes):
+        if layout is None:
+            continue
+        lengths = {seq_id: length for (at, seq_id), length in placed.items() if at is layout}
+        assert layout._lengths == lengths
+        ids = range(engine.info.slots + len(getattr(layout, "leaf_ids", ())))
+        for seq_id in ids:
+            length = lengths.get(seq_id, 0)
+            assert layout.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
+        assert sorted([*layout._free, *lengths]) == list(range(len(layout._free) + len(lengths)))
+    if layouts.lanes:
+        lanes = sorted(s.seq_id for s in engine.scheduler.running if s.layout is layouts.lanes)
+        assert lanes == sorted(layouts.lanes._lengths)
+
+
+def on_decode(engine: Engine, called: Callable[[int], None]) -> None:
+    """Call this after each decode call, in whichever layout, with the number of calls so far."""
+    calls = 0
+
+    def watched(context: Context) -> Callable[..., Outputs]:
+        decode = context.decode
+
+        def decode_and_call(rows: Rows, hidden: bool = False) -> Outputs:
+            nonlocal calls
+            outputs = decode(rows, hidden)
+            calls += 1
+            called(calls)
+            return outputs
+
+        return decode_and_call
+
+    for layout in (engine.layouts.shared, engine.layouts.lanes):
+        if layout:
+            layout.context.decode = watched(layout.context)  # type: ignore[method-assign]
 
 
 def fresh(model: str | None, draft_source: DraftSource | None = None, **config: object) -> Engine:

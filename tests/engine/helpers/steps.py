@@ -1,16 +1,25 @@
-"""A scheduler on a shadow cache, stepped as the engine steps it but with no model and no text."""
+"""A scheduler on shadow contexts, stepped as the engine steps it but with no model and no text."""
 
 from __future__ import annotations
+
+import random
+from typing import Any
 
 import numpy as np
 
 from engine import Request, SamplingParams
-from engine.core.kv_cache import KVCache
+from engine.base.config import TILE_ROWS
+from engine.core.layouts import LANE_SLACK, LaneLayout, Layout, SharedLayout
+from engine.core.rows_builder import RowsBuilder
 from engine.core.scheduler import Plan, Scheduler, Span
 from engine.core.sequence import SequenceState
-from tests.engine.helpers.shadow import ShadowMemory
+from engine.core.token_tree import EMPTY_DRAFT, Draft, fit, paths
+from tests.engine.core.test_token_tree import bush
+from tests.engine.helpers.shadow import ShadowContext
 
-PREFIX_CACHE_SEQS = 4
+TOKEN_BYTES = 4  # of a saved cell of a shadow context
+LEAF_IDS = 6
+SAMPLED = 9  # the token that is always sampled
 
 
 class Steps:
@@ -20,33 +29,44 @@ class Steps:
         self,
         capacity: int = 1000,
         *,
+        lane: int = 200,
         slots: int = 4,
-        max_rows: int = 20,
-        chunk_rows: int = 0,
-        prefill_cells: int = 0,
-        busy: tuple[int, int] | None = None,
+        chunk_rows: int = 64,
         sharing: bool = True,
-        prefix_cache_cells: int = 500,
-        ordered: bool = False,
+        cached_tokens: int = 500,
+        movable: bool = True,
+        trees: bool = False,
+        alone: bool = False,
+        drafts: random.Random | None = None,
     ) -> None:
-        self.memory = ShadowMemory(capacity)
-        self.cache = KVCache(self.memory, capacity, ordered=ordered)
-        self.scheduler = Scheduler(
-            self.cache,
-            slots=slots,
-            max_rows=max_rows,
-            chunk_rows=chunk_rows,
-            prefill_cells=prefill_cells,
-            busy=busy,
-            sharing=sharing,
-            prefix_cache_seqs=PREFIX_CACHE_SEQS,
-            prefix_cache_cells=prefix_cache_cells,
+        """capacity: of the shared cache. lane: tokens of each lane; 0 is none. alone: as if batch-invariant.
+
+        drafts: chooses drafts and what is accepted of them; None for no drafts.
+        """
+        self.memory: Any = ShadowContext(capacity)  # Any: they stand for contexts
+        self.streams: Any = ShadowContext(lane + LANE_SLACK, streams=slots)
+        leaf_ids = range(slots, slots + LEAF_IDS)
+        self.shared = SharedLayout(
+            self.memory, seq_ids=slots, leaf_ids=leaf_ids, capacity=capacity, alone=alone
         )
-        self.slots, self.max_rows, self.chunk_rows = slots, max_rows, chunk_rows
+        self.lanes = LaneLayout(self.streams, lanes=slots, cells=lane + LANE_SLACK) if lane else None
+        self.scheduler = Scheduler(
+            self.shared,
+            self.lanes,
+            slots=slots,
+            chunk_rows=chunk_rows,
+            sharing=sharing,
+            prompts_together=not alone,
+            movable=movable,
+            prefix_cache_bytes=cached_tokens * TOKEN_BYTES,
+        )
+        self.scheduler.trees = trees
+        self.slots, self.chunk_rows, self.alone = slots, chunk_rows, alone
+        self.cached_tokens = cached_tokens
         self.ended: list[str] = []
-        self._prefilling: SequenceState | None = None
         self.ready: list[str] = []  # whose next token the last step could choose
         self.now = 0.0
+        self._drafts = drafts
 
     def add(self, name: str, prompt: list[int], max_tokens: int = 5, priority: int = 0) -> SequenceState:
         params = SamplingParams(max_tokens=max_tokens)
@@ -64,14 +84,28 @@ class Steps:
         """The cached prefixes, least recently used first."""
         return [kept.tokens.tolist() for kept in self.scheduler._prefix_cache]
 
+    @property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Where running sequences are: layout and sequence id."""
+        return {
+            s.request.id: ("shared" if s.layout is self.shared else "lane", s.seq_id)
+            for s in self.scheduler.running
+        }
+
+    @property
+    def layouts(self) -> list[str]:
+        """The layout of each running sequence, in the order of admission."""
+        return [layout for layout, _ in self.places.values()]
+
     def step(self, *, fails: bool = False) -> Plan:
         """Schedule and run one step; when it fails, all its sequences are recomputed."""
         self.now += 1.0
         plan = self.scheduler.schedule(self.now)
         self._check(plan)
         if fails:
+            for spans in [*plan.prompts, *plan.calls][:1]:
+                self._decode(spans, {})
             for sequence in plan.sequences:
-                self._fill(sequence, 1)
                 self.scheduler.recompute(sequence)
         else:
             self._run(plan)
@@ -91,70 +125,141 @@ class Steps:
         self.ended.append(sequence.request.id)
         self._check_cells()
 
+    # What the engine does with a plan
+
     def _run(self, plan: Plan) -> None:
-        spans = ([plan.chunk] if plan.chunk else []) + plan.spans
         ready = plan.ready
         self.ready = [s.request.id for s in ready]
-        for span in plan.prefill:
-            self._prefill(span)
-        for span in spans:
-            self._fill(span.sequence, span.count)
+        for spans in plan.prompts:
+            self._decode(spans, {})
+            for span in spans:
+                span.sequence.computed += span.count
+        drafts = self._draft(ready)
+        for spans in plan.calls:
+            self._decode(spans, drafts)
+        for span in plan.spans:
             span.sequence.computed += span.count
-            span.sequence.quarantined &= span.sequence not in ready
-        for sequence in ready:
-            sequence.tokens[sequence.length] = 9
-            sequence.length += 1
-            if not sequence.remaining:
-                self.end(sequence)
+        for s in ready:
+            s.quarantined = False
+            draft, (layout, seq_id) = drafts[id(s)], s.placed
+            nodes: list[int] = []
+            if draft.tree:
+                assert self._drafts
+                path = self._drafts.choice(draft.paths)
+                nodes = path[: self._drafts.randint(0, len(path))]
+                layout.rewind(seq_id, s.computed, nodes, draft.paths)
+                s.computed += len(nodes)
+            sampled = [*(draft.tree[node].token for node in nodes), SAMPLED]
+            s.tokens[s.length : s.length + len(sampled)] = sampled
+            s.length += len(sampled)
+        for span in plan.spans:
+            layout, seq_id = span.sequence.placed
+            layout.truncate(seq_id, span.sequence.computed)
+        for s in ready:
+            if not s.remaining:
+                self.end(s)
 
-    def _prefill(self, span: Span) -> None:
-        """In the prefill context, until all cells move at once."""
-        s = span.sequence
-        if s.prefilled == s.computed:
-            self._prefilling = s
-        assert self._prefilling is s, "one prompt at a time"
-        s.prefilled += span.count
-        if s.prefilled == s.length - 1:
-            self._fill(s, s.prefilled - s.computed)
-            s.computed = s.prefilled
+    def _draft(self, ready: list[SequenceState]) -> dict[int, Draft]:
+        """By id() of the sequence."""
+        leaf_ids = list(self.shared.leaf_ids)
+        drafts: dict[int, Draft] = {}
+        for s in ready:
+            draft = EMPTY_DRAFT
+            most = min(s.remaining - 1, LANE_SLACK - 1)
+            if self._drafts and (nodes := self._drafts.randint(0, most)):
+                tree = bush(self._drafts.randrange(1000), nodes)
+                if s.placed[0].trees:
+                    tree = fit(tree, nodes=nodes, depth=most, leaves=1 + len(leaf_ids))
+                    branches = len(paths(tree)) - 1
+                    draft = Draft(tree, paths(tree), leaf_ids[:branches])
+                    del leaf_ids[:branches]
+                else:
+                    draft = Draft.chain(tree, most)
+            drafts[id(s)] = draft
+        return drafts
 
-    def _fill(self, sequence: SequenceState, count: int) -> None:
-        self.cache.append(sequence.seq_id, count)
-        self.memory.fill(sequence.seq_id, count)
+    def _decode(self, spans: list[Span], drafts: dict[int, Draft]) -> None:
+        layout, rows = spans[0].sequence.placed[0], RowsBuilder()
+        drafted = [drafts.get(id(span.sequence), EMPTY_DRAFT) for span in spans]
+        width = max(len(draft.tree) for draft in drafted) if layout.equal_rows else 0
+        for span, draft in zip(spans, drafted, strict=True):
+            s, filling = span.sequence, max(0, width - len(draft.tree))
+            assert s.layout is layout, "a call is in one layout"
+            if draft.leaf_ids:
+                self.shared.branch(s.seq_id, draft.leaf_ids)
+            layout.append(s.seq_id, span.count + len(draft.tree) + filling)
+            tokens = s.tokens[span.start : span.start + span.count].tolist()
+            rows.add(s.seq_id, tokens, span.start, draft, filling=filling)
+        layout.context.decode(rows.build())
+
+    # What must hold
 
     def _check(self, plan: Plan) -> None:
         running, waiting = self.scheduler.running, self.scheduler.waiting
         assert len(running) <= self.slots
-        assert sum(span.count for span in plan.spans) <= self.max_rows
-        assert all(0 < span.count <= span.sequence.pending for span in plan.spans)
-        assert len({id(s) for s in plan.sequences}) == len(plan.sequences), "once a step"
-        assert all(s in running for s in plan.sequences)
         assert plan.sequences or not (running or waiting), "there is work, and nothing runs"
-        assert all(0 < span.count <= span.sequence.unprefilled for span in plan.prefill)
-        assert sum(span.count for span in plan.prefill) <= self.chunk_rows
-        assert not (plan.chunk and plan.prefill), "one chunk a step"
-        if plan.chunk:
-            assert plan.chunk.count == self.chunk_rows < plan.chunk.sequence.pending
+        assert all(s in running for s in plan.sequences)
+        self._check_prompts(plan)
+        self._check_spans(plan)
         quarantined = [s for s in running if s.quarantined]
         if quarantined:
             assert plan.sequences == quarantined[:1], "a quarantined sequence runs alone"
-        else:
-            decoding = [s for s in running if s.pending == 1]
-            assert [span.sequence for span in plan.spans][: len(decoding)] == decoding, "no one is stalled"
+            return
+        ready = {id(s) for s in plan.ready}
+        assert all(id(s) in ready for s in running if s.pending == 1), "no one is stalled"
+        oldest = next((s for s in running if s.pending > 1), None)
+        assert oldest is None or oldest in [span.sequence for spans in plan.prompts for span in spans]
+        if self.lanes:
+            lanes = [s.seq_id for s in running if s.layout is self.lanes]
+            assert sorted(lanes) == list(range(len(lanes))), "lanes without a gap"
+            spans = [span for span in plan.spans if span.sequence.layout is self.lanes]
+            assert len(spans) == (len(lanes) if any(span.ready for span in spans) else 0)
+
+    def _check_prompts(self, plan: Plan) -> None:
+        spans = [span for call in plan.prompts for span in call]
+        assert len({id(span.sequence) for span in spans}) == len(spans), "one part of a prompt a step"
+        assert sum(span.count for span in spans) <= self.chunk_rows
+        for span in spans:
+            assert span.start == span.sequence.computed
+            assert 0 < span.count < span.sequence.pending, "the last token comes after them"
+        broken = [span for span in spans if span.count < min(span.sequence.pending - 1, TILE_ROWS)]
+        assert len(broken) <= 1, "but for the oldest one, a part is all that is left or a tile"
+        for call in plan.prompts:
+            assert len(call) == 1 or not self.alone
+            assert len(call) == 1 or all(span.count < TILE_ROWS for span in call)
+            assert len(call) == 1 or all(span.sequence.layout is self.lanes for span in call)
+            assert [span.sequence.seq_id for span in call] == sorted(span.sequence.seq_id for span in call)
+
+    def _check_spans(self, plan: Plan) -> None:
+        before = {id(span.sequence): span.count for call in plan.prompts for span in call}
+        for span in plan.spans:
+            assert span.count == 1
+            assert span.start == span.sequence.computed + before.get(id(span.sequence), 0)
+        places = [(span.sequence.layout is self.shared, span.sequence.seq_id) for span in plan.spans]
+        assert places == sorted(set(places)), "by layout and sequence id, each once"
+        assert [span for call in plan.calls for span in call] == plan.spans
 
     def _check_cells(self) -> None:
-        held = {s.seq_id: s.computed for s in self.scheduler.running}
-        held |= {kept.seq_id: len(kept.tokens) for kept in self.scheduler._prefix_cache}
-        positions: dict[int, list[int]] = {}  # in one pass: this is done after every step
-        for cell in self.memory.cells:
-            for seq_id in cell.owners:
-                positions.setdefault(seq_id, []).append(cell.position)
-        for seq_id in range(self.slots + PREFIX_CACHE_SEQS):
-            length = held.get(seq_id, 0)
-            assert self.cache.length(seq_id) == length
-            assert sorted(positions.get(seq_id, ())) == list(range(length))
-        assert self.cache.used == self.memory.used <= self.cache.capacity
-        assert len(self.scheduler._free_ids) + len(held) == self.slots + PREFIX_CACHE_SEQS
+        expected: dict[int, dict[int, list[int]]] = {id(self.shared): {}, id(self.lanes): {}}
+        for s in self.scheduler.running:
+            assert s.computed < s.length, "the last token has no cell"
+            expected[id(s.layout)][s.seq_id] = s.tokens[: s.computed].tolist()
+        self._check_layout(self.shared, expected[id(self.shared)])
+        assert self.shared._reserved.keys() == self.shared._lengths.keys()
+        assert sum(self.shared._reserved.values()) <= self.shared.capacity
+        if self.lanes:
+            self._check_layout(self.lanes, expected[id(self.lanes)])
+        cached = self.scheduler._prefix_cache
+        assert cached.nbytes <= self.cached_tokens * TOKEN_BYTES
+        for entry in cached:
+            assert entry.cells.state.view(np.int32).tolist() == entry.tokens.tolist()
+
+    def _check_layout(self, layout: Layout, expected: dict[int, list[int]]) -> None:
+        ids = 1 if layout is self.shared and self.alone else self.slots
+        assert layout.context.held() == {seq_id: tokens for seq_id, tokens in expected.items() if tokens}
+        assert layout._lengths == {seq_id: len(tokens) for seq_id, tokens in expected.items()}
+        assert sorted([*layout._free, *expected]) == list(range(ids)), "each id is free or in use"
+        assert layout.context.used <= layout.used <= layout.capacity
 
 
 def words(*runs: tuple[int, int]) -> list[int]:

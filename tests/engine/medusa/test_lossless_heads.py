@@ -150,5 +150,5 @@ def test_sure_and_wrong_heads_change_nothing_to_the_bit(tmp_path: Path) -> None:
     for name, result in results.items():
         same(result, reference[name])
     verified, accepted = drafted(results.values(), "medusa")
-    assert verified > 100
+    assert verified > 40, "chains: in this mode there are no trees"
     assert accepted < verified / 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ import pytest
 from engine import Decoding, EngineConfig, Request, RequestRefused
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
+from engine.core.layouts import LaneLayout, Layout
 from engine.core.sequence import SequenceState
-from engine.core.token_tree import Tree, chain
+from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import Hidden
 from engine.speculative import controller
 from engine.speculative.controller import (
@@ -40,9 +42,16 @@ class Known(DraftSource):
     """Drafts what is known to come, or what is known not to; says what it was asked."""
 
     def __init__(
-        self, name: str, outputs: dict[str, tuple[int, ...]], *, right: bool, needs_hidden: bool
+        self,
+        name: str,
+        outputs: dict[str, tuple[int, ...]],
+        *,
+        right: bool,
+        needs_hidden: bool,
+        path_probability: float = 0.9,
     ) -> None:
         self.name, self.needs_hidden = name, needs_hidden
+        self._path_probability = path_probability
         self.asked: list[list[str]] = []
         self._outputs, self._right = outputs, right
 
@@ -55,7 +64,7 @@ class Known(DraftSource):
     def _one(self, s: SequenceState) -> Tree:
         done = len(s.output)
         tokens = self._outputs[s.request.id][done : done + 4]
-        return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, 0.9)
+        return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, self._path_probability)
 
     def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
         return [self._one(s) if s.hidden is not None else [] for s in sequences]
@@ -81,15 +90,19 @@ def reference(tiny_gguf: str) -> dict[str, tuple[int, ...]]:
     return {name: c.tokens for name, c in alone(tiny_gguf, requests()).items()}
 
 
+@pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3, "top_p": 0.9}, {"logprobs": 2}])
 def test_output_is_the_same_with_every_source_at_once(
-    tiny_gguf: str, sampling: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    tiny_gguf: str, sampling: dict[str, object], trees: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a tree all that is drafted has a place, in a lane the likeliest alone."""
     # Or drafting, as timed on a busy machine, may cost more than it gains.
     monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     expected = alone(tiny_gguf, requests(**sampling))
     known = {name: c.tokens for name, c in expected.items()}
-    right = Known("right", known, right=True, needs_hidden=True)
+    sure = 0.9 if trees else 0.95
+    right = Known("right", known, right=True, needs_hidden=True, path_probability=sure)
+    right.trees = trees
     wrong = Known("wrong", known, right=False, needs_hidden=False)
     engine, _ = speculating(tiny_gguf, flat(), LookupSource(), wrong, right)
     ended = completions(run(engine, requests(**sampling)))
@@ -415,6 +428,88 @@ def test_never_more_nodes_than_there_is_room_for() -> None:
         trees = speculation.draft(running, limit)
         assert sum(map(len, trees)) <= limit
     assert bucket(3 + sum(map(len, trees))) == 3 + sum(map(len, trees)) == 64
+
+
+# In lanes, where all sequences get equally many rows
+
+
+class Prepared(DraftSource):
+    """Drafts for each request the tree that was prepared for it."""
+
+    name = "prepared"
+
+    def __init__(self, *trees: Tree) -> None:
+        self._prepared = trees
+
+    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
+        return [self._prepared[int(s.request.id)][:limit] for s in sequences]
+
+
+def prepared(*path_probabilities: float) -> Tree:
+    """A chain of nodes with these path probabilities."""
+    tokens = chain(range(10, 10 + len(path_probabilities)), "prepared")
+    return [replace(node, path_probability=p) for node, p in zip(tokens, path_probabilities, strict=True)]
+
+
+def drafted(profile: LatencyProfile, trees: Sequence[Tree], layout: Layout | None) -> list[Tree]:
+    running = sequences(len(trees))
+    for s in running:
+        s.layout = layout
+    return Speculation(profile, [Prepared(*trees)]).draft(running, 64)
+
+
+@pytest.fixture
+def lanes(tiny_gguf: str) -> LaneLayout:
+    layout = fresh(tiny_gguf).layouts.lanes
+    assert layout
+    return layout
+
+
+@pytest.mark.usefixtures("clock")
+def test_in_lanes_a_width_is_chosen_for_all(lanes: LaneLayout) -> None:
+    trees = [prepared(0.9, 0.8, 0.7), prepared(0.9, 0.1, 0.01), prepared(0.9), []]
+    linear = FixedProfile({1: 0.005, 64: 0.068})  # 4 ms and one a row
+    assert [len(tree) for tree in drafted(linear, trees, lanes)] == [1, 1, 1, 0]
+    assert [len(tree) for tree in drafted(flat(), trees, lanes)] == [3, 3, 1, 0]
+
+
+@pytest.mark.usefixtures("clock")
+def test_in_lanes_nothing_is_drafted_where_the_rows_of_the_others_cost_more(lanes: LaneLayout) -> None:
+    trees = [prepared(0.9), [], [], []]
+    steps = FixedProfile({4: 0.010, 5: 0.0105, 8: 0.020})
+    assert [len(tree) for tree in drafted(steps, trees, None)] == [1, 0, 0, 0]
+    assert [len(tree) for tree in drafted(steps, trees, lanes)] == [0, 0, 0, 0]
+
+
+@pytest.mark.usefixtures("clock")
+def test_in_lanes_a_tree_is_cut_to_its_likeliest_path(lanes: LaneLayout) -> None:
+    tree = [
+        Node(5, ROOT, 0.4, "prepared", 1),
+        Node(6, ROOT, 0.5, "prepared", 1),
+        Node(7, 0, 0.3, "prepared", 2),
+        Node(8, 1, 0.45, "prepared", 2),
+    ]
+    [[*kept]] = drafted(flat(), [tree], lanes)
+    assert [(node.token, node.parent) for node in kept] == [(6, ROOT), (8, 0)]
+
+
+@pytest.mark.usefixtures("clock")
+def test_in_lanes_drafts_pay_for_the_rows_that_fill_up_the_others(lanes: LaneLayout) -> None:
+    """Of two requests; a call of two rows takes 10 s, one of four 12 s."""
+
+    def credit(*trees: Tree) -> list[float]:
+        source = Prepared(*trees)
+        speculation = Speculation(FixedProfile({2: 10.0, 4: 12.0}), [source])
+        running = sequences(2)
+        for s in running:
+            s.layout = lanes
+        taken = speculation.draft(running, 64)
+        assert [len(tree) for tree in taken] == [len(tree) for tree in trees]
+        return [speculation._sources[0].own(s)._sum for s in running]
+
+    a_token = 12 / (2 + 0.9 + 0.5)
+    assert credit(prepared(0.9), prepared(0.5)) == pytest.approx([0.9 * a_token - 1, 0.5 * a_token - 1])
+    assert credit(prepared(0.9), []) == pytest.approx([0.9 * 12 / (2 + 0.9) - 2, 0.0])
 
 
 def test_a_cache_smaller_than_the_calls_is_timed_as_far_as_it_goes(

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from engine import Completion, EngineConfig, ModelLoadError, Request, TextDelta, load
+from engine.base.config import RowLimits
 from engine.base.errors import EngineClosed
 from engine.base.request import FinishReason
 from engine.core.engine import Engine
+from engine.core.layout_setup import Layouts, make_layouts
 from engine.host.idle_time import IdleTime, Piece, Stopped
 from engine.llama.model import Model, default_model_path
 from engine.service import EngineService
@@ -342,7 +344,7 @@ def test_an_engine_goes_on_with_other_weights_as_if_it_had_begun_with_them(packe
     before = completions(run(engine, requests))
     other = Model(packed, weights=unpacked(packed))
     engine.exchange_weights(other)
-    assert engine.cache.used == 0
+    assert engine.layouts.used == 0
     after = completions(run(engine, requests))
     expected = completions(run(opened(config(packed, weights="bf16")), requests))
     for name, completion in expected.items():
@@ -366,14 +368,13 @@ def test_without_memory_for_the_others_it_goes_on_with_its_own(
     engine = opened(config(packed, weights="as_shipped"))
     [before] = completions(run(engine, [request("r", "Tell me a story")])).values()
     other = Model(packed, weights=unpacked(packed))
-    new = Engine._new_prefill_context
 
-    def short(self: Engine) -> object:
-        if self.model is other:
+    def short(config: EngineConfig, model: Model, limits: RowLimits) -> Layouts:
+        if model is other:
             raise ModelLoadError("no memory")
-        return new(self)
+        return make_layouts(config, model, limits)
 
-    monkeypatch.setattr(Engine, "_new_prefill_context", short)
+    monkeypatch.setattr("engine.core.engine.make_layouts", short)
     with pytest.raises(ModelLoadError, match="no memory"):
         engine.exchange_weights(other)
     assert engine.model is not other

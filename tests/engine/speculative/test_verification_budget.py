@@ -14,6 +14,7 @@ from engine.speculative.regret_budget import ALLOWANCE, CREDIT, GRACE, LOSS_BOUN
 from engine.speculative.verification_budget import (
     bucket,
     choose_nodes,
+    choose_width,
     floor,
     keep_nodes,
     merge,
@@ -83,6 +84,52 @@ def test_rows_that_are_in_the_call_anyway_move_the_start_of_the_curve() -> None:
     steep_then_flat = {1: 1.0, 2: 2.0, 3: 3.0, 4: 3.01, 5: 3.02}
     assert choose_nodes(1, [0.9], steep_then_flat.__getitem__) == 0
     assert choose_nodes(1, [0.9], steep_then_flat.__getitem__, rows=3) == 1
+
+
+chains_of = st.lists(path_probabilities, min_size=1, max_size=4)
+lane_curves = st.lists(st.floats(0, 3), min_size=60, max_size=60).map(
+    lambda steps: {n: 1 + sum(steps[:n]) for n in range(1, 61)}
+)
+
+
+@given(
+    chains=chains_of,
+    curve=lane_curves,
+    filled=st.integers(0, 2),
+    limit=st.integers(0, 40),
+    margin=st.floats(0, 0.5),
+)
+def test_the_chosen_width_is_the_best_there_is(
+    chains: list[list[float]], curve: dict[int, float], filled: int, limit: int, margin: float
+) -> None:
+    """filled: lanes in the call that draft nothing and get as many rows."""
+    requests, rows = len(chains), len(chains) + filled
+
+    def gain(width: int) -> float:
+        expected = requests + sum(sum(one[:width]) for one in chains)
+        return expected / curve[rows * (1 + width)] * curve[rows] / requests
+
+    width = choose_width(requests, chains, curve.__getitem__, rows=rows, limit=limit, margin=margin)
+    possible = range(1, min(limit // rows, max(map(len, chains))) + 1)
+    if width:
+        assert width in possible
+        assert gain(width) > (1 + margin) * (1 - 1e-12)
+        assert gain(width) >= max(map(gain, possible)) * (1 - 1e-12)
+    else:
+        assert all(gain(one) <= (1 + margin) * (1 + 1e-12) for one in possible)
+
+
+def test_a_width_pays_by_the_drafts_of_all() -> None:
+    def wide(chains: list[list[float]], limit: int = 64) -> int:
+        return choose_width(len(chains), chains, lambda n: 4.0 + n, rows=len(chains), limit=limit)
+
+    good, bad = [0.9, 0.8, 0.3], list[float]()
+    assert wide([good] * 4) == 2
+    assert wide([good] * 4, limit=7) == 1, "two rows more for each are eight"
+    assert wide([good] * 4, limit=3) == 0
+    assert wide([good, bad, bad, bad]) == 0, "three of four rows would be of no use"
+    assert choose_nodes(4, good, lambda n: 4.0 + n) > 0, "where rows are for one alone, they pay"
+    assert wide([bad] * 4) == 0
 
 
 @pytest.mark.parametrize(("rows", "shape"), [(1, 1), (8, 8), (9, 12), (32, 32), (33, 40), (65, 80)])

@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from engine.base.config import CPU_PREFILL_CELLS, EngineConfig
+from engine.base.config import DEFAULT_PREFIX_CACHE_TOKENS, EngineConfig
 from engine.base.errors import ModelLoadError
+from engine.core.layout_setup import lane_cells
 from engine.host.measurement_cache import write_measurement
 from engine.llama.model import default_model_path, read_shape
-from engine.tools.memory_estimate import BUFFERS, CACHE, HEADS, PROCESS, TORCH_BYTES, WEIGHTS, needed
+from engine.tools.memory_estimate import (
+    BUFFERS,
+    CACHE,
+    HEADS,
+    PREFIXES,
+    PROCESS,
+    TORCH_BYTES,
+    WEIGHTS,
+    needed,
+)
 from engine.weights.format_selection import Timing, _key
 from tasks.base.settings import Settings
 from tasks.broker.publisher import Publisher
@@ -22,7 +32,7 @@ from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.records import ended, submitted
 
-UNDER, OVER = 1.05, 1.25  # how far a worker's peak may be above the estimate, and the estimate above the peak
+UNDER, OVER = 1.05, 1.10  # how far a worker's peak may be above the estimate, and the estimate above the peak
 ONE = EngineConfig(weights="as_shipped", speculation=False)
 JOBS = 40  # more than the slots
 
@@ -35,10 +45,9 @@ def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
     changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
     settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
     worker = workers.model(settings, ready=False, engine="engine:load")
-    prompts = ["Name a colour.", "Say why the sea is salty. " * 60]
-    jobs = [submitted(store, publisher, prompts[n % 2]) for n in range(JOBS)]
+    jobs = [submitted(store, publisher, _prompt(n)) for n in range(JOBS)]
     wait_until(lambda: store.get(jobs[0]).terminal, 120, alive=lambda: worker.process.poll() is None)
-    for job in jobs:
+    for job in [*jobs, submitted(store, publisher, "Say why the sea is salty, alone.")]:
         assert ended(store, job, 120).result is not None
     status = Path(f"/proc/{worker.process.pid}/status").read_text(encoding="utf-8")
     [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)
@@ -46,12 +55,19 @@ def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
     assert peak / UNDER <= estimate <= peak * OVER
 
 
+def _prompt(number: int) -> str:
+    """Short, or hundreds of tokens that begin as no other prompt does, so that the prefix cache fills up."""
+    return f"Name colour {number}." if number % 2 else f"{number}: " + "Say why the sea is salty. " * 60
+
+
 def test_the_parts_of_the_default_model() -> None:
     shape = read_shape(default_model_path())
     parts = needed(ONE).parts
     assert parts[WEIGHTS] == shape.weight_bytes
-    least = (ONE.kv_cells + CPU_PREFILL_CELLS) * shape.cell_bytes
-    assert least < parts[CACHE] < 1.1 * least, "llama.cpp rounds up to 256 cells, in both contexts"
+    lane = lane_cells(ONE, shape.trained_context, shape.cell_bytes, None)
+    least = (ONE.kv_cells + ONE.slots * lane) * shape.cell_bytes
+    assert least < parts[CACHE] < 1.05 * least, "llama.cpp rounds up to 256 cells"
+    assert parts[PREFIXES] == DEFAULT_PREFIX_CACHE_TOKENS * shape.cell_bytes
     assert parts[BUFFERS] > 64 * shape.vocab_size * 4, "the logits of a step"
     assert parts[HEADS] == 0
     assert needed(ONE).total == sum(parts.values())
@@ -68,12 +84,24 @@ def test_what_changes_it() -> None:
         return {name: parts[name] for name in parts if parts[name] != base[name]}
 
     half = changed(kv_cells=4096)
-    assert base[CACHE] - half[CACHE] == 4096 * shape.cell_bytes
-    assert changed(kv_type="f32")[CACHE] == 2 * base[CACHE]
+    lanes = (1280 - 768) * ONE.slots  # 5/32 of both, in steps of 256
+    assert base[CACHE] - half[CACHE] == (4096 + lanes) * shape.cell_bytes
+    wide = changed(kv_type="f32")
+    assert (wide[CACHE], wide[PREFIXES]) == (2 * base[CACHE], 2 * base[PREFIXES])
     assert changed(weights="bf16") == {WEIGHTS: 2 * shape.parameters}
-    assert set(changed(batch_invariant=True)) == {CACHE, BUFFERS}, "there is no prefill context then"
+    assert set(changed(batch_invariant=True)) == {BUFFERS}, "its calls have fewer rows"
     assert changed(speculation=True)[HEADS] > 0, "the package has heads for this model"
     assert changed(slots=64)[BUFFERS] > base[BUFFERS]
+    assert base[CACHE] - changed(slots=1)[CACHE] == ONE.slots * 1280 * shape.cell_bytes, "without lanes"
+    assert changed(prefix_sharing=False) == {PREFIXES: 0}
+    assert changed(prefix_cache_bytes=7) == {PREFIXES: 7}
+
+
+def test_lanes_take_a_share_of_the_free_memory_at_most() -> None:
+    enough, none = needed(ONE).parts[CACHE], needed(replace(ONE, slots=1)).parts[CACHE]
+    shares = [needed(ONE, available).parts[CACHE] for available in (10**8, 10**9, 10**10)]
+    assert shares[0] == none < shares[1] < shares[2] == enough
+    assert shares[1] - none <= 0.25 * 10**9
 
 
 def test_weights_are_counted_in_the_format_that_was_measured_to_be_faster(

@@ -1,0 +1,217 @@
+"""Which layouts an engine gets: how long lanes are, when there are none, and whether cells can move."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine import EngineConfig
+from engine.base.errors import ModelLoadError
+from engine.core import layout_setup
+from engine.core.layout_setup import LEAF_IDS, MEMORY_SHARE, Layouts, lane_cells, make_layouts
+from engine.core.layouts import LANE_SLACK
+from engine.host.system_memory import Memory
+from engine.llama.context import CELL_PADDING, Context
+from engine.llama.model import Model
+from engine.llama.saved_cells import SavedCells
+from tests.engine.core.test_exactness import prompts
+from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
+from tests.engine.helpers.tiny import CONTEXT, HEADS, KV_HEADS, LAYERS, WIDTH
+
+PLENTY = 1 << 40  # bytes
+CELL_BYTES = LAYERS * KV_HEADS * (WIDTH // HEADS) * 2 * 2  # of the tiny model: keys and values in f16
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plenty, whatever this machine has."""
+    monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, PLENTY))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# How long a lane is
+
+
+def config(**settings: object) -> EngineConfig:
+    return EngineConfig(**{"slots": 4, "kv_cells": 2048, **settings})  # type: ignore[arg-type]
+
+
+def test_with_one_slot_there_are_no_lanes() -> None:
+    assert lane_cells(config(slots=1), 4096, 100, PLENTY) == 0
+    assert lane_cells(config(slots=2), 4096, 100, PLENTY) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained", "tokens"),
+    [
+        ({"slots": 16, "kv_cells": 8192}, 100_000, 1280),  # 5/32 of kv_cells
+        ({"slots": 4, "kv_cells": 2048}, 100_000, 512),  # kv_cells / slots
+        ({"slots": 2, "kv_cells": 64}, 100_000, 32),
+        ({"slots": 16, "kv_cells": 131_072}, 2048, 2048 + LANE_SLACK),  # no request is longer
+        ({"slots": 64, "kv_cells": 1_000_000}, 1_000_000, 156_250),
+    ],
+)
+def test_a_lane_has_its_part_of_the_cells_and_no_more_than_a_request_needs(
+    settings: dict[str, object], trained: int, tokens: int
+) -> None:
+    cells = lane_cells(config(**settings), trained, 1, PLENTY)
+    assert cells % CELL_PADDING == 0
+    assert 0 <= cells - tokens < CELL_PADDING
+
+
+@pytest.mark.parametrize("most", [0, 1, 255, 256, 700, 1024, 5000])
+def test_lanes_take_no_more_than_their_share_of_free_memory(most: int) -> None:
+    """most: cells of each of the four lanes for which there would be memory."""
+    available = int(most * 4 * 1000 / MEMORY_SHARE) + 1
+    cells = lane_cells(config(kv_cells=4096), 100_000, 1000, available)
+    assert cells == min(most // CELL_PADDING * CELL_PADDING, 1024)
+
+
+def test_unknown_memory_does_not_shorten_lanes() -> None:
+    assert lane_cells(config(), 4096, 10**9, None) == lane_cells(config(), 4096, 1, PLENTY)
+
+
+# What is made
+
+
+def layouts(tiny_gguf: str, **settings: object) -> Layouts:
+    made = config(**settings)
+    return make_layouts(made, Model(tiny_gguf), made.row_limits(on_gpu=False))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+def test_lanes_and_a_shared_cache_with_trees(
+    tiny_gguf: str, caplog: pytest.LogCaptureFixture, kv_type: str
+) -> None:
+    made = layouts(tiny_gguf, kv_type=kv_type)
+    assert made.lanes is not None
+    assert made.movable
+    assert made.shared.trees
+    assert made.shared.leaf_ids == range(4, 4 + LEAF_IDS)
+    assert (made.shared.largest, made.lanes.largest) == (2048, 512 - LANE_SLACK)
+    assert made.lanes.context.cells == 512
+    assert made.capacity == 2048 + 4 * (512 - LANE_SLACK)
+    assert made.cell_bytes == CELL_BYTES * (2 if kv_type == "f32" else 1)
+    assert made.used == 0
+    for context in (made.shared.context, made.lanes.context):
+        assert [context.positions(i) for i in range(4)] == [(-1, -1)] * 4, "nothing of the trial is left"
+    assert warnings(caplog) == []
+
+
+def test_with_one_slot_all_is_in_the_shared_cache(tiny_gguf: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = layouts(tiny_gguf, slots=1)
+    assert (made.lanes, made.movable, made.capacity) == (None, False, 2048)
+    assert made.shared.trees
+    assert warnings(caplog) == []
+
+
+def test_batch_invariant_the_shared_cache_has_one_sequence_and_no_trees(tiny_gguf: str) -> None:
+    made = layouts(tiny_gguf, batch_invariant=True)
+    assert made.lanes is not None
+    assert made.lanes.has_room(400)
+    assert not made.shared.trees
+    assert not made.shared.leaf_ids
+    made.shared.take(10)
+    assert not made.shared.has_room(10)
+
+
+def test_no_lane_is_longer_than_the_model_was_trained_for(tiny_gguf: str) -> None:
+    made = layouts(tiny_gguf, kv_cells=65_536)
+    assert made.lanes is not None
+    assert CONTEXT <= made.lanes.largest < CONTEXT + CELL_PADDING
+
+
+def test_without_psutil_memory_is_unknown_and_lanes_are_made(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> Memory:
+        raise ImportError("psutil")
+
+    monkeypatch.setattr(layout_setup, "look_at_memory", missing)
+    assert layouts(tiny_gguf).lanes is not None
+
+
+def test_with_too_little_memory_there_are_no_lanes(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, 10_000))
+    made = layouts(tiny_gguf)
+    assert (made.lanes, made.movable) == (None, False)
+    assert warnings(caplog) == [
+        "too little free memory for lanes: requests share one cache, and slow each other"
+    ]
+
+
+# What cannot be had
+
+
+def answers_as_before(tiny_gguf: str) -> None:
+    """One of the requests is longer than a lane."""
+    requests = [request(f"r{i}", p, max_tokens=40) for i, p in enumerate([*prompts(8), "cabbage jade " * 60])]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf)
+    assert len(engine.encode(requests[-1])) > 512
+    for name, result in completions(run(engine, requests)).items():
+        same(result, reference[name])
+
+
+def no_streams(*args: object, **settings: object) -> Context:
+    if settings.get("streams"):
+        raise ModelLoadError("no memory")
+    return Context(*args, **settings)  # type: ignore[arg-type]
+
+
+def test_lanes_that_cannot_be_had_are_done_without(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(layout_setup, "Context", no_streams)
+    made = layouts(tiny_gguf)
+    assert (made.lanes, made.movable) == (None, False)
+    assert warnings(caplog) == ["no lanes, so requests share one cache and slow each other: no memory"]
+    answers_as_before(tiny_gguf)
+
+
+def test_without_memory_for_the_shared_cache_no_engine_starts(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object, **__: object) -> Context:
+        raise ModelLoadError("no memory")
+
+    monkeypatch.setattr(layout_setup, "Context", none)
+    with pytest.raises(ModelLoadError, match="no memory"):
+        layouts(tiny_gguf)
+
+
+def changed(state: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A bit of the last value."""
+    state = state.copy()
+    state[-20] ^= 1
+    return state
+
+
+@pytest.mark.parametrize("conversion", [changed, lambda state: state[:-8]], ids=["wrong", "refused"])
+def test_where_cells_do_not_come_back_unchanged_nothing_moves(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, conversion: object
+) -> None:
+    convert = SavedCells.for_streams
+
+    def other_format(self: SavedCells, streams: int) -> NDArray[np.uint8]:
+        data = convert(self, streams)
+        return data if streams == self.streams else conversion(data)  # type: ignore[operator, no-any-return]
+
+    monkeypatch.setattr(SavedCells, "for_streams", other_format)
+    made = layouts(tiny_gguf)
+    assert made.lanes is not None
+    assert not made.movable
+    assert warnings(caplog) == [
+        "cells of this model cannot be moved: requests stay in lanes, and longer ones apart"
+    ]
+    for context in (made.shared.context, made.lanes.context):
+        assert [context.positions(i) for i in range(4)] == [(-1, -1)] * 4
+    answers_as_before(tiny_gguf)
