@@ -1,7 +1,7 @@
 """The figures of docs/reference/measurements.md, side by side in one run.
 
 python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--imatrix PATH/llama-imatrix]
-                           [--only NAME ...] [--json FILE]
+                           [--against CHECKOUT] [--only NAME ...] [--json FILE]
 
 --json writes what `throughput` measures for the chart of the README, which
 `python -m docs.pictures.throughput` draws.
@@ -38,6 +38,7 @@ from tests.benchmarks.common import (
     program,
 )
 from tests.benchmarks.inference import engine, long_prompts, schemas, structured
+from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
 from tests.support.measuring.fidelity import agreement, divergence, log_probabilities
 from tests.support.measuring.machine import commit, processor
@@ -45,7 +46,7 @@ from tests.support.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
-NEED_PROMPTS = {"throughput", "ceiling", "invariance"}
+NEED_PROMPTS = {"throughput", "ceiling", "invariance", "lanes"}
 EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
@@ -238,6 +239,18 @@ def attention(options: argparse.Namespace) -> None:
             print(f"{name}: {SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
 
 
+def lanes(options: argparse.Namespace) -> None:
+    """Many requests at once, against the engine of an earlier checkout."""
+    if options.against is None:
+        print(
+            "left out: give --against with a checkout of an earlier commit, such as a git worktree",
+            flush=True,
+        )
+        return
+    prompts = load_spec_bench(options.prompts, options.limit)
+    against_earlier.measure(options.against, prompts, options.max_tokens, (BF16, AS_SHIPPED), options.pairs)
+
+
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
     "weights": weights,
@@ -249,6 +262,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "streams": streams,
     "python": python,
     "attention": attention,
+    "lanes": lanes,
     "schemas": lambda options: schemas.measure(options.model),
     "structured": lambda options: structured.measure(options.model),
     "long-prompts": lambda options: long_prompts.measure(options.model),
@@ -281,6 +295,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
     parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
     parser.add_argument("--json", type=Path, help="a file for what `throughput` measures")
+    parser.add_argument("--against", type=Path, help="an earlier checkout, for `lanes`")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs of `lanes` (default: 5)")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     return parser.parse_args()
 
