@@ -12,7 +12,7 @@ from engine.base.errors import ModelLoadError
 from engine.core.layouts import LANE_SLACK, LaneLayout, SharedLayout
 from engine.host.system_memory import look_at_memory
 from engine.llama.context import CELL_PADDING, Context, DecodeError, Rows
-from engine.llama.model import Model, on_gpu, read_shape
+from engine.llama.model import Model, Shape, on_gpu, read_shape
 
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
 LANE_SHARE = 5 / 32  # of kv_cells: few requests have more than 1,264 tokens, and 16 lanes of them 472 MB
@@ -91,16 +91,19 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
         # Attention sums over cells in their order, and a freed cell is filled by whichever token comes next.
         alone=config.batch_invariant,
     )
-    cell_bytes = read_shape(model.path).cell_bytes * KV_SCALE[config.kv_type]
-    lanes = None if plain else _lanes(config, model, max(limits.lanes, limits.prompts), cell_bytes)
+    shape = read_shape(model.path)
+    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
+    available = None if on_gpu(config.gpu_layers) else _free_memory(shape)
+    lanes = None if plain else _lanes(config, model, limits, cell_bytes, available)
     movable = lanes is not None and _movable(shared.context, lanes.context)
     if lanes and not movable:
         log.warning("cells of this model cannot be moved: requests stay in lanes, and longer ones apart")
     return Layouts(shared, lanes, movable, cell_bytes)
 
 
-def _lanes(config: EngineConfig, model: Model, max_rows: int, cell_bytes: int) -> LaneLayout | None:
-    available = None if on_gpu(config.gpu_layers) else _free_memory(model)
+def _lanes(
+    config: EngineConfig, model: Model, limits: RowLimits, cell_bytes: int, available: int | None
+) -> LaneLayout | None:
     cells = lane_cells(config, model.trained_context, cell_bytes, available)
     if not cells:
         if config.slots > 1:
@@ -111,7 +114,7 @@ def _lanes(config: EngineConfig, model: Model, max_rows: int, cell_bytes: int) -
             model,
             cells=cells - 1,  # a context adds one
             seq_ids=config.slots,
-            max_rows=max_rows,
+            max_rows=max(limits.lanes, limits.prompts),
             threads=config.threads,
             kv_type=config.kv_type,
             companion_row=config.batch_invariant,
@@ -125,10 +128,10 @@ def _lanes(config: EngineConfig, model: Model, max_rows: int, cell_bytes: int) -
     return LaneLayout(context, lanes=config.slots, cells=cells)
 
 
-def _free_memory(model: Model) -> int | None:
+def _free_memory(shape: Shape) -> int | None:
     """Bytes beside the weights, whose pages count as free; None where psutil is not installed."""
     try:
-        return max(0, look_at_memory().available - read_shape(model.path).weight_bytes)
+        return max(0, look_at_memory().available - shape.weight_bytes)
     except ImportError:
         return None
 

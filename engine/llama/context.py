@@ -96,8 +96,9 @@ class Context:
         streams: bool = False,
     ) -> None:
         """companion_row: add a second row, or a second output, to calls with only one, and drop its result:
-        CPU kernels for one row sum in another order than those for several. streams: see StreamRules in
-        engine/core/layouts.py for what llama.cpp then asks of the rows of a call. Raises ModelLoadError.
+        CPU kernels for one row sum in another order than those for several. streams: calls are
+        fast only if their rows are of consecutive sequences and equally many of each, and no row has
+        further_ids. Raises ModelLoadError.
         """
         self._vocab_size, self._width = model.vocab_size, model.width
         self._gives_hidden = False
