@@ -90,14 +90,19 @@ def reference(tiny_gguf: str) -> dict[str, tuple[int, ...]]:
     return {name: c.tokens for name, c in alone(tiny_gguf, requests()).items()}
 
 
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While drafting: if it is interrupted on a busy machine, other drafts pay than those that are expected."""
+    monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+
+
+@pytest.mark.usefixtures("no_time_passes")
 @pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3, "top_p": 0.9}, {"logprobs": 2}])
 def test_output_is_the_same_with_every_source_at_once(
-    tiny_gguf: str, sampling: dict[str, object], trees: bool, monkeypatch: pytest.MonkeyPatch
+    tiny_gguf: str, sampling: dict[str, object], trees: bool
 ) -> None:
     """In a tree all that is drafted has a place, in a lane the likeliest alone."""
-    # Or drafting, as timed on a busy machine, may cost more than it gains.
-    monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     expected = alone(tiny_gguf, requests(**sampling))
     known = {name: c.tokens for name, c in expected.items()}
     sure = 0.9 if trees else 0.95
@@ -117,6 +122,7 @@ def test_output_is_the_same_with_every_source_at_once(
     assert not any(c.drafted.get("wrong") and c.drafted["wrong"].accepted for c in ended.values())
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_on_a_steep_curve_nothing_is_verified(tiny_gguf: str, reference: dict[str, tuple[int, ...]]) -> None:
     """Unless it is sure: rows that cost as much as steps pay only when they are always right."""
     source = Known("right", reference, right=True, needs_hidden=False)
