@@ -92,7 +92,7 @@ def reference(tiny_gguf: str) -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While drafting: if it is interrupted on a busy machine, other drafts pay than those that are expected."""
+    """While drafting: on a busy machine it is interrupted, and then other drafts pay than are expected."""
     monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
