@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from engine.llama.model import Model
+from engine.speculative import controller
 from tests.engine.helpers.answers import Writer
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.forking.children import ENGINE, forking
@@ -37,6 +39,12 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> str:
 def writer(tiny_gguf: str) -> Writer:
     """Writes with the tokens of the tiny model, which has one for each byte."""
     return Writer(Model(tiny_gguf))
+
+
+@pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While drafting: on a busy machine it is interrupted, and then other drafts pay than are expected."""
+    monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 @pytest.fixture(scope="module")

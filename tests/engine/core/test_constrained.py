@@ -147,6 +147,7 @@ def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, seed: int, to
     assert together > FEW or drafts.branched > 50
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_the_default_model_answers_validly_with_and_without_speculation() -> None:
     """Batch-invariant, so equal to the bit: alone, in a batch, with drafts from lookup, with random trees."""
     texts = [f"{text} Answer as JSON." for text in QUESTIONS[:4]]
@@ -179,6 +180,7 @@ def by_the_grammar(results: dict[str, Completion]) -> tuple[int, int]:
     return sum(d.verified for d in drafted), sum(d.accepted for d in drafted)
 
 
+@pytest.mark.usefixtures("no_time_passes")
 @pytest.mark.parametrize("slots", [1, 4, 16])
 @pytest.mark.parametrize("beside", ["alone", "lookup", "trees"])
 def test_drafts_of_the_grammar_change_no_answer_on_f32(tiny_gguf: str, slots: int, beside: str) -> None:
@@ -200,6 +202,7 @@ def test_drafts_of_the_grammar_change_no_answer_on_f32(tiny_gguf: str, slots: in
     assert not any("grammar" in results[r.id].drafted for r in requests if r.sampling.grammar is None)
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_a_schema_is_drafted_for_without_a_setting() -> None:
     """By the default sources, on the quantised model: to the bit what plain decoding gives."""
     requests = [

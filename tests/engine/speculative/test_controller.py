@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from engine.core.layouts import LaneLayout, Layout
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import Hidden
-from engine.speculative import controller
 from engine.speculative.controller import (
     HIDDEN_PROBE_SHARE,
     HIDDEN_STEPS,
@@ -88,12 +86,6 @@ def speculating(
 @pytest.fixture
 def reference(tiny_gguf: str) -> dict[str, tuple[int, ...]]:
     return {name: c.tokens for name, c in alone(tiny_gguf, requests()).items()}
-
-
-@pytest.fixture
-def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While drafting: on a busy machine it is interrupted, and then other drafts pay than are expected."""
-    monkeypatch.setattr(controller, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 @pytest.mark.usefixtures("no_time_passes")
