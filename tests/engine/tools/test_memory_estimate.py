@@ -34,7 +34,7 @@ from tests.tasks.helpers.records import ended, submitted
 
 UNDER, OVER = 1.05, 1.10  # how far a worker's peak may be above the estimate, and the estimate above the peak
 ONE = EngineConfig(weights="as_shipped", speculation=False)
-JOBS = 40  # more than the slots
+SHORT, LONG = 24, 8  # jobs: more than the slots, and last prompts that are more than the prefix cache holds
 
 
 def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
@@ -45,7 +45,7 @@ def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
     changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
     settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
     worker = workers.model(settings, ready=False, engine="engine:load")
-    jobs = [submitted(store, publisher, _prompt(n)) for n in range(JOBS)]
+    jobs = [submitted(store, publisher, _prompt(n)) for n in range(SHORT + LONG)]
     wait_until(lambda: store.get(jobs[0]).terminal, 120, alive=lambda: worker.process.poll() is None)
     for job in [*jobs, submitted(store, publisher, "Say why the sea is salty, alone.")]:
         assert ended(store, job, 120).result is not None
@@ -56,8 +56,8 @@ def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
 
 
 def _prompt(number: int) -> str:
-    """Short, or hundreds of tokens that begin as no other prompt does, so that the prefix cache fills up."""
-    return f"Name colour {number}." if number % 2 else f"{number}: " + "Say why the sea is salty. " * 60
+    """Short, or, of those whose prompts are kept, hundreds of tokens that begin as no other prompt does."""
+    return f"Name colour {number}." if number < SHORT else f"{number}: " + "Say why the sea is salty. " * 60
 
 
 def test_the_parts_of_the_default_model() -> None:
