@@ -11,9 +11,11 @@ from compiling.base.progress import Silence
 from compiling.source import converter
 from engine.host.measurement_cache import cache_folder
 from tests.engine.conftest import forked_engines as forked_engines
+from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.forking.children import TORCH, forking
 
 KEPT = cache_folder()  # of the person who runs the tests: XDG_CACHE_HOME points elsewhere while they run
+TEXT = "abc jade bad cafe, 12 34. " * 8
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +34,12 @@ def forked_converters() -> Iterator[None]:
     """Where several are run, and starting one is not the subject."""
     with forking(TORCH):
         yield
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a tiny model in F32 and a text."""
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_gguf(folder / "tiny.f32.gguf")
+    (folder / "text").write_text(TEXT)
+    return folder

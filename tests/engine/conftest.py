@@ -11,6 +11,7 @@ import pytest
 from engine.llama.model import Model
 from engine.speculative import controller
 from tests.engine.helpers.answers import Writer
+from tests.engine.helpers.policy import Clock
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.forking.children import ENGINE, forking
 
@@ -52,3 +53,9 @@ def forked_engines() -> Iterator[None]:
     """Where starting what measures and quantises is not the subject: forks instead of its processes."""
     with forking(ENGINE):
         yield
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While drafting, time passes as sources of tests.engine.helpers.policy say that they cost."""
+    monkeypatch.setattr("engine.speculative.controller.time", Clock)

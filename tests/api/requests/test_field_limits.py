@@ -1,6 +1,6 @@
 """Limits of what a request may hold, from both sides: the last that is taken and runs, the first that is not.
 
-Those of sizes and numbers of requests are in test_limits.py and test_keys.py.
+Those of sizes and numbers of requests are in tests/api/middleware: test_body_limit.py and test_auth.py.
 """
 
 from __future__ import annotations

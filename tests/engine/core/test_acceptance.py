@@ -15,7 +15,7 @@ from engine.base.request import Acceptance
 from engine.core.acceptance import accept
 from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.sampling.sampler import SampledToken, Sampler
-from tests.engine.sampling.test_sampler import NO_PROMPT, Float64, follows, reference
+from tests.engine.helpers.sampling import NO_PROMPT, Float64, follows, reference
 
 
 def walk(tree: Tree, model: list[int]) -> tuple[list[int], list[int], list[int]]:

@@ -13,8 +13,17 @@ from engine import DecodeFailed, FinishReason, RequestRefused
 from engine.core import layout_setup
 from engine.core.engine import Engine
 from engine.llama.context import Context, DecodeError, Outputs, Rows
-from tests.engine.core.test_exactness import prompts
-from tests.engine.helpers.drive import alone, check_cache, completions, fresh, request, run, same, submit
+from tests.engine.helpers.drive import (
+    alone,
+    check_cache,
+    completions,
+    fresh,
+    prompts,
+    request,
+    run,
+    same,
+    submit,
+)
 
 
 @pytest.fixture

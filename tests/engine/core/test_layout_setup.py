@@ -17,8 +17,7 @@ from engine.host.system_memory import Memory
 from engine.llama.context import CELL_PADDING, Context
 from engine.llama.model import Model
 from engine.llama.saved_cells import SavedCells
-from tests.engine.core.test_exactness import prompts
-from tests.engine.helpers.drive import alone, completions, fresh, request, run, same
+from tests.engine.helpers.drive import alone, completions, fresh, prompts, request, run, same
 from tests.engine.helpers.tiny import CONTEXT, HEADS, KV_HEADS, LAYERS, WIDTH
 
 PLENTY = 1 << 40  # bytes

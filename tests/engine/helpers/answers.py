@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from engine import DecodeFailed, response_grammar
+from engine import DecodeFailed, EngineError, response_grammar
 from engine.llama.model import Model
 from engine.sampling.grammar import GrammarConstraint, Grammars
 
@@ -90,3 +91,18 @@ class Writer:
             if tokens and rng.random() < chance:
                 return tokens
         return [*pieces]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def failure(run: Callable[[], object]) -> EngineError | None:
+    try:
+        run()
+    except EngineError as error:
+        return error
+    return None

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import cycle
+
+import pytest
 
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
 from engine.core.layouts import Layout
-from engine.llama.context import Context, Outputs, Rows
+from engine.llama.context import Context, DecodeError, Outputs, Rows
 from engine.weights.format_selection import open_model
 
+WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
+SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
+QUESTIONS = (
+    "Why is the sky blue?",
+    "Name three rivers of Africa, from north to south.",
+    "Übersetze ins Englische: Der Zug fährt um acht Uhr ab.",
+    "def fibonacci(n):",
+    "1, 1, 2, 3, 5, 8,",
+    "The history of tea begins in",
+    SHARED + "My parcel never came.",
+    SHARED + "I was billed twice in May!",
+)
 Outcome = Completion | EngineError
 _references: dict[str, dict[str, Completion]] = {}  # by all that they depend on
+
+
+def prompts(count: int, seed: int = 0, most: int = 40) -> list[str]:
+    """most: words of one."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
 
 
 def request(name: str, prompt: str, **sampling: object) -> Request:
@@ -141,3 +163,26 @@ def same(result: Completion, reference: Completion) -> None:
     assert result.completion_tokens == reference.completion_tokens
     assert result.prompt_tokens == reference.prompt_tokens
     assert result.logprobs == reference.logprobs
+
+
+def close(result: Completion, reference: Completion) -> None:
+    """Equal, log-probabilities but for the rounding of another batch shape."""
+    same(replace(result, logprobs=None), replace(reference, logprobs=None))
+    assert result.logprobs is not None
+    assert reference.logprobs is not None
+    for one, other in zip(result.logprobs, reference.logprobs, strict=True):
+        assert one.token_id == other.token_id
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+def break_decode(engine: Engine, rng: random.Random, share: float) -> list[int]:
+    """Let this share of the calls fail after they were made; the numbers of those that did."""
+    failures: list[int] = []
+
+    def fail_at_times(calls: int) -> None:
+        if rng.random() < share and (not failures or calls > failures[-1] + 20):
+            failures.append(calls)
+            raise DecodeError(-3)
+
+    on_decode(engine, fail_at_times)
+    return failures

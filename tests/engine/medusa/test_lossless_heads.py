@@ -24,8 +24,18 @@ from engine.speculative.controller import Speculation
 from engine.speculative.prompt_lookup import LookupSource
 from engine.speculative.setup import shipped_heads
 from engine.speculative.static_tree import StaticTrees
-from tests.engine.core.test_exactness import QUESTIONS, SHARED, Scripted, prompts
-from tests.engine.helpers.drive import alone, completions, fresh, in_turn, run, same
+from tests.engine.helpers.drive import (
+    QUESTIONS,
+    SHARED,
+    alone,
+    completions,
+    fresh,
+    in_turn,
+    prompts,
+    run,
+    same,
+)
+from tests.engine.helpers.known_drafts import Scripted
 from tests.support.measuring.profiles import flat
 
 pytestmark = pytest.mark.slow

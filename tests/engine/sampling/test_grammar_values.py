@@ -19,9 +19,8 @@ from engine.llama.model import Model
 from engine.sampling import grammar_trials as trials_module
 from engine.sampling.grammar import GrammarConstraint
 from tasks.base.settings import Settings
-from tests.engine.helpers.answers import FIRST_BYTE, Writer, grammar_of
+from tests.engine.helpers.answers import FIRST_BYTE, Writer, failure, grammar_of
 from tests.engine.sampling.test_grammar_limits import PRIME, linux, multiple, optional
-from tests.engine.sampling.test_schema import failure
 
 ROOM = 1 << 30  # bytes for all that a test compiles; without limits one schema takes more
 

@@ -14,7 +14,7 @@ from engine import DecodeFailed, SamplingParams
 from engine.base.request import Acceptance
 from engine.sampling.grammar import Mask
 from engine.sampling.sampler import Row, Sampler, choose, log_probabilities, uniform
-from tests.engine.sampling.test_sampler import (
+from tests.engine.helpers.sampling import (
     FILTERS,
     NO_PROMPT,
     PEAKED,

@@ -22,8 +22,7 @@ from engine import (
 )
 from engine.core.engine import StepReport
 from engine.service import EngineService
-from tests.engine.core.test_exactness import prompts
-from tests.engine.helpers.drive import alone, request, same
+from tests.engine.helpers.drive import alone, prompts, request, same
 from tests.support.workers import wait_until
 
 

@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import typer.main
@@ -19,132 +18,32 @@ from cli.main import app
 from tasks.base.sentinel_url import DEFAULT_PORT
 from tasks.base.setting_names import ENV_PREFIX
 from tasks.base.settings import Settings
+from tests.project.deployment.manifests import (
+    FOLDER,
+    GPU,
+    GPU_OBJECTS,
+    GPU_WORKER,
+    KUBERNETES,
+    KUSTOMIZATION,
+    OBJECTS,
+    OURS,
+    PODS,
+    ROOT,
+    container_of,
+    is_extension,
+    of_kind,
+)
 
-ROOT = Path(__file__).parents[3]
-KUBERNETES_FOLDER = ROOT / "deploy" / "kubernetes"
-FOLDER, GPU = KUBERNETES_FOLDER / "base", KUBERNETES_FOLDER / "gpu"
-KUBERNETES = "1.33"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
-KEDA, OPERATOR = "keda.sh/", "monitoring.coreos.com/"
+
 FLOWER_PREFIX = "FLOWER_"  # of Flower's own options
 EXIT_S = 10  # to stop once the jobs are drained or handed back
-
-# What of two extensions is used here, and nothing else of them. Their own schemas come with their
-# installation; by those a misspelt field would be dropped, and any text taken as a trigger's metadata.
-TEXT = {"type": "string", "minLength": 1}
-TEXTS = {"type": "object", "additionalProperties": TEXT}
-COUNT = {"type": "integer", "minimum": 0}
-
-
-def _closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    """An object with these properties and no other."""
-    return {
-        "type": "object",
-        "required": list(required),
-        "additionalProperties": False,
-        "properties": properties,
-    }
-
-
-def _some(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "minItems": 1, "items": items}
-
-
-# After config/crd/bases/keda.sh_scaledobjects.yaml of kedacore/keda, commit 756b2de, with the limits that its
-# descriptions give; of the trigger's metadata after scalers/prometheus in the documentation of KEDA 2.13.
-SCALING_RULES = _closed(
-    stabilizationWindowSeconds={"type": "integer", "minimum": 0, "maximum": 3600},
-    policies=_some(
-        _closed(
-            ("type", "value", "periodSeconds"),
-            type={"enum": ["Pods", "Percent"]},
-            value={"type": "integer", "minimum": 1},
-            periodSeconds={"type": "integer", "minimum": 1, "maximum": 1800},
-        )
-    ),
-)
-SCALED_OBJECT = _closed(
-    ("scaleTargetRef", "triggers"),
-    scaleTargetRef=_closed(("name",), kind=TEXT, name=TEXT),
-    minReplicaCount=COUNT,
-    maxReplicaCount=COUNT,
-    pollingInterval=COUNT,
-    advanced=_closed(
-        horizontalPodAutoscalerConfig=_closed(
-            behavior=_closed(scaleUp=SCALING_RULES, scaleDown=SCALING_RULES)
-        )
-    ),
-    triggers=_some(
-        _closed(
-            ("type", "metadata"),
-            type={"const": "prometheus"},
-            metricType={"enum": ["Value", "AverageValue"]},  # Utilization is for cpu and memory
-            metadata=_closed(
-                ("serverAddress", "query", "threshold"),
-                serverAddress={"type": "string", "pattern": "^https?://"},
-                query=TEXT,
-                threshold={"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"},
-            ),
-        )
-    ),
-)
-# After example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml of prometheus-operator 0.91.0,
-# which would also do without endpoints, their authorization, and the name of a secret.
-DURATION = r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$"
-POD_MONITOR = _closed(
-    ("selector", "podMetricsEndpoints"),
-    jobLabel=TEXT,
-    selector=_closed(matchLabels=TEXTS),
-    podMetricsEndpoints=_some(
-        _closed(
-            ("port", "authorization"),
-            port=TEXT,
-            path={"type": "string", "pattern": "^/"},
-            interval={"type": "string", "pattern": DURATION, "minLength": 1},
-            authorization=_closed(
-                ("type", "credentials"),
-                type={"const": "Bearer"},
-                credentials=_closed(("name", "key"), name=TEXT, key=TEXT),
-            ),
-        )
-    ),
-)
-
-
-def _read(folder: Path) -> list[dict[str, Any]]:
-    paths = [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
-    return [each for path in paths for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
-
-
-OBJECTS = _read(FOLDER)
-GPU_OBJECTS = _read(GPU)
-PODS = {
-    each["metadata"]["name"]: each["spec"]["template"]["spec"]
-    for each in OBJECTS
-    if each["kind"] in ("Deployment", "StatefulSet")
-}
-OURS = {name.removeprefix("medusaq-"): pod for name, pod in PODS.items() if name != "redis"}
-(GPU_WORKER,) = (each for each in GPU_OBJECTS if each["kind"] == "Deployment")
 
 
 def _name(each: dict[str, Any]) -> str:
     return f"{each['kind']}-{each['metadata']['name']}"
-
-
-def _is_extension(each: dict[str, Any]) -> bool:
-    return str(each["apiVersion"]).startswith((KEDA, OPERATOR))
-
-
-def _kind(kind: str) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind}
-
-
-def _container(pod: dict[str, Any]) -> dict[str, Any]:
-    (container,) = pod["containers"]
-    return dict(container)
 
 
 def _variables(container: dict[str, Any]) -> dict[str, str]:
@@ -152,17 +51,17 @@ def _variables(container: dict[str, Any]) -> dict[str, str]:
 
 
 def _seconds_to_drain(pod: dict[str, Any]) -> float:
-    value = _variables(_container(pod)).get("MEDUSAQ_DRAIN_S", Settings.model_fields["drain_s"].default)
+    value = _variables(container_of(pod)).get("MEDUSAQ_DRAIN_S", Settings.model_fields["drain_s"].default)
     return float(value)
 
 
-@pytest.mark.parametrize("each", [each for each in OBJECTS if not _is_extension(each)], ids=_name)
+@pytest.mark.parametrize("each", [each for each in OBJECTS if not is_extension(each)], ids=_name)
 def test_kubernetes_knows_every_field(each: dict[str, Any]) -> None:
     kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
 
 def test_a_wrong_field_would_be_found() -> None:
-    wrong = yaml.safe_load(yaml.safe_dump(_kind("Deployment")["medusaq-io"]))
+    wrong = yaml.safe_load(yaml.safe_dump(of_kind("Deployment")["medusaq-io"]))
     wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 5
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
@@ -170,7 +69,7 @@ def test_a_wrong_field_would_be_found() -> None:
 
 def test_the_gpu_overlay_stays_valid_once_applied() -> None:
     """Its patch, put into the worker as kustomize puts it: lists by name."""
-    worker = yaml.safe_load(yaml.safe_dump(_kind("Deployment")["medusaq-worker"]))
+    worker = yaml.safe_load(yaml.safe_dump(of_kind("Deployment")["medusaq-worker"]))
     kubernetes_validate.validate(_patched(worker, GPU_WORKER), KUBERNETES, strict=True)
     for each in GPU_OBJECTS:
         assert each["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
@@ -184,27 +83,6 @@ def _patched(under: Any, over: Any) -> Any:
         patches = {each["name"]: _patched(named.get(each["name"]), each) for each in over}
         return list((named | patches).values())
     return over
-
-
-def test_the_scaler_is_one_that_keda_takes_and_scales_the_worker() -> None:
-    (scaler,) = (each for each in OBJECTS if KEDA in each["apiVersion"])
-    assert (scaler["apiVersion"], scaler["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
-    spec = scaler["spec"]
-    jsonschema.validate(spec, SCALED_OBJECT)
-    behaviour = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    scaled_by_hand = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "worker"},
-        "spec": {"scaleTargetRef": spec["scaleTargetRef"], "maxReplicas": 1, "behavior": behaviour},
-    }
-    kubernetes_validate.validate(scaled_by_hand, KUBERNETES, strict=True)
-    target = _kind(spec["scaleTargetRef"]["kind"])[spec["scaleTargetRef"]["name"]]
-    assert "replicas" not in target["spec"], "applying it again would undo the scaler"
-    assert 1 <= spec["minReplicaCount"] < spec["maxReplicaCount"]
-    asked = [trigger["metadata"]["query"] for trigger in spec["triggers"]]
-    for query, priority in zip(asked, ("interactive", "bulk"), strict=True):
-        assert query == f'max(medusaq_queue_oldest_seconds{{priority="{priority}"}})'
 
 
 def test_every_file_is_listed_and_there() -> None:
@@ -229,7 +107,7 @@ def test_no_folder_is_built_from_one_that_it_lies_in(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_pod_runs_a_command_of_an_image_that_is_built(name: str) -> None:
-    container = _container(OURS[name])
+    container = container_of(OURS[name])
     program, command = container["args"]
     assert program in SCRIPTS
     assert command == name
@@ -242,10 +120,10 @@ def test_a_pod_runs_a_command_of_an_image_that_is_built(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "container", [*map(_container, OURS.values()), _container(GPU_WORKER["spec"]["template"]["spec"])]
+    "container", [*map(container_of, OURS.values()), container_of(GPU_WORKER["spec"]["template"]["spec"])]
 )
 def test_every_variable_is_a_setting_that_is_taken(container: dict[str, Any]) -> None:
-    values = _variables(container) | _kind("ConfigMap")["medusaq"]["data"]
+    values = _variables(container) | of_kind("ConfigMap")["medusaq"]["data"]
     theirs = {name for name in values if name.startswith(FLOWER_PREFIX)}
     assert all(name.removeprefix(FLOWER_PREFIX).lower() in default_options for name in theirs)
     fields = {name.removeprefix(ENV_PREFIX).lower(): values[name] for name in values.keys() - theirs}
@@ -255,12 +133,12 @@ def test_every_variable_is_a_setting_that_is_taken(container: dict[str, Any]) ->
 
 @pytest.mark.parametrize("name", OURS)
 def test_secrets_are_referenced_and_never_written_down(name: str) -> None:
-    container = _container(OURS[name])
+    container = container_of(OURS[name])
     secrets = {
         each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each
     }
     assert secrets["MEDUSAQ_REDIS_URL"] == {"name": "medusaq-redis", "key": "url"}
-    assert not _kind("Secret")
+    assert not of_kind("Secret")
     said = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
     for secret in secrets.values():
         assert re.search(rf"{secret['name']}\b", said)
@@ -269,7 +147,7 @@ def test_secrets_are_referenced_and_never_written_down(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "field"), [("gateway", "port"), ("flower", "flower_port")])
 def test_a_port_is_the_one_the_code_listens_on(name: str, field: str) -> None:
-    container = _container(OURS[name])
+    container = container_of(OURS[name])
     (port,) = container["ports"]
     assert str(port["containerPort"]) == _variables(container)[f"{ENV_PREFIX}{field.upper()}"]
     assert port["containerPort"] == Settings.model_fields[field].default
@@ -277,54 +155,16 @@ def test_a_port_is_the_one_the_code_listens_on(name: str, field: str) -> None:
 
 
 def test_the_gateways_probes_ask_what_it_answers() -> None:
-    container = _container(OURS["gateway"])
+    container = container_of(OURS["gateway"])
     paths = create_app(Settings(_env_file=None)).openapi()["paths"]  # type: ignore[call-arg]
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"] in paths
         assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "schema", "path", "value"),
-    [
-        ("ScaledObject", SCALED_OBJECT, ("minReplicas",), 1),
-        ("ScaledObject", SCALED_OBJECT, ("triggers", 0, "metadata", "threshold"), 5),
-        ("ScaledObject", SCALED_OBJECT, ("triggers", 0, "metadata", "metricType"), "Value"),
-        ("PodMonitor", POD_MONITOR, ("endpoints",), []),
-        ("PodMonitor", POD_MONITOR, ("podMetricsEndpoints", 0, "interval"), "15 s"),
-        ("PodMonitor", POD_MONITOR, ("podMetricsEndpoints", 0, "authorization", "credentials"), {"key": "k"}),
-    ],
-)
-def test_a_wrong_field_of_an_extension_would_be_found(
-    kind: str, schema: dict[str, Any], path: tuple[str | int, ...], value: Any
-) -> None:
-    (each,) = _kind(kind).values()
-    spec = wrong = yaml.safe_load(yaml.safe_dump(each["spec"]))
-    for step in path[:-1]:
-        wrong = wrong[step]
-    wrong[path[-1]] = value
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(spec, schema)
-
-
-def test_prometheus_asks_the_gateways_with_a_key_and_knows_them_by_the_name_of_the_alerts() -> None:
-    spec = _kind("PodMonitor")["medusaq"]["spec"]
-    jsonschema.validate(spec, POD_MONITOR)
-    template = _kind("Deployment")["medusaq-gateway"]["spec"]["template"]
-    (endpoint,) = spec["podMetricsEndpoints"]
-    assert endpoint["port"] in [port["name"] for port in _container(template["spec"])["ports"]]
-    assert endpoint["path"] in create_app(Settings(_env_file=None)).openapi()["paths"]  # type: ignore[call-arg]
-    (labels,) = KUSTOMIZATION["labels"]
-    assert labels["includeTemplates"]
-    assert (labels["pairs"] | template["metadata"]["labels"])[spec["jobLabel"]] == "medusaq"
-    secret = endpoint["authorization"]["credentials"]
-    said = (FOLDER / "kustomization.yaml").read_text(encoding="utf-8")
-    assert f"secret generic {secret['name']} --from-literal={secret['key']}=" in said
-
-
 @pytest.mark.parametrize("name", ["worker", "io"])
 def test_a_worker_is_asked_by_its_health_check_and_never_killed_by_it(name: str) -> None:
-    container = _container(OURS[name])
+    container = container_of(OURS[name])
     assert container["readinessProbe"]["exec"]["command"] == ["python", "/opt/health.py", name]
     assert f"def {name}()" in (ROOT / "docker" / "health.py").read_text(encoding="utf-8")
     assert "livenessProbe" not in container, "the check needs Redis, and a worker outlives it"
@@ -337,7 +177,7 @@ def test_a_worker_has_time_to_drain_before_it_is_killed(name: str) -> None:
 
 @pytest.mark.parametrize("name", PODS)
 def test_a_pod_may_do_little_and_says_what_it_needs(name: str) -> None:
-    pod, container = PODS[name], _container(PODS[name])
+    pod, container = PODS[name], container_of(PODS[name])
     assert pod["securityContext"]["runAsNonRoot"]
     if name != "redis":
         assert f"--uid {pod['securityContext']['runAsUser']} medusaq" in DOCKERFILE
@@ -351,7 +191,7 @@ def test_a_pod_may_do_little_and_says_what_it_needs(name: str) -> None:
     assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
     assert "memory" in container["resources"]["limits"]
     mounts = {each["name"] for each in container["volumeMounts"]}
-    claims = _kind("StatefulSet").get(name, {}).get("spec", {}).get("volumeClaimTemplates", [])
+    claims = of_kind("StatefulSet").get(name, {}).get("spec", {}).get("volumeClaimTemplates", [])
     assert mounts == {each["name"] for each in [*pod.get("volumes", []), *(c["metadata"] for c in claims)]}
 
 
@@ -364,7 +204,7 @@ def test_a_selector_finds_its_pods(kind: str) -> None:
         for each in OBJECTS
         if each["kind"] in ("Deployment", "StatefulSet")
     ]
-    for name, each in _kind(kind).items():
+    for name, each in of_kind(kind).items():
         selector = each["spec"].get("selector", each["spec"].get("podSelector"))
         wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
         assert any(wanted.items() <= found.items() for found in labels), name
@@ -381,7 +221,7 @@ def test_what_may_be_reached_elsewhere_stands_ready() -> None:
     for each in policies.values():
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
     assert _ports(policies["medusaq-to-redis"]) == {6379, DEFAULT_PORT, 4318}
-    assert _ports(policies["medusaq-to-redis"]) - _ports(_kind("NetworkPolicy")["medusaq-to-redis"])
+    assert _ports(policies["medusaq-to-redis"]) - _ports(of_kind("NetworkPolicy")["medusaq-to-redis"])
     assert _ports(policies["medusaq-to-world"]) > {80, 443}
 
 
@@ -390,31 +230,31 @@ def _ports(policy: dict[str, Any]) -> set[int]:
 
 
 def test_redis_keeps_what_it_was_given() -> None:
-    arguments = _container(PODS["redis"])["args"]
+    arguments = container_of(PODS["redis"])["args"]
     options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
     assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
     said = COMPOSE["redis"]
-    assert _container(PODS["redis"])["image"] == said["image"]
+    assert container_of(PODS["redis"])["image"] == said["image"]
 
 
 def test_those_that_share_files_mount_the_same_claim() -> None:
     for name in ("gateway", "io"):
         claims = [each.get("persistentVolumeClaim") for each in OURS[name]["volumes"]]
         assert {"claimName": "medusaq-files"} in claims
-        assert {"name": "files", "mountPath": "/files"} in _container(OURS[name])["volumeMounts"]
-        assert _variables(_container(OURS[name]))["MEDUSAQ_FILES"] == "/files"
-    assert _kind("PersistentVolumeClaim")["medusaq-files"]["spec"]["accessModes"] == ["ReadWriteMany"]
+        assert {"name": "files", "mountPath": "/files"} in container_of(OURS[name])["volumeMounts"]
+        assert _variables(container_of(OURS[name]))["MEDUSAQ_FILES"] == "/files"
+    assert of_kind("PersistentVolumeClaim")["medusaq-files"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
 def test_flower_keeps_what_it_has_seen_where_it_may_write() -> None:
     """As the only one: two would write over each other."""
-    pod, container = OURS["flower"], _container(OURS["flower"])
+    pod, container = OURS["flower"], container_of(OURS["flower"])
     claims = {each["name"]: each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["volumes"]}
     folders = {each["mountPath"]: claims[each["name"]] for each in container["volumeMounts"]}
     variables = _variables(container)
     assert variables["FLOWER_PERSISTENT"] == COMPOSE["flower"]["environment"]["FLOWER_PERSISTENT"]
     claim = folders[str(Path(variables["FLOWER_DB"]).parent)]
-    assert claim in _kind("PersistentVolumeClaim")
+    assert claim in of_kind("PersistentVolumeClaim")
     assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
-    spec = _kind("Deployment")["medusaq-flower"]["spec"]
+    spec = of_kind("Deployment")["medusaq-flower"]["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")

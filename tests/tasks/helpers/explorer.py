@@ -18,6 +18,12 @@ import redis
 from tasks.store.scripts import Argument, assemble, encode, read_sources
 
 PREFIX = "x:"
+LIST = "queue"
+MS = 1000
+TTL = 10**9  # ms; no record is dropped here
+NEVER = 10**9  # ms
+TERMINAL = ("succeeded", "failed", "cancelled", "expired")
+MOST_STATES = 50_000
 CLOCK = "clock"  # a key that holds the time in seconds instead of the server's own
 TIME = ("local TIME = redis.call('TIME')", f"local TIME = {{ redis.call('GET', P .. '{CLOCK}'), 0 }}")
 WRAPPED = """

@@ -62,3 +62,7 @@ def batch_store(store: JobStore) -> BatchStore:
         files.begin(file_id)
         files.create(NewFile(file_id, 1, "a.jsonl", Purpose.BATCH))
     return BatchStore(store.db)
+
+
+def submit_many(store: JobStore, publisher: Publisher, count: int, prompt: str) -> list[str]:
+    return [submitted(store, publisher, f"{prompt} n{n}", priority=Priority.BULK) for n in range(count)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -21,65 +20,7 @@ from api.routes.batch_results import _results
 from api.service.dependencies import Gateway
 from tasks.base.settings import Settings
 from tasks.files.factory import make_store
-from tests.api.conftest import GatewayProcess
-from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import Workers
-
-ENDED = ("completed", "failed", "expired", "cancelled")
-
-
-@pytest.fixture(scope="module")
-def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return fast_settings(redis_server, files=str(tmp_path_factory.mktemp("files")))
-
-
-@pytest.fixture(scope="module")
-def system(model_worker: Workers, gateway_settings: Settings, gateway: GatewayProcess) -> GatewayProcess:
-    model_worker.io(gateway_settings)
-    return gateway
-
-
-@pytest.fixture
-def client(system: GatewayProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{system.http.base_url}/v1", api_key="k", max_retries=0) as client:
-        yield client
-
-
-def chat(number: int, content: str = "hello there", **body: Any) -> dict[str, Any]:
-    return {
-        "custom_id": f"id-{number}",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": {"model": "scripted", "messages": [{"role": "user", "content": content}], **body},
-    }
-
-
-def upload(client: openai.OpenAI, lines: list[Any]) -> str:
-    content = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    return client.files.create(file=("lines.jsonl", content.encode()), purpose="batch").id
-
-
-def create(client: openai.OpenAI, lines: list[Any], **fields: Any) -> Batch:
-    return client.batches.create(
-        input_file_id=upload(client, lines),
-        endpoint="/v1/chat/completions",
-        completion_window="24h",
-        **fields,
-    )
-
-
-def end(client: openai.OpenAI, batch: Batch, timeout_s: float = 30) -> Batch:
-    give_up = time.monotonic() + timeout_s
-    while batch.status not in ENDED:
-        assert time.monotonic() < give_up, batch
-        time.sleep(0.05)
-        batch = client.batches.retrieve(batch.id)
-    return batch
-
-
-def entries(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    assert file_id is not None
-    return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+from tests.api.routes.batches.batch_client import ENDED, chat, create, end, entries, upload
 
 
 def test_a_file_goes_in_and_its_answers_come_out(client: openai.OpenAI) -> None:

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +20,16 @@ from openai.types import Batch
 
 from api.requests.table_downloads import MOST_TABLES
 from api.routes.batch_results import MEDIA_TYPES, Format
-from tasks.base.settings import Settings
 from tests.api.conftest import GatewayProcess
-from tests.api.routes.batches.test_batches import ENDED, end
-from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import Workers, wait_until
+from tests.api.routes.batches.batch_client import ENDED, end
+from tests.api.routes.batches.table_client import CHAT, CSV, SCHEMA, TEMPLATE, create, made, upload, xlsx
+from tests.support.workers import wait_until
 from tests.tasks.batches.test_table_batches import children
 
 pytestmark = pytest.mark.stack
 
-CHAT = "/v1/chat/completions"
-TEMPLATE = "{{ product }}: {{ review }}"
-CSV = "product;review;stars\nlamp;good, bright;5\ncup;x fail=boom;2\npen;so-so;\n"
-ROWS: list[dict[str, Any]] = [
-    {"product": "lamp", "review": "good, bright", "stars": 5},
-    {"product": "cup", "review": "x fail=boom", "stars": 2},
-    {"product": "pen", "review": "so-so", "stars": None},
-]
-SCHEMA = {
-    "type": "object",
-    "properties": {"mood": {"type": "string"}, "stars": {"type": "integer"}, "parts": {"type": "array"}},
-    "required": ["mood"],
-}
 # Answers are prompts again.
 ANSWERS = 'word\n"{""mood"": ""good"", ""stars"": 4, ""parts"": [1, 2]}"\nno object\n'
-
-
-@pytest.fixture(scope="module")
-def gateway_settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return fast_settings(redis_server, files=str(tmp_path_factory.mktemp("files")))
-
-
-@pytest.fixture(scope="module")
-def system(model_worker: Workers, gateway_settings: Settings, gateway: GatewayProcess) -> GatewayProcess:
-    model_worker.io(gateway_settings)
-    return gateway
-
-
-@pytest.fixture
-def client(system: GatewayProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{system.http.base_url}/v1", api_key="k", max_retries=0) as client:
-        yield client
-
-
-def upload(client: openai.OpenAI, content: bytes | str, name: str = "reviews.csv") -> str:
-    data = content.encode() if isinstance(content, str) else content
-    return client.files.create(file=(name, data), purpose="batch").id
-
-
-def create(
-    client: openai.OpenAI, content: bytes | str = CSV, name: str = "reviews.csv", **fields: Any
-) -> Batch:
-    extra = {"template": TEMPLATE, **fields}
-    endpoint = extra.pop("endpoint", CHAT)
-    return client.batches.create(
-        input_file_id=upload(client, content, name),
-        endpoint=endpoint,
-        completion_window="24h",
-        extra_body=extra,
-    )
 
 
 def output(http: httpx.Client, batch: Batch, kind: str = "csv", **others: str) -> httpx.Response:
@@ -90,42 +40,6 @@ def output(http: httpx.Client, batch: Batch, kind: str = "csv", **others: str) -
 
 def rows(answer: httpx.Response) -> list[list[str]]:
     return list(csv.reader(io.StringIO(answer.text)))
-
-
-def parquet(tmp_path: Path) -> bytes:
-    path = tmp_path / "made.parquet"
-    values = ", ".join(
-        f"('{row['product']}', '{row['review']}', {row['stars'] if row['stars'] else 'NULL'})" for row in ROWS
-    )
-    duckdb.sql(f"COPY (SELECT * FROM (VALUES {values}) t(product, review, stars)) TO '{path}'")
-    return path.read_bytes()
-
-
-def xlsx() -> bytes:
-    book = openpyxl.Workbook()
-    sheet = book.active
-    assert sheet is not None
-    sheet.append([*ROWS[0]])
-    for row in ROWS:
-        sheet.append([*row.values()])
-    out = io.BytesIO()
-    book.save(out)
-    return out.getvalue()
-
-
-def made(name: str, tmp_path: Path) -> bytes:
-    tsv = "".join("\t".join("" if v is None else str(v) for v in row.values()) + "\n" for row in ROWS)
-    contents: dict[str, Any] = {
-        "r.csv": CSV.encode,
-        "r.CSV.gz": lambda: gzip.compress(CSV.encode()),
-        "r.tsv": lambda: b"product\treview\tstars\n" + tsv.encode(),
-        "r.jsonl": lambda: b"".join(json.dumps(row).encode() + b"\n" for row in ROWS),
-        "r.json": lambda: json.dumps(ROWS).encode(),
-        "r.parquet": lambda: parquet(tmp_path),
-        "r.xlsx": xlsx,
-    }
-    content: bytes = contents[name]()
-    return content
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.CSV.gz", "r.tsv", "r.jsonl", "r.json", "r.parquet", "r.xlsx"])
@@ -187,24 +101,6 @@ def test_the_output_has_what_was_asked_for(client: openai.OpenAI, http: httpx.Cl
     assert [row[0] for row in rows(plain)] == ["text", "@SUM"]
     assert "x-cut-values" not in plain.headers
     assert output(http, done, "xlsx").headers["x-cut-values"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("given", "param", "message"),
-    [
-        ({"format": "csv", "usage": "yes"}, "usage", "must be true or false"),
-        ({"format": "xlsx", "safe_csv": "true"}, "safe_csv", "is for csv and tsv"),
-        ({"usage": "true"}, "usage", "goes with a format"),
-        ({"safe_csv": "true"}, "safe_csv", "goes with a format"),
-    ],
-)
-def test_what_is_asked_for_must_make_sense(
-    http: httpx.Client, given: dict[str, str], param: str, message: str
-) -> None:
-    refused = http.get(f"/v1/batches/batch_{'0' * 32}/output", params=given)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == param
-    assert message in refused.json()["error"]["message"]
 
 
 def test_the_properties_of_a_schema_are_columns(client: openai.OpenAI, http: httpx.Client) -> None:
@@ -321,56 +217,6 @@ def test_a_table_that_is_useless_fails_the_batch(
     refused = http.get(f"/v1/batches/{done.id}/output", params={"format": "csv"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "no_output_table")
     assert message in refused.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param", "message"),
-    [
-        ({"template": "{{ a"}, "template", "line 1"),
-        ({"template": "{{ a.b() }}"}, "template", "calls cannot be used here"),
-        ({"template": "{% if %}"}, "template", "line 1"),
-        ({"template": 5}, "template", "valid string"),
-        ({"template": ""}, "template", "at least 1 character"),
-        ({"system": "{% for %}"}, "system", "line 1"),
-        ({"schema": {"type": "objec"}}, "schema", "no JSON Schema"),
-        ({"schema": {"type": "string"}}, "schema", "must be the schema of an object"),
-        ({"schema": []}, "schema", "should be an object"),
-        ({"schema": SCHEMA | {"title": "x" * 40_000}}, "schema", "more than 32,768 bytes"),
-        ({"columns": "a"}, "columns", "should be a valid array"),
-        ({"columns": ["a", "a"]}, "columns", "'a' twice"),
-        ({"id_column": ["a"]}, "id_column", "valid string"),
-        ({"body": {"temperature": "x"}}, "body.temperature", "valid number"),
-        ({"body": {"messages": []}}, "body.messages", "made by the template"),
-        ({"body": {"response_format": {"type": "text"}}, "schema": SCHEMA}, "body.response_format", "schema"),
-        ({"body": {"n": 2}}, "body.n", "only 1 answer"),
-        ({"body": {"stop": ["x" * 20_000]}}, "body", "more than 16,384 bytes"),
-        ({"endpoint": "/v1/completions"}, "endpoint", "for a table"),
-        ({"template": None, "schema": SCHEMA}, "schema", "goes with a template"),
-        ({"template": None, "body": {}}, "body", "goes with a template"),
-    ],
-)
-def test_a_request_that_is_wrong_names_the_field(
-    client: openai.OpenAI, fields: dict[str, Any], param: str, message: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        create(client, **fields)
-    assert refused.value.param == param
-    assert message in str(refused.value)
-
-
-def test_a_file_must_have_the_name_of_a_table(client: openai.OpenAI) -> None:
-    for name, message in (("r.doc", "endings of tables"), ("r.parquet.gz", "compressed in itself")):
-        with pytest.raises(openai.BadRequestError, match=message) as refused:
-            create(client, name=name)
-        assert refused.value.param == "input_file_id"
-
-
-@pytest.mark.parametrize("name", ["r.csv", "r.CSV.gz", "r.tsv", "r.parquet.gz", "r.xlsx"])
-def test_the_file_of_a_table_needs_a_template(client: openai.OpenAI, name: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        create(client, name=name, template=None)
-    assert refused.value.param == "template"
-    assert f"template: is required: '{name}' is a table by its name" in str(refused.value)
 
 
 def test_a_batch_of_no_table_has_no_format(client: openai.OpenAI, http: httpx.Client) -> None:

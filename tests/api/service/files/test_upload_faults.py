@@ -81,7 +81,7 @@ def answer_of(settings: Settings, folder: Path, limit: int | None = None) -> tup
 
 def test_a_full_disk(redis_server: RedisServer, tmp_path: Path) -> None:
     """A limit on the size of a file stands for it: the write fails in the same place. (ENOSPC itself:
-    test_folder_store.py.)"""
+    tests/tasks/files/test_local.py.)"""
     settings = fast_settings(redis_server, files=str(tmp_path / "files"))
     response, log = answer_of(settings, tmp_path, limit=100_000)
     found = error(response, 507)

@@ -1,35 +1,27 @@
-"""Heads by ONNX Runtime: every layout against full precision; and files that must be refused."""
+"""Heads by ONNX Runtime: every layout against full precision."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
-from engine.llama.model import default_model_path, read_shape
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.medusa.lm_head import FINGERPRINT, fingerprint
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.medusa.onnx.export import export
-from engine.medusa.onnx.format import ABOUT
-from engine.medusa.onnx.graph import BLOCK, build, least_bytes, quantised
+from engine.medusa.onnx.graph import BLOCK, quantised
 from engine.medusa.onnx.heads import OnnxHeads
-from engine.medusa.weights import HeadWeights
-from engine.speculative.setup import shipped_heads
 from tests.benchmarks.guesses import Nearness, hidden_states
 from tests.engine.helpers.float_heads import FloatHeads
-from tests.engine.medusa.test_reader import (
+from tests.engine.helpers.torch_heads import (
     HEADS,
     HIDDEN,
     TOKEN_MAP,
@@ -40,27 +32,18 @@ from tests.engine.medusa.test_reader import (
     Vllm,
     lm_head,
     load,
+    mapped,
     medusa,
+    onnx_heads,
     write,
+    written,
 )
 
 pytestmark = pytest.mark.slow
 
 TOLERANCE = {8: 0.03, 4: 0.15}  # of the logits' length, on random weights
-ROOT = Path(__file__).parents[4]
 
 Floats = NDArray[np.float32]
-
-
-def onnx_heads(path: Path, bits: int = 8, **options: object) -> OnnxHeads:
-    defaults = {"width": WIDTH, "vocab_size": VOCAB, "lm_head": lm_head, "bits": bits}
-    return load_heads(str(path), **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def written(source: Path, path: Path, bits: int = 8) -> Path:
-    """An ONNX file of these heads."""
-    path.write_bytes(build(HeadWeights(str(source), WIDTH, VOCAB, lm_head), bits))
-    return path
 
 
 def logits(heads: FloatHeads | OnnxHeads, rows: int) -> Floats:
@@ -80,10 +63,6 @@ def distance(exact: Floats, near: Floats) -> float:
 
 def prefixed(state: State) -> State:
     return {"model.norm.weight": torch.ones(3), **{f"medusa_head.{key}": t for key, t in state.items()}}
-
-
-def mapped(state: State) -> State:
-    return {**state, "token_map": torch.from_numpy(TOKEN_MAP)}
 
 
 LAYOUTS: dict[str, Callable[[], tuple[State, dict[str, object]]]] = {
@@ -212,127 +191,6 @@ def test_real_states_get_the_drafts_of_full_precision() -> None:
     assert 0.6 < four < same
 
 
-# Refusals
-
-
-def refused(path: Path, reason: str, **options: object) -> None:
-    with pytest.raises(HeadsLoadError, match=reason) as error:
-        onnx_heads(path, **options)  # type: ignore[arg-type]
-    assert error.value.message.startswith(f"{path}: ")
-    assert "\n" not in error.value.message
-
-
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    source = write(tmp_path / "heads.pt", mapped(medusa(1, False).state_dict()))
-    return written(source, tmp_path / "heads.onnx")
-
-
-def test_another_hidden_size(good: Path) -> None:
-    refused(good, "for models of hidden size 24, and this one has 576", width=576)
-
-
-def test_another_vocabulary(good: Path) -> None:
-    refused(good, "for a vocabulary of 90 tokens, and the model has 49152", vocab_size=49152)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"GGUF" * 50, b"PK\x03\x04" + b"\x00" * 100])
-def test_rubbish(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "heads.onnx"
-    path.write_bytes(content)
-    refused(path, "cannot be read as ONNX|no Medusa heads in it")
-
-
-@pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 0.999])
-def test_a_truncated_file(good: Path, share: float) -> None:
-    content = good.read_bytes()
-    good.write_bytes(content[: int(len(content) * share)])
-    refused(good, "cannot be read as ONNX|no Medusa heads in it")
-
-
-def test_no_file_and_a_folder_of_that_name(tmp_path: Path) -> None:
-    refused(tmp_path / "none.onnx", "No such file")
-    (tmp_path / "folder.onnx").mkdir()
-    refused(tmp_path / "folder.onnx", "Is a directory")
-
-
-def test_a_graph_that_is_something_else(tmp_path: Path) -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "negative", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = tmp_path / "other.onnx"
-    onnx.save(model, path)
-    refused(path, "no Medusa heads in it: medusaq export-heads writes files that have")
-    sizes = {"heads": 2, "layers": 1, "width": WIDTH, "vocab_size": VOCAB, "rows": 9, "bits": 8}
-    helper.set_model_props(model, {ABOUT: json.dumps(sizes)})
-    onnx.save(model, path)
-    refused(path, "its heads do not run")
-
-
-@pytest.mark.parametrize("about", ["[]", "{}", '{"heads": "many"}', "{", "null"])
-def test_sizes_that_say_nothing(good: Path, about: str) -> None:
-    model = onnx.load(good)
-    helper.set_model_props(model, {ABOUT: about})
-    onnx.save(model, good)
-    refused(good, "no Medusa heads in it")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("vocabulary", 90, "guess tokens that the model's 90 have not"),
-        ("vocabulary", -1, "guess tokens"),
-        ("lm_head_scales", np.nan, "not finite"),
-    ],
-)
-def test_a_file_whose_numbers_are_damaged(good: Path, name: str, value: float, reason: str) -> None:
-    model = onnx.load(good)
-    [damaged] = [constant for constant in model.graph.initializer if constant.name.endswith(name)]
-    numbers = onnx.numpy_helper.to_array(damaged).copy()
-    numbers[:] = value
-    damaged.CopyFrom(onnx.numpy_helper.from_array(numbers, damaged.name))
-    onnx.save(model, good)
-    refused(good, reason)
-
-
-def test_bits_that_are_not_supported(tmp_path: Path) -> None:
-    refused(write(tmp_path / "heads.pt", medusa(1, False).state_dict()), "weights of 5 bits", bits=5)
-
-
-def test_more_than_an_onnx_file_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.medusa.onnx.graph.LARGEST_BYTES", 1000)
-    path = write(tmp_path / "heads.pt", medusa(1, False).state_dict())
-    refused(path, r"takes 0\.0 GB as ONNX, and 2 are the most: medusaq slice-heads cuts")
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_what_is_counted_beforehand_is_the_file_but_for_names(bits: int) -> None:
-    model = default_model_path()
-    shape = read_shape(model)
-    weights = HeadWeights(
-        str(shipped_heads(model)), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids)
-    )
-    counted = least_bytes(weights, bits)
-    assert counted <= len(build(weights, bits)) < counted + 20_000 < 1.01 * counted
-
-
-def test_what_is_not_counted_beforehand_is_when_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
-    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
-    monkeypatch.setattr("engine.medusa.onnx.graph.LARGEST_BYTES", least_bytes(weights, 8) + 10)
-    refused(path, "as ONNX, and 2 are the most")
-
-
-def test_what_protobuf_refuses_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
-    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
-    weights.metadata = {"note": "\ud800"}
-    with pytest.raises(HeadsLoadError, match=r"^cannot be written as ONNX: .*surrogates"):
-        build(weights, 8)
-
-
 # Export
 
 
@@ -354,85 +212,3 @@ def test_an_exported_file_names_its_model_and_is_whole(tiny_gguf: str, tmp_path:
         "heads.safetensors",
         "kept.onnx",
     ]
-
-
-# Where packages are missing
-
-
-def without(modules: list[str], code: str, *arguments: str) -> str:
-    """What this code prints in an interpreter that has none of these modules."""
-    script = f"import sys; sys.modules.update(dict.fromkeys({modules!r}))\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-DRAFT = """
-from engine import Decoding, EngineConfig, EngineService, Request, SamplingParams
-service = EngineService(EngineConfig(slots=2, kv_cells=512, weights="as_shipped", heads=sys.argv[1] or None))
-sampling = SamplingParams(max_tokens=16)
-request = Request(id="a", prompt="Count to ten.", sampling=sampling, decoding=Decoding.MEDUSA)
-done = service.submit(request).result()
-print(done.drafted["medusa"].verified > 0, len(done.tokens))
-service.close()
-"""
-
-
-def test_the_packaged_heads_need_no_torch() -> None:
-    assert without(["torch"], DRAFT, "") == "True 16"
-
-
-def test_an_exported_file_needs_neither_torch_nor_what_wrote_it(tmp_path: Path) -> None:
-    out, shipped = tmp_path / "heads.onnx", shipped_heads(default_model_path())
-    export(str(shipped), out, default_model_path(), 4)
-    assert without(["torch", "onnx"], DRAFT, str(out)) == "True 16"
-
-
-LOAD = """
-from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.loader import load_heads
-try:
-    print(load_heads(sys.argv[1], width=24, vocab_size=90, lm_head=None).heads, "torch" in sys.modules)
-except HeadsLoadError as error:
-    print(error.message)
-"""
-
-
-@pytest.mark.parametrize(
-    ("missing", "name", "said"),
-    [
-        ([], "heads.safetensors", "3 False"),
-        ([], "heads.pt", "3 True"),
-        (["torch"], "heads.safetensors", "3 True"),
-        (["onnxruntime"], "heads.safetensors", "need onnxruntime: pip install 'medusaq[medusa]'"),
-        (["onnxruntime"], "heads.pt", "need onnxruntime: pip install 'medusaq[medusa]'"),
-        (["torch"], "heads.pt", "a pickle, which only torch reads: pip install 'medusaq[train]'"),
-        (["torch", "onnx"], "heads.safetensors", "needs onnx: pip install 'medusaq[medusa]'"),
-    ],
-)
-def test_missing_packages_are_named(tmp_path: Path, missing: list[str], name: str, said: str) -> None:
-    path = write(tmp_path / name, medusa(1, True).state_dict())
-    assert said in without(missing, LOAD, str(path))
-
-
-PLAIN = """
-from engine import EngineConfig, EngineService, Request, SamplingParams
-service = EngineService(EngineConfig(slots=2, kv_cells=512, weights="as_shipped"))
-done = service.submit(Request(id="a", prompt="Count to ten.", sampling=SamplingParams(max_tokens=4))).result()
-print(*service.info.draft_sources, len(done.tokens))
-service.close()
-"""
-
-
-def test_an_engine_without_the_packages_of_heads_drafts_without_heads() -> None:
-    assert without(["gguf", "ml_dtypes", "onnx", "onnxruntime", "safetensors"], PLAIN) == "grammar lookup 4"
-    assert without(["ml_dtypes"], PLAIN) == "grammar lookup 4"
-
-
-def test_a_runtime_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "heads.safetensors", medusa(1, True).state_dict())
-    (tmp_path / "onnxruntime.py").write_text("raise ImportError('libgomp.so.1: cannot open')")
-    said = without([], f"sys.path.insert(0, {str(tmp_path)!r})\n{LOAD}", str(path))
-    assert said == "onnxruntime is installed and cannot be imported: libgomp.so.1: cannot open"

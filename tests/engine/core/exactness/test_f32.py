@@ -1,62 +1,30 @@
-"""The promise of the engine: what a request gets does not depend on how it was run."""
+"""What a request gets does not depend on how it was run: on a tiny model of 32-bit numbers, in every way."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import cycle
 
 import pytest
 
-from engine import Completion, FinishReason, Request
-from engine.core.draft_source import DraftSource
-from engine.core.engine import Engine
+from engine import FinishReason
 from engine.core.scheduler import FEW
-from engine.core.sequence import SequenceState
-from engine.core.token_tree import ROOT, Node, Tree, chain
 from engine.llama.context import DecodeError
-from tests.engine.helpers.drive import alone, completions, fresh, in_turn, on_decode, request, run, same
+from tests.engine.helpers.drive import (
+    WORDS,
+    alone,
+    break_decode,
+    close,
+    completions,
+    fresh,
+    on_decode,
+    prompts,
+    request,
+    run,
+    same,
+)
+from tests.engine.helpers.known_drafts import WAYS, Bushy, Oracle, Scripted
 
 pytestmark = pytest.mark.slow
-
-WORDS = ["abc", "bead", "cafe", "dig", "edge", "fade", "gig", "hide", "ice", "jade", "badge", "cabbage"]
-SHARED = "You sort letters from customers by topic. Answer with one word, and nothing else. " * 3
-QUESTIONS = (
-    "Why is the sky blue?",
-    "Name three rivers of Africa, from north to south.",
-    "Übersetze ins Englische: Der Zug fährt um acht Uhr ab.",
-    "def fibonacci(n):",
-    "1, 1, 2, 3, 5, 8,",
-    "The history of tea begins in",
-    SHARED + "My parcel never came.",
-    SHARED + "I was billed twice in May!",
-)
-SAMPLERS: dict[str, dict[str, object]] = {
-    "greedy": {},
-    "warm": {"temperature": 0.8, "top_p": 0.9, "seed": 11},
-    "hot": {"temperature": 1.5, "top_k": 40, "min_p": 0.02, "seed": 12},
-    "penalised": {
-        "temperature": 0.7,
-        "repetition_penalty": 1.2,
-        "presence_penalty": 0.3,
-        "frequency_penalty": 0.2,
-        "seed": 13,
-    },
-}
-
-# The format decides how logits are computed, and not what is made of them.
-FORMATS = pytest.mark.parametrize("weights", ["as_shipped", "bf16"])
-
-
-def prompts(count: int, seed: int = 0, most: int = 40) -> list[str]:
-    """most: words of one."""
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
-
-
-def questions() -> list[Request]:
-    return in_turn(QUESTIONS, SAMPLERS, max_tokens=16, logprobs=3)
 
 
 @pytest.mark.parametrize("slots", [4, 16])
@@ -65,31 +33,6 @@ def test_batched_equals_single_on_f32(tiny_gguf: str, slots: int) -> None:
     batched = completions(run(fresh(tiny_gguf, slots=slots, kv_cells=4096), requests))
     for name, reference in alone(tiny_gguf, requests).items():
         assert batched[name].tokens == reference.tokens
-
-
-@FORMATS
-def test_batched_equals_single_to_the_bit_on_the_default_model(weights: str) -> None:
-    requests = questions()
-    config = {"batch_invariant": True, "weights": weights}
-    reference = alone(None, requests, **config)
-    shared = completions(run(fresh(None, slots=8, **config), requests))
-    unshared = completions(run(fresh(None, slots=8, prefix_sharing=False, **config), requests))
-    assert sum(c.cached_tokens for c in shared.values()) > 40
-    assert sum(c.cached_tokens for c in unshared.values()) == 0
-    for name in reference:
-        same(shared[name], reference[name])
-        same(unshared[name], reference[name])
-
-
-def test_same_seed_same_text_whatever_shares_the_batch() -> None:
-    subject = request("subject", QUESTIONS[1], temperature=1.0, seed=5, logprobs=2)
-    reference = alone(None, [subject], batch_invariant=True)["subject"]
-    other = alone(None, [request("subject", QUESTIONS[1], temperature=1.0, seed=6)], batch_invariant=True)
-    assert other["subject"].tokens != reference.tokens
-    for company in (QUESTIONS[2:5], QUESTIONS[4:8]):
-        crowd = [request(f"c{i}", q, temperature=1.3, seed=i) for i, q in enumerate(company)]
-        results = completions(run(fresh(None, slots=8, batch_invariant=True), [*crowd, subject]))
-        same(results["subject"], reference)
 
 
 @pytest.mark.parametrize("prefill_chunk", [1, 50, 256])
@@ -108,68 +51,6 @@ def test_chunks_of_prompts_keep_every_token_on_f32(tiny_gguf: str, prefill_chunk
         assert results[name].tokens == small[name].tokens
 
 
-class Scripted(DraftSource):
-    """Drafts from known outputs: right for some tokens, then wrong for some more.
-
-    ways: how many of both, of each request in its turn.
-    """
-
-    def __init__(
-        self, outputs: dict[str, tuple[int, ...]], ways: Sequence[tuple[int, int]], vocab: int
-    ) -> None:
-        self._outputs, self._vocab = outputs, vocab
-        self._ways = dict(zip(outputs, cycle(ways), strict=False))
-
-    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
-        return [self._one(s)[:limit] for s in sequences]
-
-    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
-        right = min(self._ways[sequence.request.id][0], len(tree))
-        assert accepted == list(range(right)), "all that is right, and nothing else"
-
-    def _one(self, sequence: SequenceState) -> Tree:
-        done = len(sequence.output)
-        right, wrong = self._ways[sequence.request.id]
-        known = self._outputs[sequence.request.id][done : done + right + wrong]
-        return chain((t if i < right else (t + 1) % self._vocab for i, t in enumerate(known)), "scripted")
-
-
-class Bushy(DraftSource):
-    """Random trees that hold the known output along some path, or part of it, among wrong branches."""
-
-    trees = True
-
-    def __init__(self, outputs: dict[str, tuple[int, ...]], vocab: int, seed: int, nodes: int = 7) -> None:
-        self._outputs, self._vocab, self._nodes = outputs, vocab, nodes
-        self._rng = random.Random(seed)
-        self.accepted = self.branched = 0
-
-    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
-        return [self._one(s)[:limit] for s in sequences]
-
-    def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
-        self.accepted += len(accepted)
-        self.branched += len({node.parent for node in tree}) < len(tree)
-
-    def _one(self, sequence: SequenceState) -> Tree:
-        rng, done = self._rng, len(sequence.output)
-        known = self._outputs[sequence.request.id][done:]
-        tree: Tree = []
-        right = {ROOT}  # nodes on the path of the known output
-        for _ in range(rng.randint(0, self._nodes)):
-            parent = rng.choice([ROOT, *range(len(tree))])
-            depth = 1 if parent == ROOT else tree[parent].depth + 1
-            goes_on = parent in right and depth <= len(known) and rng.random() < 0.6
-            token = known[depth - 1] if goes_on else rng.randrange(3, self._vocab)
-            if any(node.parent == parent and node.token == token for node in tree):
-                continue
-            if parent in right and depth <= len(known) and token == known[depth - 1]:
-                right.add(len(tree))
-            tree.append(Node(token, parent, rng.random(), "bushy", depth))
-        return tree
-
-
-WAYS = [(4, 0), (0, 3), (2, 2), (1, 1)]
 DRAFTS = pytest.mark.parametrize(("right", "wrong"), WAYS)
 
 
@@ -187,19 +68,6 @@ def test_drafted_equals_undrafted_on_f32(tiny_gguf: str, right: int, wrong: int,
         assert drafted[name].tokens == reference[name].tokens
     if right >= 2 and slots < 32:  # where the call has room for all drafts
         assert len(steps) < 0.7 * len(plain_steps)
-
-
-@pytest.mark.parametrize("turn", [0, 1])
-def test_drafted_equals_undrafted_to_the_bit(turn: int) -> None:
-    """Each way beside the others; of the first turn and the second each sampler has two ways."""
-    requests = questions()
-    config = {"batch_invariant": True, "weights": "as_shipped"}
-    reference = alone(None, requests, **config)
-    ways = [*WAYS[turn:], *WAYS[:turn]]
-    drafts = Scripted({n: c.tokens for n, c in reference.items()}, ways, 49000)
-    drafted = completions(run(fresh(None, drafts, slots=8, **config), requests))
-    for name in reference:
-        same(drafted[name], reference[name])
 
 
 @pytest.mark.parametrize("spare", range(4))
@@ -236,19 +104,6 @@ def test_trees_equal_undrafted_on_f32(tiny_gguf: str, seed: int, slots: int) -> 
         same(results[name], reference[name])
     assert drafts.accepted > 100
     assert drafts.branched > (50 if slots == 1 else 0) or slots > FEW
-
-
-@FORMATS
-def test_trees_equal_undrafted_to_the_bit(weights: str) -> None:
-    requests = questions()
-    config = {"batch_invariant": True, "weights": weights}
-    reference = alone(None, requests, **config)
-    drafts = Bushy({n: c.tokens for n, c in reference.items()}, 49000, 5, nodes=5)
-    results = completions(run(fresh(None, drafts, slots=8, **config), requests))
-    for name in reference:
-        same(results[name], reference[name])
-    assert drafts.accepted > 20
-    assert not drafts.branched, "cells of a branch would lie in another order"
 
 
 def test_trees_survive_failed_decodes_and_cancels(tiny_gguf: str) -> None:
@@ -343,26 +198,6 @@ def test_a_split_character_at_every_offset_of_an_accepted_run(tiny_gguf: str, le
         assert set(results[name].tokens) <= set(EURO)
 
 
-class Oracle(DraftSource):
-    """Drafts the known output to its end, up to eight tokens a step."""
-
-    def __init__(self, outputs: dict[str, tuple[int, ...]]) -> None:
-        self._outputs = outputs
-
-    def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
-        return [chain(self._outputs[s.request.id][len(s.output) :][:8], "oracle")[:limit] for s in sequences]
-
-
-def close(result: Completion, reference: Completion) -> None:
-    """Equal, log-probabilities but for the rounding of another batch shape."""
-    same(replace(result, logprobs=None), replace(reference, logprobs=None))
-    assert result.logprobs is not None
-    assert reference.logprobs is not None
-    for one, other in zip(result.logprobs, reference.logprobs, strict=True):
-        assert one.token_id == other.token_id
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
-
-
 @pytest.mark.parametrize("drafted", [False, True])
 def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf: str, drafted: bool) -> None:
     """With drafts also random trees, and decode calls that fail."""
@@ -408,16 +243,3 @@ def test_random_arrivals_cancels_and_a_full_cache_equal_the_reference(tiny_gguf:
             assert whole.text.startswith(result.text)
         else:
             same(result, whole)
-
-
-def break_decode(engine: Engine, rng: random.Random, share: float) -> list[int]:
-    """Let this share of the calls fail after they were made; the numbers of those that did."""
-    failures: list[int] = []
-
-    def fail_at_times(calls: int) -> None:
-        if rng.random() < share and (not failures or calls > failures[-1] + 20):
-            failures.append(calls)
-            raise DecodeError(-3)
-
-    on_decode(engine, fail_at_times)
-    return failures

@@ -1,0 +1,153 @@
+"""What `medusaq doctor` says of the model, its heads and the build of llama.cpp, by causing it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.doctor import engine
+from cli.doctor.findings import Finding, Grade, guarded
+from engine import EngineConfig
+from engine.host.measurement_cache import write_measurement
+from engine.llama.model import default_model_path, read_shape
+from engine.weights.format_selection import Timing, _key
+from engine.weights.saved_format import SavedFormat, save_format
+from tasks.base.settings import Settings
+from tests.cli.helpers.findings import examined, only
+from tests.cli.helpers.in_process import InProcessCli
+from tests.cli.helpers.running import Cli
+from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba
+from tests.support.workers import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def of_model(**changes: Any) -> dict[str, list[Finding]]:
+    """What it says of the model and its heads, without a look at the rest."""
+    settings = Settings(_env_file=None, **{"speculation": False, **changes})  # type: ignore[call-arg]  # pydantic
+    found: dict[str, list[Finding]] = {}
+    for finding in guarded("model", partial(engine.model, settings)):
+        assert bool(finding.mend) == (finding.grade is not Grade.OK), finding
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def test_a_model_that_is_away_and_one_that_was_cut_off(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(Path(default_model_path()).read_bytes()[:9_000_000])
+    assert "cut.gguf" in only(of_model(model=str(cut)), "model", Grade.FAIL).what
+    away = of_model(model=str(tmp_path / "away.gguf"))
+    assert "no such file" in only(away, "model", Grade.FAIL).what
+
+
+def test_the_format_that_the_engine_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = default_model_path()
+    config, shape = EngineConfig(model=path), read_shape(path)
+
+    def said(config: EngineConfig = config) -> str:
+        return engine._selected(config, path, shape).what
+
+    assert said() == "computed as in the file until a worker has measured, while idle, whether BF16 is faster"
+    assert said(replace(config, batch_invariant=True)) == "computed as in the file"
+    faster = "computed in BF16, which is faster on this machine"
+    for bf16, expected in ((0.1, faster), (9, "computed as in the file")):
+        times = {
+            "as_shipped": asdict(Timing(1, 1, 1, slots=1)),
+            "bf16": asdict(Timing(bf16, bf16, bf16, slots=1)),
+        }
+        write_measurement("formats", _key(path, config), times)
+        assert said() == expected
+
+
+def test_the_format_that_was_chosen_for_this_machine(
+    in_process: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_gguf = write_tiny_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    in_process.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    none = only(of_model(model=tiny_gguf, weights="for_this_machine"), "weights", Grade.FAIL)
+    assert none.what.endswith(f"nothing was measured yet for {tiny_gguf} on this machine")
+    assert none.mend.startswith(f"medusaq compile {tiny_gguf} --for-this-machine; ")
+    save_format(tiny_gguf, SavedFormat("source (f32)", None, "bulk", 0.02, "nothing else was faster in bulk"))
+    found = examined(in_process, MEDUSAQ_MODEL=tiny_gguf, MEDUSAQ_WEIGHTS="for_this_machine")
+    chosen = "computed as source (f32), chosen for this machine: nothing else was faster in bulk"
+    assert only(found, "weights", Grade.OK).what == chosen
+    assert "memory" in found
+    assert "off" in only(found, "heads", Grade.OK).what
+
+
+def test_how_long_lanes_are_and_what_longer_ones_cost(tmp_path: Path) -> None:
+    found = of_model(slots=4, kv_cells=2048)
+    what = "4 of 496 tokens; twice as long ones would take 47 MB more"
+    assert only(found, "lanes", Grade.OK).what == what
+    assert "lanes" not in of_model(slots=1)
+    assert "lanes" not in of_model(model=write_tiny_mamba(tmp_path / "mamba.gguf"))
+
+
+def test_lanes_for_which_memory_is_short() -> None:
+    config, shape = EngineConfig(), read_shape(default_model_path())
+    shorter = engine.lanes(config, shape, 10**9)
+    assert (shorter.grade, shorter.check) == (Grade.WARN, "lanes")
+    assert shorter.what.startswith("16 of 496 tokens; ")
+    assert shorter.what.endswith("with more free memory: 16 lanes of 1264 tokens")
+    none = engine.lanes(config, shape, 10**8)
+    assert none.grade is Grade.WARN
+    assert none.what.startswith("too little free memory for 16 lanes of 1264 tokens: ")
+    assert engine.lanes(config, shape, 10**10).grade is Grade.OK
+
+
+def test_what_runs_the_heads_is_named() -> None:
+    found = of_model(speculation=True)
+    assert only(found, "heads", Grade.OK).what.endswith("4 of them, run by ONNX Runtime (cpu)")
+
+
+def test_heads_that_are_for_no_model_and_cells_that_do_not_fit(tmp_path: Path) -> None:
+    heads = tmp_path / "heads.safetensors"
+    heads.write_bytes(b"\0" * 64)
+    found = of_model(speculation=True, heads=str(heads), kv_cells=10**9)
+    assert "heads.safetensors" in only(found, "heads", Grade.FAIL).what
+    assert "MEDUSAQ_KV_CELLS" in only(found, "memory", Grade.FAIL).mend
+    assert only(found, "kv cells", Grade.WARN)
+
+
+def test_a_build_without_what_the_processor_has() -> None:
+    built = "0.3.36 CPU : SSE3 = 1 | AVX = 1 | AVX2 = 0 | OPENMP = 1 | "
+    slow = engine.compared(built, {"avx", "avx2", "fma"})
+    assert slow.grade is Grade.WARN
+    assert "without AVX2, FMA" in slow.what
+    assert engine.compared(built, set()).grade is Grade.OK, "a system that does not tell"
+
+
+def test_a_build_that_cannot_be_loaded(cli: Cli) -> None:
+    """A broken package in the way of the real one."""
+    broken = cli.folder / "broken" / "llama_cpp"
+    broken.mkdir(parents=True)
+    path = f"{broken.parent}{os.pathsep}{ROOT}"
+    (broken / "__init__.py").write_text("raise OSError('libllama.so: cannot open shared object file')\n")
+    found = examined(cli, PYTHONPATH=path)
+    assert "libllama.so" in only(found, "llama.cpp", Grade.FAIL).what
+    (broken / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
+    ended = [*_built_with(path)]
+    assert "illegal instruction" in ended[0].what
+
+
+def test_a_build_that_never_loads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = cli.folder / "broken" / "llama_cpp"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("import signal; signal.pause()\n")
+    monkeypatch.setattr(engine, "BUILD_TIMEOUT_S", 0.5)
+    [found] = _built_with(f"{broken.parent}{os.pathsep}{ROOT}")
+    assert (found.check, found.grade) == ("llama.cpp", Grade.FAIL), "loading it here would hang as well"
+
+
+def _built_with(path: str) -> Iterator[Finding]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        yield from engine.build()

@@ -1,0 +1,133 @@
+"""Io workers in this process that lead round by round, and what clients and model workers do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.base.settings import Settings
+from tasks.batches.leader import BatchLeader
+from tasks.batches.store import BatchStore
+from tasks.broker.publisher import Publisher
+from tasks.files.base import NewObject
+from tasks.files.local import LocalStore
+from tasks.files.manager import FileManager
+from tasks.files.records import FileRecords, Purpose, object_name
+from tasks.records.batch import Batch, NewBatch, line_job_id
+from tasks.records.job import Status
+from tasks.schema.openai_requests import COMPLETIONS
+from tasks.store.jobs import JobStore
+from tests.support.workers import wait_until
+from tests.tasks.helpers.records import claimed
+
+RESULT = {
+    "text": "yes",
+    "finish_reason": "stop",
+    "logprobs": None,
+    "usage": {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "total_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    },
+}
+ERROR = {"code": "boom", "message": "boom", "param": None}
+
+
+class Folder(LocalStore):
+    """Notes what is read, does something else just before it writes the next results of jobs, and lists
+    what a batch left only once it may.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.may_list = threading.Event()
+        self.may_list.set()
+        self.opened: list[str] = []
+        self.meanwhile: Callable[[], object] | None = None
+
+    def open_new(self, name: str) -> NewObject:
+        if "/parts/0" in name and self.meanwhile is not None:
+            work, self.meanwhile = self.meanwhile, None
+            work()
+        return super().open_new(name)
+
+    def open(self, name: str) -> Any:
+        self.opened.append(name)
+        return super().open(name)
+
+    def list(self, prefix: str) -> list[str]:
+        self.may_list.wait(60)
+        return super().list(prefix)
+
+
+class IoWorker:
+    """One that may lead, round by round."""
+
+    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
+        self.files = Folder(Path(settings.files))
+        self.keeper = FileManager(self.files, FileRecords(store.db))
+        self.driver = BatchLeader(settings, store, publisher, self.keeper)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        def after_a_round() -> bool:
+            self.driver.run_round()
+            return holds()
+
+        wait_until(after_a_round, 20)
+
+
+class System:
+    """Several of them over one store, and what clients and model workers do."""
+
+    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
+        self.settings, self.store, self.publisher = settings, store, publisher
+        self.batches = BatchStore(store.db)
+        self.io_workers: list[IoWorker] = []
+
+    def io(self) -> IoWorker:
+        self.io_workers.append(IoWorker(self.settings, self.store, self.publisher))
+        return self.io_workers[-1]
+
+    def create(self, lines: int, **fields: Any) -> Batch:
+        keeper = FileManager(LocalStore(Path(self.settings.files)), FileRecords(self.store.db))
+        with keeper.begin() as out:
+            for n in range(lines):
+                body = {"prompt": f"line {n}"}
+                out.write(
+                    json.dumps(
+                        {"custom_id": f"id-{n}", "method": "POST", "url": COMPLETIONS, "body": body}
+                    ).encode()
+                    + b"\n"
+                )
+            file_id = out.finish("x.jsonl", Purpose.BATCH).id
+        return self.batches.create(NewBatch(COMPLETIONS, file_id, **fields))
+
+    def sent(self, lines: int, io: IoWorker, **fields: Any) -> Batch:
+        """A batch whose lines are all sent by this io worker."""
+        batch = self.create(lines, **fields)
+        io.until(lambda: len(self.batches.live_jobs(batch.id)) == lines)
+        return batch
+
+    def answer(self, batch: Batch, line: int, status: Status = Status.SUCCEEDED) -> None:
+        job_id = line_job_id(batch.id, line)
+        error = ERROR if status is Status.FAILED else None
+        assert self.store.finish(job_id, claimed(self.store, job_id).fencing_token, status, RESULT, error)
+
+    def falls_silent(self) -> None:
+        """Whoever leads."""
+        self.store.db.redis.delete(f"{self.store.db.prefix}leader")
+
+    def is_ended(self, batch: Batch) -> bool:
+        return self.batches.get(batch.id).ended
+
+    def entries(self, file_id: str | None) -> list[str]:
+        assert file_id is not None
+        text = Path(self.settings.files, object_name(file_id)).read_text()
+        return [json.loads(entry)["custom_id"] for entry in text.splitlines()]
+
+    def objects(self, batch: Batch) -> list[str]:
+        return LocalStore(Path(self.settings.files)).list(f"batches/{batch.id}")
