@@ -55,8 +55,6 @@ def test_the_default_model_answers_validly_with_and_without_speculation() -> Non
     known = {n: c.tokens for n, c in reference.items()}
     sources = (
         None,
-        Speculation(flat(), [LookupSource()]),
-        Speculation(flat(), [GrammarSource()]),
         Speculation(flat(), [GrammarSource(), LookupSource()]),
         Bushy(known, 49000, 5, nodes=5),
     )
