@@ -19,8 +19,8 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@echo "  $(BIN)/medusaq up     # keeps running: an HTTP API, which OpenAI's client can use"
 	@echo "  docs/tutorials/first-results.md"
 
-test: install ## the test suite, in five processes: on two cores, three usually wait
-	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --durations 10
+test: install ## the test suite, in six processes: on two cores, four usually wait
+	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 10
 
 test-fast: install ## what starts no services and takes less than a second
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --fast
