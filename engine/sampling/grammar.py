@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from engine.base.errors import DecodeFailed, EngineError, RequestRefused
 from engine.llama.model import Model
 from engine.sampling.closed_objects import close_objects
+from engine.sampling.exact_numbers import keep_exact
 from engine.sampling.grammar_process import (
     STACK_BYTES,
     TokenTexts,
@@ -65,12 +66,14 @@ def response_grammar(response_format: Mapping[str, Any] | None) -> str | None:
 def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
     """strict: refuse what cannot be enforced, rather than leave it out."""
     try:
-        text = json.dumps({**close_objects(schema), "x-guidance": {**FORM, "lenient": not strict}})
+        closed = close_objects(schema)
+        keep_exact(closed)
+        text = json.dumps({**closed, "x-guidance": {**FORM, "lenient": not strict}})
         if len(text) > MAX_SCHEMA:
             raise _refusal(f"the schema has more than {MAX_SCHEMA} characters")
     except RecursionError:
         raise _refusal("the schema is nested too deeply") from None
-    except ValueError as error:  # an integer of too many digits
+    except ValueError as error:  # a number that is rounded, or has too many digits
         raise _refusal(str(error)) from None
     return f"start: %json {text}"
 

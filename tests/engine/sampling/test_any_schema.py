@@ -150,6 +150,7 @@ def test_whatever_is_sent_as_a_schema_is_held_or_refused(writer: Writer, schema:
 
 
 texts = st.sampled_from(["a", "ab", 'q"x', "n\nl", "\\b", "é😀", "\u2028", "", "*", "x y", "0"])
+doubles = st.integers(-(2**66), 2**66).map(float).map(int)
 scalars = st.one_of(
     st.just({"type": "string"}),
     st.builds(
@@ -169,10 +170,13 @@ scalars = st.one_of(
         st.integers(0, 99),
     ),
     st.builds(lambda a: {"type": "number", "maximum": a}, st.integers(-500, 500)),
-    st.sampled_from([{"type": t} for t in ("integer", "number", "boolean", "null", "object", "array")]),
     st.builds(
-        lambda values: {"enum": values}, st.lists(st.one_of(texts, st.integers(), st.none()), min_size=1)
+        lambda a, b: {"type": "integer", "minimum": a, "maximum": a + b},
+        st.integers(2**53 - 100, 2**53 + 100),
+        st.integers(2, 300),
     ),
+    st.sampled_from([{"type": t} for t in ("integer", "number", "boolean", "null", "object", "array")]),
+    st.builds(lambda values: {"enum": values}, st.lists(st.one_of(texts, doubles, st.none()), min_size=1)),
     st.builds(
         lambda value: {"const": value}, st.one_of(texts, st.lists(texts), st.dictionaries(texts, texts))
     ),

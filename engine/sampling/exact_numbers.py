@@ -1,0 +1,66 @@
+"""Numbers of a JSON schema that llguidance would round: it computes with doubles, and bounds of 64 bits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from engine.sampling.closed_objects import DEFINITIONS, INNER_NAMED, Schema
+
+LEAST = ("minimum", "exclusiveMinimum")
+MOST = ("maximum", "exclusiveMaximum")
+VALUES = ("const", "enum", "multipleOf")
+LEAST_INTEGER = -(2**63)
+NAMED = (*INNER_NAMED, *DEFINITIONS, "dependentSchemas")  # schemas by name
+
+
+def keep_exact(schema: Schema) -> None:
+    """Move bounds inwards to the next double, in place. Raises ValueError for what cannot be held so."""
+    todo: list[Any] = [schema]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo += node
+        if not isinstance(node, dict):
+            continue
+        for key, value in node.items():
+            if key in VALUES:
+                _check(value)
+            elif key in LEAST:
+                node[key] = _inwards(value, math.inf)
+            elif key in MOST:
+                node[key] = _inwards(value, -math.inf)
+            elif key in NAMED and isinstance(value, dict):
+                todo += value.values()
+            else:
+                todo.append(value)
+
+
+def _check(value: Any) -> None:
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+        elif isinstance(one, int) and _double(one) != one:
+            raise ValueError(f"a number would be rounded, so use a string: {one}")
+
+
+def _inwards(bound: Any, inside: float) -> Any:
+    if not isinstance(bound, int | float):
+        return bound
+    if bound >= -LEAST_INTEGER if inside > 0 else bound < LEAST_INTEGER:
+        raise ValueError(f"a bound lies beyond the integers of 64 bits: {bound}")
+    if not isinstance(bound, int) or math.isinf(double := _double(bound)) or double == bound:
+        return bound
+    outside = double < bound if inside > 0 else double > bound
+    return int(math.nextafter(double, inside) if outside else double)
+
+
+def _double(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
