@@ -260,6 +260,7 @@ class Engine:
             self._call(spans, [], report)
             for span in spans:
                 span.sequence.computed += span.count
+            _drop_filling(spans)
         outputs: list[Outputs] = []
         calls = plan.calls
         for spans in calls:
@@ -274,13 +275,13 @@ class Engine:
         layout, rows = spans[0].sequence.placed[0], RowsBuilder()
         ready = iter(drafts)
         drafted = [next(ready) if span.ready else EMPTY_DRAFT for span in spans]
-        width = max(len(draft.tree) for draft in drafted) if layout.equal_rows else 0
-        for span, draft in zip(spans, drafted, strict=True):
-            s, filling = span.sequence, max(0, width - len(draft.tree))
+        counts = [span.count + len(draft.tree) for span, draft in zip(spans, drafted, strict=True)]
+        for span, draft, own in zip(spans, drafted, counts, strict=True):
+            s, filling = span.sequence, max(counts) - own if layout.equal_rows else 0
             if draft.leaf_ids:
                 assert isinstance(layout, SharedLayout), "trees branch nowhere else"
                 layout.branch(s.seq_id, draft.leaf_ids)
-            layout.append(s.seq_id, span.count + len(draft.tree) + filling)
+            layout.append(s.seq_id, own + filling)
             tokens = s.tokens[span.start : span.start + span.count].tolist()
             rows.add(s.seq_id, tokens, span.start, draft, output=span.ready, filling=filling)
         report.rows += len(rows)
@@ -329,9 +330,7 @@ class Engine:
                 layout.rewind(seq_id, one.sequence.computed, one.nodes, one.draft.paths)
                 one.sequence.computed += len(one.nodes)
                 self._draft_source.observe(one.sequence, one.draft.tree, one.nodes)
-        for span in plan.spans:  # rows that filled a lane up to the width of the others
-            layout, seq_id = span.sequence.placed
-            layout.truncate(seq_id, span.sequence.computed)
+        _drop_filling(plan.spans)
 
     def _commit(self, all_accepted: Iterable[Accepted], report: StepReport) -> StepReport:
         """Emit the sampled tokens, up to the one that ends the request, and count them."""
@@ -372,3 +371,10 @@ class Engine:
     def _end(self, sequence: SequenceState, error: EngineError | None = None) -> Ended:
         self.scheduler.finish(sequence)
         return Ended(sequence.request.id, error or sequence.completion(time.monotonic()))
+
+
+def _drop_filling(spans: list[Span]) -> None:
+    """Free the cells of rows that gave a lane as many as the others."""
+    for span in spans:
+        layout, seq_id = span.sequence.placed
+        layout.truncate(seq_id, span.sequence.computed)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engine.base.config import TILE_ROWS
-from engine.core.layouts import LaneLayout, Layout, SharedLayout
+from engine.core.layouts import LANE_SLACK, LaneLayout, Layout, SharedLayout
 from engine.core.prefix_cache import MIN_SHARED, CachedPrefix, PrefixCache, common_prefix, head
 from engine.core.sequence import SequenceState
 
 FEW = 4  # so many running requests may share a cache, where token trees are possible
+PASS_ROWS = 6  # as long as computing so many rows takes reading the weights, on a CPU
 WORTH_MOVING = 16  # tokens that are left; a move takes as long as a step of a small model
 
 
@@ -143,14 +144,30 @@ class Scheduler:
         return Plan(self._calls(_placed(prompts)), _placed(spans))
 
     def _calls(self, prompts: list[Span]) -> list[list[Span]]:
-        """Short parts of prompts in lanes in one call; in a shared cache, each would visit all cells."""
-        together = [
-            span
-            for span in prompts
-            if self._prompts_together and span.count < TILE_ROWS and span.sequence.layout is self._lanes
-        ]
-        apart = [[span] for span in prompts if span not in together]
-        return [together, *apart] if together else apart
+        """Short parts of prompts in consecutive lanes in one call, where filling it up to equal rows costs
+        less than further passes; in a shared cache, each would visit all cells."""
+        together: list[list[Span]] = []
+        apart: list[list[Span]] = []
+        for span in prompts:
+            short = span.sequence.layout is self._lanes and span.count < TILE_ROWS
+            if not (short and self._prompts_together):
+                apart.append([span])
+            elif together and self._joins(together[-1], span):
+                together[-1].append(span)
+            else:
+                together.append([span])
+        return together + apart
+
+    def _joins(self, call: list[Span], span: Span) -> bool:
+        counts = [one.count for one in [*call, span]]
+        rows = max(counts) * len(counts)
+        filling = rows - sum(counts)
+        return (
+            span.sequence.seq_id == call[-1].sequence.seq_id + 1
+            and max(counts) - min(counts) < LANE_SLACK
+            and filling <= PASS_ROWS * len(call)
+            and rows <= self._chunk_rows
+        )
 
     def finish(self, sequence: SequenceState) -> None:
         """Remove a running or waiting sequence; its prompt may stay in the prefix cache."""

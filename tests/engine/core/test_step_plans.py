@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.base.config import TILE_ROWS
-from engine.core.scheduler import FEW, WORTH_MOVING, Span
+from engine.core.scheduler import FEW, PASS_ROWS, WORTH_MOVING, Span
 from tests.engine.helpers.steps import Steps, words
 
 # Layouts
@@ -188,11 +188,15 @@ def test_a_sequence_in_prefill_fills_its_lane_with_its_next_token() -> None:
 @pytest.mark.parametrize(
     ("lane", "alone", "lengths", "calls"),
     [
-        (300, False, (40, 20), [[("0", 39), ("1", 19)]]),
-        (300, True, (40, 20), [[("0", 39)], [("1", 19)]]),
-        (0, False, (40, 20), [[("0", 39)], [("1", 19)]]),
+        (300, False, (40, 40 - PASS_ROWS), [[("0", 39), ("1", 39 - PASS_ROWS)]]),
+        (300, False, (39 - PASS_ROWS, 40), [[("0", 38 - PASS_ROWS)], [("1", 39)]]),
+        (300, False, (40, 35, 40, 33), [[("0", 39), ("1", 34), ("2", 39)]]),  # the last one in the next step
+        (300, False, (40, 34, 34, 20), [[("0", 39), ("1", 33), ("2", 33)], [("3", 19)]]),
+        (300, True, (40, 39), [[("0", 39)], [("1", 38)]]),
+        (0, False, (40, 39), [[("0", 39)], [("1", 38)]]),
         (300, False, (1 + TILE_ROWS, 40), [[("1", 39)], [("0", TILE_ROWS)]]),
-        (300, False, (TILE_ROWS, 40), [[("0", TILE_ROWS - 1), ("1", 39)]]),
+        (300, False, (TILE_ROWS, 60), [[("0", TILE_ROWS - 1), ("1", 59)]]),
+        (300, False, (62, 62, 7), [[("0", 61), ("1", 61)], [("2", 6)]]),
         (300, False, (250, 40), [[("0", 128)]]),
         (300, False, (40, 250), [[("0", 39)], [("1", 89)]]),
         (300, False, (100, 60), [[("0", 99)]]),  # 29 rows are left, no tile and not the whole
@@ -201,7 +205,7 @@ def test_a_sequence_in_prefill_fills_its_lane_with_its_next_token() -> None:
     ],
 )
 def test_calls_of_prompts(
-    lane: int, alone: bool, lengths: tuple[int, int], calls: list[list[tuple[str, int]]]
+    lane: int, alone: bool, lengths: tuple[int, ...], calls: list[list[tuple[str, int]]]
 ) -> None:
     """Short parts in lanes together; whole tiles, and all parts in a shared cache, apart."""
     steps = Steps(lane=lane, alone=alone and bool(lane), chunk_rows=128, sharing=False)

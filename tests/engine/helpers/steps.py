@@ -134,6 +134,7 @@ class Steps:
             self._decode(spans, {})
             for span in spans:
                 span.sequence.computed += span.count
+            self._drop_filling(spans)
         drafts = self._draft(ready)
         for spans in plan.calls:
             self._decode(spans, drafts)
@@ -152,12 +153,15 @@ class Steps:
             sampled = [*(draft.tree[node].token for node in nodes), SAMPLED]
             s.tokens[s.length : s.length + len(sampled)] = sampled
             s.length += len(sampled)
-        for span in plan.spans:
-            layout, seq_id = span.sequence.placed
-            layout.truncate(seq_id, span.sequence.computed)
+        self._drop_filling(plan.spans)
         for s in ready:
             if not s.remaining:
                 self.end(s)
+
+    def _drop_filling(self, spans: list[Span]) -> None:
+        for span in spans:
+            layout, seq_id = span.sequence.placed
+            layout.truncate(seq_id, span.sequence.computed)
 
     def _draft(self, ready: list[SequenceState]) -> dict[int, Draft]:
         """By id() of the sequence."""
@@ -181,13 +185,13 @@ class Steps:
     def _decode(self, spans: list[Span], drafts: dict[int, Draft]) -> None:
         layout, rows = spans[0].sequence.placed[0], RowsBuilder()
         drafted = [drafts.get(id(span.sequence), EMPTY_DRAFT) for span in spans]
-        width = max(len(draft.tree) for draft in drafted) if layout.equal_rows else 0
-        for span, draft in zip(spans, drafted, strict=True):
-            s, filling = span.sequence, max(0, width - len(draft.tree))
+        counts = [span.count + len(draft.tree) for span, draft in zip(spans, drafted, strict=True)]
+        for span, draft, own in zip(spans, drafted, counts, strict=True):
+            s, filling = span.sequence, max(counts) - own if layout.equal_rows else 0
             assert s.layout is layout, "a call is in one layout"
             if draft.leaf_ids:
                 self.shared.branch(s.seq_id, draft.leaf_ids)
-            layout.append(s.seq_id, span.count + len(draft.tree) + filling)
+            layout.append(s.seq_id, own + filling)
             tokens = s.tokens[span.start : span.start + span.count].tolist()
             rows.add(s.seq_id, tokens, span.start, draft, filling=filling)
         layout.context.decode(rows.build())
