@@ -31,13 +31,14 @@ check: install ## formatting, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: install ## the figures of docs/reference/measurements.md, and those of the README's chart
-	@$(BIN)/python -m tests.benchmarks --json docs/pictures/throughput.json $(BENCH)
+bench: install ## the figures of docs/reference/measurements.md, and those of the charts
+	@$(BIN)/python -m tests.benchmarks --json docs/pictures/measured $(BENCH)
 
 pictures: install ## the pictures of the documents, from their sources
 	@$(BIN)/python -m docs.pictures.architecture
 	@$(BIN)/python -m docs.pictures.engine
-	@test ! -e docs/pictures/throughput.json || $(BIN)/python -m docs.pictures.throughput
+	@test ! -e docs/pictures/measured/throughput.json || $(BIN)/python -m docs.pictures.measured.throughput
+	@test ! -e docs/pictures/measured/cells.json || $(BIN)/python -m docs.pictures.measured.cells
 
 chaos: install ## every fault under load, in about 25 minutes; the table of docs/explanation/chaos.md
 	@$(BIN)/python -m tests.chaos --write docs/explanation/chaos.md $(CHAOS)

@@ -50,6 +50,7 @@ def _rules(side: int) -> str:
         fill, stroke = colours[side]
         rules += [f".{kind} {{ fill: {fill}; stroke: {stroke}; stroke-width: 1.5; }}"]
         rules += [f".{kind}-solid {{ fill: {stroke}; }}"]
+        rules += [f".{kind}-line {{ stroke: {stroke}; stroke-width: 2.4; fill: none; }}"]
     rules += [f".{name} {{ fill: {colours[side]}; }}" for name, colours in INKS.items() if name != "line"]
     line = INKS["line"][side]
     rules += [f".line {{ stroke: {line}; stroke-width: 1.6; fill: none; }}"]

@@ -1,10 +1,11 @@
 """The figures of docs/reference/measurements.md, side by side in one run.
 
 python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--imatrix PATH/llama-imatrix]
-                           [--against CHECKOUT] [--only NAME ...] [--json FILE]
+                           [--batched-bench PATH/llama-batched-bench] [--against CHECKOUT] [--only NAME ...]
+                           [--json FOLDER]
 
---json writes what `throughput` measures for the chart of the README, which
-`python -m docs.pictures.throughput` draws.
+With --json docs/pictures/measured, `throughput` and `cells` write what they measure for the charts that
+`make pictures` draws.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from docs.pictures.throughput import Figures, System
-from engine import EngineConfig, SamplingParams
+from docs.pictures.measured import cells as cells_chart
+from docs.pictures.measured import throughput as throughput_chart
+from docs.pictures.measured.throughput import Figures, System
+from engine import EngineConfig, ModelLoadError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.llama.model import Model
 from engine.weights.format_selection import time_formats, unpacked
@@ -34,9 +38,11 @@ from tests.benchmarks.common import (
     ToolFailed,
     cores,
     default_model,
+    folder,
     load_spec_bench,
     program,
 )
+from tests.benchmarks.inference import cells as by_cells
 from tests.benchmarks.inference import engine, long_prompts, schemas, structured
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
@@ -61,7 +67,7 @@ def main() -> None:
             else:
                 try:
                     run(options)
-                except ToolFailed as failed:
+                except (ToolFailed, ModelLoadError) as failed:
                     raise SystemExit(f"error: {failed}") from None
             print(flush=True)
 
@@ -101,21 +107,27 @@ def throughput(options: argparse.Namespace) -> None:
     print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
     print(f", / (c) {ours / fmean(server):.2f}" if server else "")
     if options.json:
-        _measured(options, len(prompts), systems).write(options.json)
+        _measured(options, len(prompts), systems).write(options.json / throughput_chart.FIGURES.name)
 
 
 def _measured(options: argparse.Namespace, requests: int, systems: list[System]) -> Figures:
     rounded = [replace(each, tokens_per_s=[round(run, 1) for run in each.tokens_per_s]) for each in systems]
     return Figures(
-        processor=processor(),
-        cores=cores(),
-        date=datetime.now(UTC).date().isoformat(),
-        commit=commit(),
-        model=options.model.name,
+        **_circumstances(options),
         requests=requests,
         output_tokens=options.max_tokens,
         systems=rounded,
     )
+
+
+def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "model": options.model.name,
+    }
 
 
 def ceiling(options: argparse.Namespace) -> None:
@@ -239,6 +251,27 @@ def attention(options: argparse.Namespace) -> None:
             print(f"{name}: {SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
 
 
+def cells(options: argparse.Namespace) -> None:
+    """Step time by cells of each request, beside llama.cpp's own decode calls."""
+    if options.batched_bench is None:
+        print("left out: give --batched-bench with the program of llama.cpp", flush=True)
+        return
+    requests, lengths = by_cells.REQUESTS, by_cells.CELLS
+    steps = by_cells.Steps(options.model, max(requests), max(lengths))
+    print(f"{max(requests)} slots, kv_cells {steps.kv_cells}: lanes of {steps.lane_cells} cells", flush=True)
+    points = []
+    for point in by_cells.measure(
+        steps, options.batched_bench, options.model, options.pairs, requests, lengths
+    ):
+        print(point.line(), flush=True)
+        points.append(point)
+    if options.json:
+        figures = cells_chart.Figures(
+            **_circumstances(options), steps=by_cells.STEPS, kv_cells=steps.kv_cells, points=points
+        )
+        figures.write(options.json / cells_chart.FIGURES.name)
+
+
 def lanes(options: argparse.Namespace) -> None:
     """Many requests at once, against the engine of an earlier checkout."""
     if options.against is None:
@@ -262,6 +295,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "streams": streams,
     "python": python,
     "attention": attention,
+    "cells": cells,
     "lanes": lanes,
     "schemas": lambda options: schemas.measure(options.model),
     "structured": lambda options: structured.measure(options.model),
@@ -294,11 +328,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
     parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
     parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
-    parser.add_argument("--json", type=Path, help="a file for what `throughput` measures")
+    parser.add_argument("--batched-bench", type=program, help="a llama-batched-bench binary to compare with")
+    parser.add_argument("--json", type=folder, help="a folder for what `throughput` and `cells` measure")
     parser.add_argument("--against", type=Path, help="an earlier checkout, for `lanes`")
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs of `lanes` (default: 5)")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs, in `lanes` and `cells` (default: 5)")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.pairs < 1:
+        parser.error("--pairs must be 1 or more")
+    return options
 
 
 if __name__ == "__main__":

@@ -50,6 +50,13 @@ def program(name: str) -> Path:
     return Path(found)
 
 
+def folder(name: str) -> Path:
+    """For argparse: a folder that exists."""
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
+    return Path(name)
+
+
 def last_words(log: str) -> str:
     return " | ".join(log.strip().splitlines()[-5:])
 

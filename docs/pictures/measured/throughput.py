@@ -1,4 +1,4 @@
-"""The chart of bulk throughput: `python -m docs.pictures.throughput` draws it from throughput.json.
+"""The chart of bulk throughput: `python -m docs.pictures.measured.throughput` draws it from throughput.json.
 
 The benchmark `throughput` (`make bench`) writes that file. The README gets the chart and what made it.
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from docs.pictures.measured.blocks import put_between
 from docs.pictures.svg import box, card, text
 
 FIGURES = Path(__file__).with_suffix(".json")
 PICTURE = Path(__file__).with_suffix(".svg")
-README = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- throughput -->\n", "<!-- /throughput -->"
+README = Path(__file__).parents[3] / "README.md"
+BLOCK = "throughput"
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 860, 300, 770, 76, 38, 24
 
 
@@ -81,26 +82,21 @@ def draw(figures: Figures) -> str:
 def block(figures: Figures) -> str:
     """What the README says."""
     about = "Generated tokens a second of medusaq and what it is compared with"
-    return f"![{about}](docs/pictures/{PICTURE.name})\n\n{_words(figures)}\n"
+    return f"![{about}](docs/pictures/measured/{PICTURE.name})\n\n{_words(figures)}\n"
 
 
 def _words(figures: Figures) -> str:
     return (
-        f"{figures.about()};\nmedians of the runs in [{FIGURES.name}](docs/pictures/{FIGURES.name}), "
+        f"{figures.about()};\nmedians of the runs in [{FIGURES.name}]"
+        f"(docs/pictures/measured/{FIGURES.name}), "
         "written by `make bench`.\n[Measurements](docs/reference/measurements.md) says where it loses."
     )
-
-
-def between(page: str) -> str:
-    """What the README has between the marks; raises ValueError without them."""
-    return page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
 
 
 def main() -> None:
     figures = Figures.read(FIGURES)
     PICTURE.write_text(draw(figures), encoding="utf-8")
-    page = README.read_text(encoding="utf-8")
-    README.write_text(page.replace(BEGIN + between(page), BEGIN + block(figures)), encoding="utf-8")
+    put_between(README, BLOCK, block(figures))
 
 
 if __name__ == "__main__":
