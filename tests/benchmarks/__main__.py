@@ -281,7 +281,9 @@ def lanes(options: argparse.Namespace) -> None:
         )
         return
     prompts = load_spec_bench(options.prompts, options.limit)
-    against_earlier.measure(options.against, prompts, options.max_tokens, (BF16, AS_SHIPPED), options.pairs)
+    against_earlier.measure(
+        options.against, prompts, options.max_tokens, options.weights, options.slots, options.pairs
+    )
 
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -331,6 +333,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batched-bench", type=program, help="a llama-batched-bench binary to compare with")
     parser.add_argument("--json", type=folder, help="a folder for what `throughput` and `cells` measure")
     parser.add_argument("--against", type=Path, help="an earlier checkout, for `lanes`")
+    formats = [BF16, AS_SHIPPED]
+    parser.add_argument("--weights", nargs="+", choices=formats, default=formats, help="for `lanes`")
+    parser.add_argument(
+        "--slots", nargs="+", type=int, default=against_earlier.SLOTS, help="for `lanes` (default: all)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="of runs, in `lanes` and `cells` (default: 5)")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     options = parser.parse_args()

@@ -20,26 +20,31 @@ MANY = 16  # requests from which a long prompt is sent beside the others
 
 
 def measure(
-    against: Path, prompts: Sequence[str], max_tokens: int, weights: Sequence[str], pairs: int
+    against: Path,
+    prompts: Sequence[str],
+    max_tokens: int,
+    weights: Sequence[str],
+    slots: Sequence[int],
+    pairs: int,
 ) -> None:
     """Print tokens/s of both and the ratio, median (least to most) of so many pairs."""
     for one in weights:
-        for slots in SLOTS:
+        for many in slots:
             found = [
-                (_run(against, prompts, slots, one, max_tokens), _run(ROOT, prompts, slots, one, max_tokens))
+                (_run(against, prompts, many, one, max_tokens), _run(ROOT, prompts, many, one, max_tokens))
                 for _ in range(pairs)
             ]
             for what in ("all", "decoding"):
                 before, after = (median(run[side][what] for run in found) for side in (0, 1))
                 ratios = [new[what] / old[what] for old, new in found]
                 print(
-                    f"{one:<10} {slots:>2} slots, {what:<8} {before:6.1f} -> {after:6.1f} tokens/s, "
+                    f"{one:<10} {many:>2} slots, {what:<8} {before:6.1f} -> {after:6.1f} tokens/s, "
                     f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
                     flush=True,
                 )
-            if slots >= MANY:
+            if many >= MANY:
                 before, after = (median(run[side]["pause"] for run in found) for side in (0, 1))
-                print(f"{one:<10} {slots:>2} slots, longest pause {before * 1e3:.0f} -> {after * 1e3:.0f} ms")
+                print(f"{one:<10} {many:>2} slots, longest pause {before * 1e3:.0f} -> {after * 1e3:.0f} ms")
 
 
 def _run(
