@@ -24,13 +24,13 @@ from typing import Any
 from docs.pictures.measured import cells as cells_chart
 from docs.pictures.measured import throughput as throughput_chart
 from docs.pictures.measured.throughput import Figures, System
-from engine import EngineConfig, ModelLoadError, SamplingParams
+from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
 from engine.llama.model import Model
 from engine.weights.format_selection import time_formats, unpacked
 from engine.weights.importance_matrix import importance_of
 from engine.weights.quantise import Importance, requantise
-from tests.benchmarks.baselines import llama_cpp_python, llama_imatrix, llama_server
+from tests.benchmarks.baselines import llama_cpp_python, llama_imatrix, llama_server, same_file
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
     SLOTS,
@@ -40,6 +40,7 @@ from tests.benchmarks.common import (
     default_model,
     folder,
     load_spec_bench,
+    positive,
     program,
 )
 from tests.benchmarks.inference import cells as by_cells
@@ -51,8 +52,11 @@ from tests.support.measuring.machine import commit, processor
 from tests.support.workers import ROOT
 
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
+PAIRS = 5
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
-NEED_PROMPTS = {"throughput", "ceiling", "invariance", "lanes"}
+NEED_PROMPTS = {"throughput", "ceiling", "invariance", "server", "lanes"}
+SERVER_PROMPTS = 24  # of `server` without --limit: one and a half for each slot
+SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
 EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
@@ -67,7 +71,7 @@ def main() -> None:
             else:
                 try:
                     run(options)
-                except (ToolFailed, ModelLoadError) as failed:
+                except (ToolFailed, EngineError) as failed:
                     raise SystemExit(f"error: {failed}") from None
             print(flush=True)
 
@@ -78,13 +82,13 @@ def throughput(options: argparse.Namespace) -> None:
     prompts = load_spec_bench(options.prompts, options.limit)
     config = EngineConfig(model=str(model), slots=SLOTS)
     serial = _show("(a) Llama, serial", llama_cpp_python.measure(model, prompts, tokens))
-    alone, whole, server = [], [], []
+    alone, whole, theirs = [], [], []
     for _ in range(ROUNDS):
         alone.append(_show("(b) engine alone", engine.measure(config, prompts, tokens)))
         whole.append(_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS)))
         if options.server:
-            theirs = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
-            server.append(_show("(c) llama-server", theirs))
+            found = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
+            theirs.append(_show("(c) llama-server", found))
     _show("(b) weights as shipped", engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens))
     shipped = _show("run, weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))
     systems = [
@@ -93,19 +97,10 @@ def throughput(options: argparse.Namespace) -> None:
         System("medusaq run, weights as shipped", True, [shipped]),
     ]
     if options.server:
-        bf16 = Path(unpacked(str(model)))
-        given = _show("(c) given BF16", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS))
-        shared = ["--kv-unified"]  # one cache for all requests, as ours is
-        _show(
-            "the same, one cache", llama_server.measure(options.server, bf16, prompts, tokens, SLOTS, shared)
-        )
-        systems += [
-            System(f"llama-server -np {SLOTS}", False, server),
-            System("llama-server, given BF16 weights", False, [given]),
-        ]
+        systems.append(System(f"llama-server -np {SLOTS}", False, theirs))
     ours = fmean(whole)
     print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
-    print(f", / (c) {ours / fmean(server):.2f}" if server else "")
+    print(f", / (c) {ours / fmean(theirs):.2f}" if theirs else "")
     if options.json:
         _measured(options, len(prompts), systems).write(options.json / throughput_chart.FIGURES.name)
 
@@ -272,6 +267,20 @@ def cells(options: argparse.Namespace) -> None:
         figures.write(options.json / cells_chart.FIGURES.name)
 
 
+def server(options: argparse.Namespace) -> None:
+    """Many requests at once, against llama-server with as many slots and the same file."""
+    if options.server is None:
+        print("left out: give --server with a llama-server binary", flush=True)
+        return
+    prompts = load_spec_bench(options.prompts, options.limit or SERVER_PROMPTS)
+    distinct = same_file.Load("different prompts", prompts, options.max_tokens)
+    shared = same_file.Load("one instruction", engine.short_inputs(_long_instruction()), SHORT_ANSWER)
+    for format in options.formats:
+        same_file.measure(options.server, options.model, format, distinct, options.pairs)
+    if AS_SHIPPED in options.formats:
+        same_file.measure(options.server, options.model, AS_SHIPPED, shared, options.pairs)
+
+
 def lanes(options: argparse.Namespace) -> None:
     """Many requests at once, against the engine of an earlier checkout."""
     if options.against is None:
@@ -298,6 +307,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "python": python,
     "attention": attention,
     "cells": cells,
+    "server": server,
     "lanes": lanes,
     "schemas": lambda options: schemas.measure(options.model),
     "structured": lambda options: structured.measure(options.model),
@@ -324,10 +334,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    several = "`server`, `cells` and `lanes`"
     parser.add_argument("--model", type=Path, default=default_model(), help="a GGUF")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
-    parser.add_argument("--limit", type=int, help="take only so many prompts, evenly spread")
-    parser.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
+    parser.add_argument("--limit", type=positive, help="take only so many prompts, evenly spread")
+    parser.add_argument("--max-tokens", type=positive, default=OUTPUT_TOKENS)
     parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
     parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
     parser.add_argument("--batched-bench", type=program, help="a llama-batched-bench binary to compare with")
@@ -336,9 +347,18 @@ def _options() -> argparse.Namespace:
     formats = [BF16, AS_SHIPPED]
     parser.add_argument("--weights", nargs="+", choices=formats, default=formats, help="for `lanes`")
     parser.add_argument(
-        "--slots", nargs="+", type=int, default=against_earlier.SLOTS, help="for `lanes` (default: all)"
+        "--slots", nargs="+", type=positive, default=against_earlier.SLOTS, help="for `lanes` (default: all)"
     )
-    parser.add_argument("--pairs", type=int, default=5, help="of runs, in `lanes` and `cells` (default: 5)")
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=same_file.FORMATS,
+        default=same_file.FORMATS,
+        help="of the files of `server`",
+    )
+    parser.add_argument(
+        "--pairs", type=positive, default=PAIRS, help=f"of runs, in {several} (default: {PAIRS})"
+    )
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
     options = parser.parse_args()
     if options.pairs < 1:

@@ -7,11 +7,12 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 OUTPUT_TOKENS = 128  # of each request at most: long enough that decoding, not prefill, sets the pace
-SLOTS = 16  # requests decoded together by those that batch, and clients that keep them busy
+SLOTS = 16  # requests decoded together by those that batch
 TEMPLATE_TOKENS = 64  # a chat template's own tokens around one user message; 31 with the default model
 WARM_UP_PROMPT = "Say hello."  # shares no text with the measured prompts: a cached prefix would flatter
 WARM_UP_TOKENS = 8  # enough to load every weight and build every graph once
@@ -19,12 +20,17 @@ WARM_UP_TOKENS = 8  # enough to load every weight and build every graph once
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Figures of one run; tokens as the measured system's own usage reports them, wall time in seconds."""
+    """Figures of one run; tokens as the measured system's own usage reports them, wall time in seconds.
+
+    cached_tokens: of the prompts, not computed but taken from another request. thin_s: see thin_end().
+    """
 
     requests: int
     prompt_tokens: int
     generated_tokens: int
     wall_s: float
+    cached_tokens: int = 0
+    thin_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,6 +61,19 @@ def folder(name: str) -> Path:
     if not Path(name).is_dir():
         raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
     return Path(name)
+
+
+def positive(text: str) -> int:
+    """For argparse: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return int(text)
+
+
+def thin_end(ended: Iterable[float], slots: int) -> float:
+    """Seconds from when fewer requests than slots are left to the end. ended: when each did, in seconds."""
+    times = sorted(ended)
+    return times[-1] - times[len(times) - slots] if len(times) >= slots else times[-1]
 
 
 def last_words(log: str) -> str:
@@ -103,6 +122,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--model", type=Path, default=None, help="a GGUF (default: the packaged one)")
     made.add_argument("--prompts", type=Path, required=True, help="a file in the format of Spec-Bench")
-    made.add_argument("--limit", type=int, default=None, help="take only so many prompts, evenly spread")
-    made.add_argument("--max-tokens", type=int, default=OUTPUT_TOKENS)
+    made.add_argument("--limit", type=positive, default=None, help="take only so many prompts, evenly spread")
+    made.add_argument("--max-tokens", type=positive, default=OUTPUT_TOKENS)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.common import Throughput, default_model, load_spec_bench
+from tests.benchmarks.common import Throughput, default_model, load_spec_bench, thin_end
 
 
 @pytest.fixture
@@ -37,3 +37,11 @@ def test_the_rate_is_generated_tokens_over_wall_time() -> None:
 def test_the_default_model_is_a_gguf() -> None:
     with default_model().open("rb") as model:
         assert model.read(4) == b"GGUF"
+
+
+@pytest.mark.parametrize(
+    ("ended", "slots", "seconds"),
+    [([9.0, 4.0, 5.0, 7.0], 2, 2.0), ([4.0, 9.0], 2, 5.0), ([9.0], 2, 9.0), ([4.0, 9.0], 1, 0.0)],
+)
+def test_the_end_is_thin_once_a_slot_stays_empty(ended: list[float], slots: int, seconds: float) -> None:
+    assert thin_end(ended, slots) == seconds

@@ -1,6 +1,4 @@
-"""Baseline (c): the same GGUF through llama.cpp's own `llama-server`, as many clients as slots, greedy.
-
-    python -m tests.benchmarks.baselines.llama_server --server llama-server --prompts spec_bench_dev.jsonl
+"""Baseline (c): the same GGUF through llama.cpp's own `llama-server`, greedy, all requests sent at once.
 
 The server is no dependency: build it from the llama.cpp that llama-cpp-python's source carries.
 """
@@ -15,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -36,12 +35,18 @@ def measure(
     prompts: list[str],
     max_tokens: int = common.OUTPUT_TOKENS,
     slots: int = common.SLOTS,
-    options: Iterable[str] = (),
+    ignore_eos: bool = False,
 ) -> Throughput:
-    """Starting and one warm-up request are not counted. The server is stopped whatever happens."""
+    """Starting and one warm-up request are not counted. The server is stopped whatever happens.
+
+    ignore_eos: the end of an answer is banned, so that each has max_tokens. Raises ToolFailed.
+    """
     context = common.context_needed(model, prompts, max_tokens)
-    with running(server, model, slots, context, options) as url:
-        return asyncio.run(_drive(url, prompts, max_tokens, slots))
+    with running(server, model, slots, context) as url:
+        try:
+            return asyncio.run(_drive(url, prompts, max_tokens, slots, ignore_eos))
+        except httpx.TransportError as error:
+            raise common.ToolFailed(f"llama-server broke off: {error or type(error).__name__}") from error
 
 
 @contextlib.contextmanager
@@ -94,40 +99,53 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: IO[bytes]
     raise common.ToolFailed(f"llama-server did not come up: {said}")
 
 
-async def _drive(url: str, prompts: list[str], max_tokens: int, clients: int) -> Throughput:
-    limits = httpx.Limits(max_connections=clients)
+async def _drive(url: str, prompts: list[str], max_tokens: int, slots: int, ignore_eos: bool) -> Throughput:
+    # All at once, as the engine gets them: the server queues those without a slot, and wants no client's time
+    # between two answers.
+    limits = httpx.Limits(max_connections=len(prompts))
     async with httpx.AsyncClient(base_url=url, timeout=REQUEST_LIMIT_S, limits=limits) as client:
-        await _complete(client, common.WARM_UP_PROMPT, common.WARM_UP_TOKENS)
-        remaining = iter(prompts)
-        usages: list[dict[str, int]] = []
-
-        async def one_client() -> None:
-            for prompt in remaining:
-                usages.append(await _complete(client, prompt, max_tokens))
-
+        await _complete(client, common.WARM_UP_PROMPT, common.WARM_UP_TOKENS, False)
         started = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(clients):
-                group.create_task(one_client())
+
+        async def one(prompt: str) -> tuple[_Usage, float]:
+            usage = await _complete(client, prompt, max_tokens, ignore_eos)
+            return usage, time.perf_counter() - started
+
+        answers = await asyncio.gather(*map(one, prompts))
         wall_s = time.perf_counter() - started
+    usages = [usage for usage, _ in answers]
     return Throughput(
         requests=len(usages),
-        prompt_tokens=sum(usage["prompt_tokens"] for usage in usages),
-        generated_tokens=sum(usage["completion_tokens"] for usage in usages),
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        generated_tokens=sum(usage.generated_tokens for usage in usages),
         wall_s=wall_s,
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        thin_s=common.thin_end((ended for _, ended in answers), slots),
     )
 
 
-async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    prompt_tokens: int
+    cached_tokens: int  # of these, found in the slot's cache
+    generated_tokens: int
+
+
+async def _complete(client: httpx.AsyncClient, prompt: str, max_tokens: int, ignore_eos: bool) -> _Usage:
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "temperature": 0,
+        "ignore_eos": ignore_eos,
     }
     response = await client.post("/v1/chat/completions", json=body)
-    response.raise_for_status()
-    usage: dict[str, int] = response.json()["usage"]
-    return usage
+    if response.is_error:
+        raise common.ToolFailed(
+            f"llama-server answered {response.status_code}: {response.text[:200].strip()}"
+        )
+    answer = response.json()
+    usage, timings = answer["usage"], answer["timings"]
+    return _Usage(usage["prompt_tokens"], timings["cache_n"], usage["completion_tokens"])
 
 
 def _free_port() -> int:
@@ -135,18 +153,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def main() -> None:
-    parser = common.parser(__doc__)
-    parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
-    parser.add_argument("--requests", type=int, default=common.SLOTS, help="requests at once: slots, clients")
-    arguments = parser.parse_args()
-    prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
-    model = arguments.model or common.default_model()
-    figure = measure(arguments.server, model, prompts, arguments.max_tokens, arguments.requests)
-    print(figure.line(f"llama-server -np {arguments.requests}"))
-
-
-if __name__ == "__main__":
-    main()

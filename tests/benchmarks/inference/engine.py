@@ -58,12 +58,14 @@ class Sharing:
         return f"{name:<24} {computed} in {self.wall_s:.1f} s"
 
 
+def short_inputs(instruction: str) -> list[str]:
+    """Prompts of the same instruction and a short input each."""
+    return [f"{instruction}\n\nTicket {i}: parcel {i * 7919 % 10007} is late." for i in range(SHARED_INPUTS)]
+
+
 def measure_sharing(model: Path, instruction: str, sharing: bool, max_tokens: int = 8) -> Sharing:
-    """SHARED_INPUTS requests of the same instruction and a short input each."""
     service = load(EngineConfig(model=str(model), slots=SLOTS, prefix_sharing=sharing))
-    prompts = [
-        f"{instruction}\n\nTicket {i}: parcel {i * 7919 % 10007} is late." for i in range(SHARED_INPUTS)
-    ]
+    prompts = short_inputs(instruction)
     try:
         started = time.perf_counter()
         futures = [service.submit(_request(str(i), p, max_tokens)) for i, p in enumerate(prompts)]
