@@ -19,8 +19,8 @@ from engine.weights.format_selection import open_model, selected_format, unpacke
 from engine.weights.quantise import requantise
 from tests.benchmarks.baselines import llama_server
 from tests.benchmarks.common import SLOTS, Throughput, ToolFailed
-from tests.benchmarks.inference import steps
-from tests.benchmarks.inference.steps import Profile
+from tests.benchmarks.baselines import step_profile
+from tests.benchmarks.baselines.step_profile import Profile
 
 FORMATS = (BF16, "q8_0", "q4_0", AS_SHIPPED)  # of the files that both get
 THEIRS, OURS = "llama-server", "medusaq"
@@ -68,7 +68,7 @@ def _systems(server: Path, file: Path) -> dict[str, System]:
         return llama_server.measure(server, file, prompts, load.max_tokens, SLOTS, ignore_eos=True), Profile()
 
     def ours(config: EngineConfig, load: Load) -> Run:
-        return steps.measure(config, load.prompts, load.max_tokens)
+        return step_profile.measure(config, load.prompts, load.max_tokens)
 
     config = EngineConfig(model=str(file), slots=SLOTS, weights=AS_SHIPPED)
     systems: dict[str, System] = {

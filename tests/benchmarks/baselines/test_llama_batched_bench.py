@@ -56,7 +56,10 @@ def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     for options, line in (
         (["--batched-bench", none], f"argument --batched-bench: {none}: there is no such program"),
         (["--batched-bench", works, "--json", none], f"argument --json: {none}: there is no such folder"),
-        (["--batched-bench", works, "--pairs", "0"], "--pairs must be 1 or more"),
+        (
+            ["--batched-bench", works, "--pairs", "0"],
+            "argument --pairs: 0: must be a whole number of at least 1",
+        ),
         (["--batched-bench", works, "--model", none], f"{none}: no such file"),
     ):
         command = [sys.executable, "-m", "tests.benchmarks", "--only", "cells", *options]

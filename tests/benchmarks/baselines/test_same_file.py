@@ -14,8 +14,8 @@ from engine.base.config import AS_SHIPPED
 from tests.benchmarks.baselines import llama_server, same_file
 from tests.benchmarks.baselines.same_file import Load
 from tests.benchmarks.common import ToolFailed
-from tests.benchmarks.inference import steps
-from tests.benchmarks.inference.steps import Kind
+from tests.benchmarks.baselines import step_profile
+from tests.benchmarks.baselines.step_profile import Kind
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import ROOT
 
@@ -92,7 +92,7 @@ def test_each_system_is_told_beside_the_server(
 @pytest.mark.slow
 def test_the_kinds_of_steps_are_those_of_all_tokens(model: Path) -> None:
     config = EngineConfig(model=str(model), slots=2, kv_cells=512, weights=AS_SHIPPED, speculation=False)
-    run, profile = steps.measure(config, ["word " * 20] * 3, 8)
+    run, profile = step_profile.measure(config, ["word " * 20] * 3, 8)
     assert (run.requests, run.generated_tokens) == (3, 24)
     assert sum(one.emitted for one in profile.kinds.values()) == 24
     assert all(0 < one.decode_s < one.seconds for one in profile.kinds.values())
