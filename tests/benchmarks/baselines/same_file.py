@@ -17,10 +17,9 @@ from engine.host.measurement_cache import cache_path, identity
 from engine.llama.model import read_shape
 from engine.weights.format_selection import open_model, selected_format, unpacked
 from engine.weights.quantise import requantise
-from tests.benchmarks.baselines import llama_server
-from tests.benchmarks.common import SLOTS, Throughput, ToolFailed
-from tests.benchmarks.baselines import step_profile
+from tests.benchmarks.baselines import llama_server, step_profile
 from tests.benchmarks.baselines.step_profile import Profile
+from tests.benchmarks.common import SLOTS, Throughput, ToolFailed
 
 FORMATS = (BF16, "q8_0", "q4_0", AS_SHIPPED)  # of the files that both get
 THEIRS, OURS = "llama-server", "medusaq"

@@ -11,11 +11,10 @@ import pytest
 
 from engine import EngineConfig
 from engine.base.config import AS_SHIPPED
-from tests.benchmarks.baselines import llama_server, same_file
+from tests.benchmarks.baselines import llama_server, same_file, step_profile
 from tests.benchmarks.baselines.same_file import Load
-from tests.benchmarks.common import ToolFailed
-from tests.benchmarks.baselines import step_profile
 from tests.benchmarks.baselines.step_profile import Kind
+from tests.benchmarks.common import ToolFailed
 from tests.engine.helpers.tiny import write_tiny_gguf
 from tests.support.workers import ROOT
 
