@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from types import FrameType
 
 from docs.pictures.throughput import Figures, System
 from engine import EngineConfig, EngineError, SamplingParams
@@ -54,6 +56,7 @@ EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)
     options = _options()
     print(f"{processor()}, {cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
@@ -67,6 +70,10 @@ def main() -> None:
                 except (ToolFailed, EngineError) as failed:
                     raise SystemExit(f"error: {failed}") from None
             print(flush=True)
+
+
+def _stop(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)  # so that what was started is stopped, as after Ctrl-C
 
 
 def throughput(options: argparse.Namespace) -> None:
