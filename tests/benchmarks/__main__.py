@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from types import FrameType
 from typing import Any
 
 from docs.pictures.measured import cells as cells_chart
@@ -61,6 +63,7 @@ EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)
     options = _options()
     print(f"{processor()}, {cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
@@ -74,6 +77,10 @@ def main() -> None:
                 except (ToolFailed, EngineError) as failed:
                     raise SystemExit(f"error: {failed}") from None
             print(flush=True)
+
+
+def _stop(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)  # so that what was started is stopped, as after Ctrl-C
 
 
 def throughput(options: argparse.Namespace) -> None:

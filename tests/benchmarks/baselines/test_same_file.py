@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,15 +107,41 @@ def test_the_kinds_of_steps_are_those_of_all_tokens(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path, model: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
+def test_a_server_ends_with_the_command(tmp_path: Path, model: Path) -> None:
+    note = tmp_path / "pid"
+    hangs = server(tmp_path, f"open({str(note)!r}, 'w').write(str(os.getpid())); import time; time.sleep(60)")
+    with subprocess.Popen(_command(tmp_path, model, "--server", str(hangs)), cwd=ROOT) as running:
+        pid = int(_in_time(lambda: note.exists() and note.read_text()))
+        running.terminate()
+    assert running.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def _in_time(look: Callable[[], str | bool]) -> str:
+    give_up_at = time.monotonic() + 30
+    while not (found := look()):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+    return str(found)
+
+
+def _command(folder: Path, model: Path, *options: str) -> list[str]:
+    prompts = folder / "prompts.jsonl"
     prompts.write_text(json.dumps({"category": "qa", "turns": ["Why?"]}) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "tests.benchmarks", "--only", "server", "--formats", AS_SHIPPED]
+    return [*command, "--model", str(model), "--prompts", str(prompts), *options]
+
+
+@pytest.mark.slow
+def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path, model: Path) -> None:
     broken = server(tmp_path, script="raise SystemExit('no such option')")
-    command = [sys.executable, "-m", "tests.benchmarks", "--only", "server"]
-    command += ["--model", str(model), "--prompts", str(prompts), "--formats", AS_SHIPPED]
+    no_model = tmp_path / "model.gguf"
+    no_model.write_bytes(b"text")
 
     def said(*options: str) -> tuple[int, str]:
-        ended = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+        command = _command(tmp_path, model, *options)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert "Traceback" not in ended.stderr
         return ended.returncode, (ended.stderr or ended.stdout).strip().splitlines()[-1]
 
@@ -120,5 +150,5 @@ def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path, model: Path)
     status, line = said("--pairs", "0")
     assert status == 2
     assert line.endswith("error: argument --pairs: 0: must be a whole number of at least 1")
-    status, line = said("--server", str(broken), "--model", str(prompts))
-    assert (status, line) == (1, f"error: {prompts}: not a GGUF file")
+    refused = said("--server", str(broken), "--model", str(no_model))
+    assert refused == (1, f"error: {no_model}: not a GGUF file")
