@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from docs.pictures.measured.blocks import put_between
+from docs.pictures.measured.figures import Measured
 from docs.pictures.svg import card, text
 
 FIGURES = Path(__file__).with_suffix(".json")
@@ -55,14 +56,9 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Measured):
     """One run of the benchmark. steps: timed in each run. kv_cells: the engine's setting."""
 
-    processor: str
-    cores: int
-    date: str
-    commit: str
-    model: str
     steps: int
     kv_cells: int
     points: list[Point]
@@ -71,14 +67,6 @@ class Figures:
     def read(cls, path: Path) -> Figures:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return cls(**(found | {"points": [Point(**each) for each in found["points"]]}))
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
-    def about(self) -> str:
-        """What was measured, where and when."""
-        code = f", commit {self.commit}" if self.commit else ""
-        return f"{self.model}, {self.cores} cores of {self.processor}, {self.date}{code}"
 
     def curve(self, requests: int) -> list[Point]:
         return sorted((p for p in self.points if p.requests == requests), key=lambda point: point.cells)
@@ -107,7 +95,7 @@ def draw(figures: Figures) -> str:
         body += _ours(kind, ours) + _theirs(theirs)
         plural = "" if requests == 1 else "s"
         body += [text(RIGHT + 12, ours[-1][1] + 4, f"{requests} request{plural}", 13, bold=True)]
-    body += [text(24, HEIGHT - 20, figures.about(), 12, "muted")]
+    body += [text(24, HEIGHT - 20, figures.origin(), 12, "muted")]
     told = "; ".join(point.line() for n in figures.requests for point in figures.curve(n))
     return card(WIDTH, HEIGHT, f"{TITLE}: {told}", body)
 
@@ -160,7 +148,7 @@ def block(figures: Figures) -> str:
         "In lanes, the cells of other requests cost a row nothing. A step beside llama.cpp's own benchmark,\n"
         "which decodes as many tokens in one call and samples nothing\n"
         "([figures](../reference/measurements.md#cells-of-each-request)):\n\n"
-        f"![{TITLE}: medusaq and llama-batched-bench]({picture})\n\n{figures.about()}.\n"
+        f"![{TITLE}: medusaq and llama-batched-bench]({picture})\n\n{figures.origin()}.\n"
     )
 
 
@@ -181,7 +169,7 @@ def table(figures: Figures) -> str:
             "|---" * (len(heads) + 1) + "|",
             *rows,
             "",
-            f"{figures.about()};\nmedians of {runs} pairs of runs, {figures.steps} steps in each, "
+            f"{figures.origin()};\nmedians of {runs} pairs of runs, {figures.steps} steps in each, "
             f"`MEDUSAQ_KV_CELLS={figures.kv_cells}`.",
             "",
         ]

@@ -6,12 +6,13 @@ The benchmark `throughput` (`make bench`) writes that file. The README gets the 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from docs.pictures.measured.blocks import put_between
+from docs.pictures.measured.figures import Measured
 from docs.pictures.svg import box, card, text
 
 FIGURES = Path(__file__).with_suffix(".json")
@@ -31,14 +32,9 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Measured):
     """One run of the benchmark. output_tokens: of each request, at most."""
 
-    processor: str
-    cores: int
-    date: str
-    commit: str
-    model: str
     requests: int
     output_tokens: int
     systems: list[System]
@@ -48,16 +44,8 @@ class Figures:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return cls(**(found | {"systems": [System(**each) for each in found["systems"]]}))
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
     def about(self) -> str:
-        """What was measured, where and when."""
-        code = f", commit {self.commit}" if self.commit else ""
-        return (
-            f"{self.requests} prompts, at most {self.output_tokens} tokens each, {self.model}, "
-            f"{self.cores} cores of {self.processor}, {self.date}{code}"
-        )
+        return f"{self.requests} prompts, at most {self.output_tokens} tokens each, {self.origin()}"
 
 
 def draw(figures: Figures) -> str:
