@@ -276,8 +276,9 @@ class Engine:
         ready = iter(drafts)
         drafted = [next(ready) if span.ready else EMPTY_DRAFT for span in spans]
         counts = [span.count + len(draft.tree) for span, draft in zip(spans, drafted, strict=True)]
+        width = max(counts) if layout.equal_rows else 0
         for span, draft, own in zip(spans, drafted, counts, strict=True):
-            s, filling = span.sequence, max(counts) - own if layout.equal_rows else 0
+            s, filling = span.sequence, max(0, width - own)
             if draft.leaf_ids:
                 assert isinstance(layout, SharedLayout), "trees branch nowhere else"
                 layout.branch(s.seq_id, draft.leaf_ids)

@@ -186,8 +186,9 @@ class Steps:
         layout, rows = spans[0].sequence.placed[0], RowsBuilder()
         drafted = [drafts.get(id(span.sequence), EMPTY_DRAFT) for span in spans]
         counts = [span.count + len(draft.tree) for span, draft in zip(spans, drafted, strict=True)]
+        width = max(counts) if layout.equal_rows else 0
         for span, draft, own in zip(spans, drafted, counts, strict=True):
-            s, filling = span.sequence, max(counts) - own if layout.equal_rows else 0
+            s, filling = span.sequence, max(0, width - own)
             assert s.layout is layout, "a call is in one layout"
             if draft.leaf_ids:
                 self.shared.branch(s.seq_id, draft.leaf_ids)
