@@ -49,14 +49,15 @@ def _check(value: Any) -> None:
 
 
 def _inwards(bound: Any, inside: float) -> Any:
-    if not isinstance(bound, int | float):
+    if not isinstance(bound, int | float) or isinstance(bound, bool):
         return bound
-    if bound >= -LEAST_INTEGER if inside > 0 else bound < LEAST_INTEGER:
-        raise ValueError(f"a bound lies beyond the integers of 64 bits: {bound}")
-    if not isinstance(bound, int) or math.isinf(double := _double(bound)) or double == bound:
-        return bound
-    outside = double < bound if inside > 0 else double > bound
-    return int(math.nextafter(double, inside) if outside else double)
+    moved = bound
+    if isinstance(bound, int) and not math.isinf(double := _double(bound)):
+        outside = double < bound if inside > 0 else double > bound
+        moved = int(math.nextafter(double, inside) if outside else double)
+    if moved >= -LEAST_INTEGER if inside > 0 else moved < LEAST_INTEGER:
+        raise ValueError(f"a bound lies beyond the doubles among the integers of 64 bits: {bound}")
+    return moved
 
 
 def _double(number: int) -> float:
