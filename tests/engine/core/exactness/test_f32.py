@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine import FinishReason
+from engine import Completion, FinishReason
 from engine.core.scheduler import FEW
 from engine.llama.context import DecodeError
 from tests.engine.helpers.drive import (
@@ -49,6 +49,26 @@ def test_chunks_of_prompts_keep_every_token_on_f32(tiny_gguf: str, prefill_chunk
     assert any(c.cached_tokens for c in results.values()) == sharing
     for name in small:
         assert results[name].tokens == small[name].tokens
+
+
+def test_rows_that_fill_calls_of_short_prompts_change_nothing_on_f32(tiny_gguf: str) -> None:
+    texts = ["".join(random.Random(i).choices("abcdefgh", k=30 + i * 5 % 7)) for i in range(16)]
+    requests = [request(f"r{i}", text, max_tokens=8, logprobs=2) for i, text in enumerate(texts)]
+    reference = alone(tiny_gguf, requests)
+    engine = fresh(tiny_gguf, slots=16, kv_cells=4096)
+    for each in requests:
+        engine.add(engine.prepare(each, 0.0))
+    filling, results = 0, dict[str, Completion]()
+    while not engine.idle:
+        report = engine.step()
+        filling += report.rows - report.prompt_rows - report.ready
+        assert not report.failed, "llama.cpp takes no second row of one position"
+        for ended in report.ended:
+            assert isinstance(ended.outcome, Completion)
+            results[ended.request_id] = ended.outcome
+    assert filling > 16
+    for name in reference:
+        close(results[name], reference[name])
 
 
 DRAFTS = pytest.mark.parametrize(("right", "wrong"), WAYS)
