@@ -14,12 +14,16 @@ import logging
 from abc import ABC, abstractmethod
 from heapq import heappop, heappush
 
+import numpy as np
+
 from engine.llama.context import Context, DecodeError
+from engine.llama.model import Tokens
 from engine.llama.saved_cells import SavedCells
 
 log = logging.getLogger(__name__)
 
 LANE_SLACK = 16  # cells of a lane for rows that complete a draft to the width of the others
+NO_TOKENS: Tokens = np.empty(0, dtype=np.int32)
 
 
 class Layout(ABC):
@@ -50,11 +54,20 @@ class Layout(ABC):
         """Whether a sequence of at most so many tokens fits now."""
         return bool(self._free) and limit <= self.largest
 
-    def take(self, limit: int) -> int:  # noqa: ARG002
-        """The lowest free sequence id, now in use and without cells. limit: tokens at most."""
+    def take(self, limit: int, keep: int = 0) -> int:  # noqa: ARG002
+        """The lowest free sequence id, now in use. limit: tokens at most. keep: of the cells of `left`."""
         seq_id = heappop(self._free)
-        self._lengths[seq_id] = 0
+        self._lengths[seq_id] = keep
         return seq_id
+
+    @property
+    def left(self) -> Tokens:
+        """The tokens whose cells the id still has that take() would give."""
+        return NO_TOKENS
+
+    def leave(self, seq_id: int, tokens: Tokens) -> None:  # noqa: ARG002
+        """Free a sequence id. tokens: whose cells may stay there, until take()."""
+        self.release(seq_id)
 
     def release(self, seq_id: int) -> None:
         """Free a sequence id with all its cells, also those that a failed decode may have left."""
@@ -128,8 +141,8 @@ class SharedLayout(Layout):
     def has_room(self, limit: int) -> bool:
         return bool(self._free) and limit <= self.spare
 
-    def take(self, limit: int) -> int:
-        seq_id = super().take(limit)
+    def take(self, limit: int, keep: int = 0) -> int:
+        seq_id = super().take(limit, keep)
         self._reserved[seq_id] = limit
         return seq_id
 
@@ -173,6 +186,23 @@ class LaneLayout(Layout):
 
     def __init__(self, context: Context, *, lanes: int, cells: int) -> None:
         super().__init__(context, lanes, lanes * (cells - LANE_SLACK), cells - LANE_SLACK)
+        self._left: dict[int, Tokens] = {}  # by free lane: a call visits only the lanes of its rows
+
+    def take(self, limit: int, keep: int = 0) -> int:
+        seq_id = super().take(limit, keep)
+        if len(self._left.pop(seq_id, NO_TOKENS)) > keep:
+            self.context.truncate(seq_id, keep)
+        return seq_id
+
+    @property
+    def left(self) -> Tokens:
+        return self._left.get(self._free[0], NO_TOKENS) if self._free else NO_TOKENS
+
+    def leave(self, seq_id: int, tokens: Tokens) -> None:
+        self.truncate(seq_id, len(tokens))
+        del self._lengths[seq_id]
+        heappush(self._free, seq_id)
+        self._left[seq_id] = tokens
 
     def fits(self, cells: int) -> bool:
         return cells <= self.largest

