@@ -158,8 +158,8 @@ def _heads(
     """Load the heads. named: those registered with the model."""
     from engine import HeadsLoadError
     from engine.llama.context import usable_cores
-    from engine.medusa.lm_head import lm_head_rows
     from engine.medusa.loader import load_heads
+    from engine.medusa.model_rows import ModelRows
     from engine.speculative.setup import shipped_heads
 
     if not settings.speculation:
@@ -174,7 +174,7 @@ def _heads(
             str(heads),
             width=width,
             vocab_size=vocab_size,
-            lm_head=lambda ids: lm_head_rows(path, ids),
+            model_rows=ModelRows(path),
             threads=settings.threads or usable_cores(),
         )
     except HeadsLoadError as error:

@@ -57,15 +57,15 @@ def find_template(given: str) -> str:
 def check_heads(heads: Path, model: Path) -> None:
     """Raise HeadsLoadError if the heads are invalid, or for a model of another shape."""
     from engine.llama.model import read_shape
-    from engine.medusa.lm_head import lm_head_rows
     from engine.medusa.loader import load_heads
+    from engine.medusa.model_rows import ModelRows
 
     shape = read_shape(str(model))
     load_heads(
         str(heads),
         width=shape.width,
         vocab_size=shape.vocab_size,
-        lm_head=lambda ids: lm_head_rows(str(model), ids),
+        model_rows=ModelRows(str(model)),
     )
 
 

@@ -2,6 +2,6 @@
 
 In: a file of heads; hidden states.
 Out: candidate tokens of each head, with probabilities.
-Public: layouts.HeadsLoadError, lm_head.lm_head_rows, lm_head.fingerprint, loader.load_heads,
+Public: layouts.HeadsLoadError, model_rows.ModelRows, model_rows.fingerprint, loader.load_heads,
 weights.HeadWeights, layouts.first_line.
 """

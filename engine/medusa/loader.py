@@ -10,17 +10,17 @@ from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.onnx.format import SUFFIX
 
 if TYPE_CHECKING:
+    from engine.medusa.model_rows import ModelRows
     from engine.medusa.onnx.heads import OnnxHeads
-    from engine.medusa.weights import LmHead
 
 
 def load_heads(
-    path: str, *, width: int, vocab_size: int, lm_head: LmHead, threads: int = 1, bits: int = 8
+    path: str, *, width: int, vocab_size: int, model_rows: ModelRows, threads: int = 1, bits: int = 8
 ) -> OnnxHeads:
     """Heads from a file, or from a folder with one, for a model of this width and vocabulary.
 
-    lm_head gives the model's rows of these token ids, or all: [ids, width]. An ONNX file has its own, and
-    its own bits. Raises HeadsLoadError. Nothing that the file says is executed.
+    model_rows: of that model; an ONNX file has its own, and its own bits. Raises HeadsLoadError. Nothing
+    that the file says is executed.
     """
     check_runtime()
     try:  # not above: the engine runs without the packages of heads
@@ -31,7 +31,7 @@ def load_heads(
     except ImportError as error:
         raise HeadsLoadError(f"onnxruntime is installed and cannot be imported: {error}") from error
     with naming(path):
-        content = _content(path, width, vocab_size, lm_head, bits)
+        content = _content(path, width, vocab_size, model_rows, bits)
         return OnnxHeads(content, width=width, vocab_size=vocab_size, threads=threads)
 
 
@@ -41,7 +41,7 @@ def check_runtime() -> None:
         raise HeadsLoadError("Medusa heads need onnxruntime: pip install 'medusaq[medusa]'")
 
 
-def _content(path: str, width: int, vocab_size: int, lm_head: LmHead, bits: int) -> bytes:
+def _content(path: str, width: int, vocab_size: int, model_rows: ModelRows, bits: int) -> bytes:
     """An ONNX file's content: the file's own, or built from the weights in it. Raises HeadsLoadError."""
     if Path(path).suffix == SUFFIX:
         try:
@@ -50,7 +50,7 @@ def _content(path: str, width: int, vocab_size: int, lm_head: LmHead, bits: int)
             raise HeadsLoadError(f"cannot be read: {error.strerror}") from error
     from engine.medusa.weights import HeadWeights
 
-    weights = HeadWeights(path, width, vocab_size, lm_head)
+    weights = HeadWeights(path, width, vocab_size, model_rows)
     try:
         from engine.medusa.onnx.graph import build
     except ImportError as error:

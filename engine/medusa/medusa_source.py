@@ -1,10 +1,9 @@
-"""The draft source of Medusa heads: the likeliest paths through their candidates."""
+"""The draft source of heads: the likeliest paths through their candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Protocol
 
@@ -18,12 +17,15 @@ from engine.medusa.calibration import RANKS, Calibration
 
 MIN_PATH_PROBABILITY = 0.02  # below it a row does not pay even on a GPU, where rows cost next to nothing
 
+Path = tuple[int, ...]  # draft tokens from below the root
+
 
 class Heads(Protocol):
     """Heads ready to run: as served (engine/medusa/onnx/heads.py), or while they are trained.
 
-    propose: token ids and probabilities of the `top` likeliest tokens of heads first..heads-1 for states
-    [R, width], best first; both [R, heads - first, top].
+    sees_path: whether guesses depend on the tokens before them. propose: token ids and probabilities of the
+    `top` likeliest tokens of heads first..heads-1 for states [R, width], best first; both
+    [R, heads - first, top]. path [R, heads]: the token that each state gave, then draft tokens.
     """
 
     @property
@@ -32,27 +34,73 @@ class Heads(Protocol):
     @property
     def metadata(self) -> dict[str, str]: ...
 
+    @property
+    def sees_path(self) -> bool: ...
+
     def propose(
-        self, hidden: NDArray[np.float32], heads: int, top: int, first: int = 0
+        self,
+        hidden: NDArray[np.float32],
+        heads: int,
+        top: int,
+        first: int = 0,
+        path: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Proposal:
-    """Candidates and probabilities [head][rank] for the positions from `start` on in a sequence.
+    """A tree as it grows, level by level, and what the heads said.
 
-    expected: tokens that are taken for granted; the heads of these positions have no say.
+    kind: which counts it belongs to: sampled, after expected tokens. branches: whether it may.
+    start: position of its first token in the sequence. tree: begins with `first` nodes that are taken for
+    granted. paths, beside: of each node; beside as in Calibration. open: nodes whose children come next.
+    asked: candidates and probabilities of the children, by path, or by depth if heads do not see the path.
     """
 
+    kind: tuple[bool, bool]
+    branches: bool
     start: int
-    expected: list[int]
-    tokens: list[list[int]]
-    probabilities: list[list[float]]
-    chances: list[list[list[float]]]  # [head][beside][rank], see Calibration
+    first: int
+    tree: Tree
+    paths: list[Path]
+    beside: list[bool]
+    open: list[int]
+    asked: dict[Path | int, tuple[list[int], list[float]]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, sequence: SequenceState) -> _Proposal:
+        tree = [*sequence.expected]
+        tokens = tuple(node.token for node in tree)
+        paths = [tokens[: depth + 1] for depth in range(len(tree))]
+        root = len(tree) - 1 if tree else ROOT
+        layout, first = sequence.layout, len(tree)
+        kind = sequence.params.temperature > 0, first > 0
+        branches = layout is None or layout.trees
+        return cls(kind, branches, sequence.length, first, tree, paths, [False] * first, [root])
+
+    def path(self, node: int) -> Path:
+        return () if node == ROOT else self.paths[node]
+
+    def chance(self, node: int) -> float:
+        return 1.0 if node == ROOT else self.tree[node].path_probability
+
+    def add(self, node: Node, beside: bool) -> None:
+        self.open.append(len(self.tree))
+        self.tree.append(node)
+        self.paths.append((*self.path(node.parent), node.token))
+        self.beside.append(beside)
+
+    def likeliest(self, limit: int) -> Tree:
+        """At most `limit` nodes: none that is left out is likelier than one taken. Empty without new ones."""
+        if len(self.tree) == self.first:
+            return []
+        places = sorted(range(len(self.tree)), key=lambda i: -self.tree[i].path_probability)[:limit]
+        new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
+        return [replace(self.tree[place], parent=new[self.tree[place].parent]) for place in places]
 
 
 class HeadSource(DraftSource):
-    """Medusa heads as a draft source. Sequences without a hidden state get no tree.
+    """Heads as a draft source. Sequences without a hidden state get no tree.
 
     Heads that could only give nodes below min_path_probability do not run.
     """
@@ -65,10 +113,10 @@ class HeadSource(DraftSource):
         """top: candidates a head. Raises HeadsLoadError for a calibration that does not fit the heads."""
         self.min_path_probability = MIN_PATH_PROBABILITY
         self.heads, self._top = heads, top
-        # Sampled tokens match less often than greedy ones, and those after expected tokens, which the heads
-        # do not know of, less often than others; so each kind has its own counts.
+        # Sampled tokens match less often than greedy ones, and those after expected tokens less often than
+        # others; so each kind has its own counts.
         kinds = product((False, True), repeat=2)
-        self._calibrations = {(sampled, after): Calibration(heads.heads) for sampled, after in kinds}
+        self._calibrations = {kind: Calibration(heads.heads) for kind in kinds}
         if counts := heads.metadata.get("calibration"):
             for sampled in (False, True):
                 self._calibrations[sampled, False].start_from(counts)
@@ -82,70 +130,72 @@ class HeadSource(DraftSource):
         """For each sequence its likeliest nodes, at most `limit`, the likeliest first."""
         for sequence in sequences:
             self._score(sequence)
-        trees: list[Tree] = [[] for _ in sequences]
-        known = [
-            i
-            for i, sequence in enumerate(sequences)
-            if sequence.hidden is not None and len(sequence.expected) < self.heads.heads
-        ]
-        if known and limit > 0:
-            for i, proposal in zip(known, self._propose([sequences[i] for i in known], limit), strict=True):
-                trees[i] = self._tree(proposal, limit, sequences[i].expected)
-                self._remember(sequences[i], proposal)
+        proposals = [None if s.hidden is None else _Proposal.begin(s) for s in sequences]
+        for head in range(min(limit, self.heads.heads)):
+            both = zip(sequences, proposals, strict=True)
+            level = [(s, p) for s, p in both if p and p.open and p.first <= head]
+            if level:
+                self._grow(level, head, limit)
+        trees: list[Tree] = []
+        for sequence, proposal in zip(sequences, proposals, strict=True):
+            trees.append(proposal.likeliest(limit) if proposal else [])
+            if proposal and proposal.asked:
+                self._remember(sequence, proposal)
         return trees
 
     def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
         """Nothing: what was emitted, once it is in the sequence, also tells of candidates never verified."""
 
-    def _propose(self, sequences: Sequence[SequenceState], depth: int) -> list[_Proposal]:
-        """Head after head, each for the sequences where the likeliest path so far is worth a row."""
-        hidden = np.stack([s.hidden for s in sequences if s.hidden is not None])
-        kinds = [(s.params.temperature > 0, bool(s.expected)) for s in sequences]
-        proposals = [_Proposal(s.length, [n.token for n in s.expected], [], [], []) for s in sequences]
-        best = np.array([s.expected[-1].path_probability if s.expected else 1.0 for s in sequences])
-        expected = np.array([len(s.expected) for s in sequences])
-        rows = np.arange(len(sequences))
+    def ask(
+        self, head: int, top: int, rows: Sequence[tuple[SequenceState, Path]]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """A head's candidates and their probabilities [rows, top]. rows: sequences, and the path so far."""
+        hidden = np.stack([s.hidden for s, _ in rows if s.hidden is not None])
+        path = None
+        if self.heads.sees_path:
+            path = np.array([(s.tokens[s.length - 1], *above) for s, above in rows], dtype=np.int32)
+        tokens, probabilities = self.heads.propose(hidden, head + 1, top, first=head, path=path)
+        return tokens[:, 0], probabilities[:, 0]
+
+    def _grow(self, level: Sequence[tuple[SequenceState, _Proposal]], head: int, limit: int) -> None:
+        """Add the children of all open nodes, in one call."""
         # No more tokens than that can be so likely at once.
         top = min(self._top, max(1, int(1 / max(self.min_path_probability, 1e-3))))
-        for head in range(min(depth, self.heads.heads)):
-            tokens, probabilities = self.heads.propose(hidden[rows], head + 1, top, first=head)
-            chances = np.empty((len(rows), 1, 2, probabilities.shape[-1]))
-            for kind in set(kinds):
-                of_kind = [kinds[row] == kind for row in rows]
-                chances[of_kind] = self._calibrations[kind].chances(head, probabilities[of_kind])
-            for index, row in enumerate(rows):
-                proposals[row].tokens.extend(tokens[index].tolist())
-                proposals[row].probabilities.extend(probabilities[index].tolist())
-                proposals[row].chances.extend(chances[index].tolist())
-            best[rows] *= np.where(head < expected[rows], 1.0, chances[:, 0, 0].max(axis=-1))
-            rows = rows[best[rows] >= self.min_path_probability]
-            if not len(rows):
-                break
-        return proposals
+        each = slice(None) if self.heads.sees_path else slice(1)
+        asked = [(s, p.path(node)) for s, p in level for node in p.open[each]]
+        rows = [(p, node) for _, p in level for node in p.open[each]]
+        tokens, probabilities = self.ask(head, top, asked)
+        chances = np.empty((len(rows), 2, probabilities.shape[-1]))
+        kinds = [proposal.kind for proposal, _ in rows]
+        for kind in set(kinds):
+            of_kind = [one == kind for one in kinds]
+            chances[of_kind] = self._calibrations[kind].chances(head, probabilities[of_kind, None])[:, 0]
+        found = zip(rows, tokens.tolist(), probabilities.tolist(), chances.tolist(), strict=True)
+        children: dict[int, list[tuple[Node, bool]]] = {id(proposal): [] for _, proposal in level}
+        for (proposal, node), ids, shares, by_beside in found:
+            proposal.asked[self._key(proposal.path(node))] = ids, shares
+            for parent in [node] if self.heads.sees_path else proposal.open:
+                beside = parent != ROOT and proposal.beside[parent]
+                above = proposal.chance(parent)
+                for rank, (token, chance) in enumerate(zip(ids, by_beside[beside], strict=True)):
+                    child = Node(token, parent, above * chance, self.name, head + 1)
+                    if child.path_probability >= self.min_path_probability:
+                        children[id(proposal)].append((child, beside or rank > 0))
+        for _, proposal in level:
+            self._keep(proposal, children[id(proposal)], limit)
 
-    def _tree(self, proposal: _Proposal, limit: int, expected: Tree) -> Tree:
-        """Best first: no node left out is likelier than one taken, and a child follows its parent.
+    def _keep(self, proposal: _Proposal, children: list[tuple[Node, bool]], limit: int) -> None:
+        """Open the children that are among the likeliest `limit` nodes: the likeliest one for a chain."""
+        children.sort(key=lambda child: -child[0].path_probability)
+        likelier = sorted((node.path_probability for node in proposal.tree), reverse=True)
+        proposal.open = []
+        for place, (child, beside) in enumerate(children[: limit if proposal.branches else 1]):
+            before = sum(chance >= child.path_probability for chance in likelier)
+            if before + place < limit:
+                proposal.add(child, beside)
 
-        It goes on from `expected`, with the heads of the tokens after it.
-        """
-        tree: Tree = [*expected]
-        first = len(expected)
-        if first >= len(proposal.tokens):
-            return []
-        frontier: list[tuple[float, int, int, int, int]] = []  # -path_probability, head, rank, parent, beside
-
-        def branch(parent: int, head: int, beside: int, path_probability: float) -> None:
-            for rank, chance in enumerate(proposal.chances[head][beside]):
-                if path_probability * chance >= self.min_path_probability:
-                    heappush(frontier, (-path_probability * chance, head, rank, parent, beside))
-
-        branch(first - 1 if first else ROOT, first, 0, tree[-1].path_probability if first else 1.0)
-        while frontier and len(tree) < limit:
-            negative, head, rank, parent, beside = heappop(frontier)
-            tree.append(Node(proposal.tokens[head][rank], parent, -negative, self.name, head + 1))
-            if head + 1 < len(proposal.tokens):
-                branch(len(tree) - 1, head + 1, int(beside or rank > 0), -negative)
-        return tree
+    def _key(self, path: Path) -> Path | int:
+        return path if self.heads.sees_path else len(path)
 
     # Learning from what was emitted, whether or not it was verified
 
@@ -159,12 +209,25 @@ class HeadSource(DraftSource):
         proposals: list[_Proposal] | None = sequence.source_state.get(self)
         if not proposals:
             return
-        sampled, waiting = sequence.params.temperature > 0, []
+        waiting = []
         for p in proposals:
-            end, first = p.start + len(p.tokens), len(p.expected)
-            emitted = sequence.tokens[p.start : end].tolist()
+            end = p.start + p.first + len({len(key) if isinstance(key, tuple) else key for key in p.asked})
             if end > sequence.length:
                 waiting.append(p)
-            elif emitted[:first] == p.expected:
-                self._calibrations[sampled, first > 0].score(p.tokens, p.probabilities, emitted, first)
+            else:
+                self._count(p, sequence.tokens[p.start : end].tolist())
         sequence.source_state[self] = waiting
+
+    def _count(self, proposal: _Proposal, emitted: list[int]) -> None:
+        first = proposal.first
+        if first and tuple(emitted[:first]) != proposal.paths[first - 1]:
+            return
+        candidates: list[list[int]] = [[] for _ in range(first)]
+        probabilities: list[list[float]] = [[] for _ in range(first)]
+        for depth in range(first, len(emitted)):
+            asked = proposal.asked.get(self._key(tuple(emitted[:depth])))
+            if asked is None:
+                break
+            candidates.append(asked[0])
+            probabilities.append(asked[1])
+        self._calibrations[proposal.kind].score(candidates, probabilities, emitted, first)

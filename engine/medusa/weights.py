@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,26 +11,29 @@ from numpy.typing import NDArray
 
 from engine.medusa.calibration import RANKS
 from engine.medusa.layouts import HeadsLoadError
+from engine.medusa.model_rows import ModelRows
 from engine.medusa.reader import HeadsFile
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
-LmHead = Callable[[Ids | None], Floats]  # the model's rows of these token ids, or all: [ids, width]
 
 
 class HeadWeights:
     """Weights and sizes of heads, float32.
 
     draft_vocabulary: token ids of the lm_heads' rows; None when they have all. lm_heads: how many; one
-    serves all heads. metadata: of a safetensors file, what its writer said.
+    serves all heads. sees_path: Hydra heads, whose first layers read [state, embedding of the token that the
+    state gave, embeddings of the draft tokens before the head's own]. metadata: of a safetensors file, what
+    its writer said.
     """
 
-    def __init__(self, path: str, width: int, vocab_size: int, lm_head: LmHead) -> None:
+    def __init__(self, path: str, width: int, vocab_size: int, model_rows: ModelRows) -> None:
         """From a file or a folder with one. Raises HeadsLoadError, which does not name the file."""
-        self._file, self._model_lm_head = HeadsFile(Path(path)), lm_head
+        self._file, self._model_rows = HeadsFile(Path(path)), model_rows
         self.width, self.vocab_size = width, vocab_size
         layout = self._file.layout
         self.heads, self.layers = len(layout.layers), len(layout.layers[0])
+        self.sees_path = self._file.shape(layout.layers[0][0][0]) == (width, 2 * width)
         self.lm_heads = len(layout.lm_heads) or 1
         check_sizes(self._file, width, vocab_size)
         self.logit_scale = float(self._file.config.get("logit_scale", 1.0))
@@ -47,11 +50,15 @@ class HeadWeights:
         """False if the heads share the model's lm_head."""
         return bool(self._file.layout.lm_heads)
 
+    def inputs(self, head: int, layer: int) -> int:
+        """Width of what a layer reads."""
+        return (2 + head if self.sees_path and layer == 0 else 1) * self.width
+
     def layer(self, head: int, layer: int) -> tuple[Floats, Floats]:
-        """Weight [width, width] and bias [width]. Raises HeadsLoadError, as lm_head() does."""
+        """Weight [width, inputs] and bias [width]. Raises HeadsLoadError, as lm_head() does."""
         weight, bias = self._file.layout.layers[head][layer]
         width = self.width
-        return self._file.floats(weight, (width, width)), (
+        return self._file.floats(weight, (width, self.inputs(head, layer))), (
             self._file.floats(bias, (width,)) if bias else np.zeros(width, dtype=np.float32)
         )
 
@@ -62,11 +69,19 @@ class HeadWeights:
             return self._shared_lm_head()
         return own_lm_head(self._file, keys[head], self.width, self.vocab_size, self.draft_vocabulary)
 
+    def embeddings(self) -> Floats:
+        """The model's, [vocab_size, width]."""
+        return _checked(self._model_rows.embeddings(), (self.vocab_size, self.width), "token embeddings")
+
     def _shared_lm_head(self) -> Floats:
-        rows, due = self._model_lm_head(self.draft_vocabulary), (self.rows, self.width)
-        if rows.shape != due:
-            raise HeadsLoadError(f"the model's lm_head has the shape {rows.shape} where {due} is due")
-        return rows
+        rows = self._model_rows.lm_head(self.draft_vocabulary)
+        return _checked(rows, (self.rows, self.width), "lm_head")
+
+
+def _checked(rows: Floats, due: tuple[int, int], name: str) -> Floats:
+    if rows.shape != due:
+        raise HeadsLoadError(f"the model's {name} has the shape {rows.shape} where {due} is due")
+    return rows
 
 
 @contextmanager
@@ -101,7 +116,7 @@ def own_lm_head(file: HeadsFile, key: str, width: int, vocab_size: int, vocabula
 def check_sizes(file: HeadsFile, width: int, vocab_size: int) -> None:
     """Against the model, where the file or its config.json says what it is for. Raises HeadsLoadError."""
     shape = file.shape(file.layout.layers[0][0][0])
-    hidden_size = shape[0] if len(shape) == 2 and shape[0] == shape[1] else width
+    hidden_size = shape[0] if len(shape) == 2 and shape[1] in (shape[0], 2 * shape[0]) else width
     for made_for in (hidden_size, file.config.get("hidden_size", width)):
         check_made_for(
             width, vocab_size, hidden_size=made_for, vocabulary=file.config.get("vocab_size", vocab_size)

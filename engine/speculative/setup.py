@@ -15,9 +15,9 @@ from engine.host.measurement_cache import machine
 from engine.llama.context import usable_cores
 from engine.llama.model import Model, build
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.speculative import latency_model
 from engine.speculative.controller import Speculation
 from engine.speculative.grammar_source import GrammarSource
@@ -139,7 +139,7 @@ def _load(path: str, model: Model, config: EngineConfig) -> OnnxHeads:
         path,
         width=model.width,
         vocab_size=model.vocab_size,
-        lm_head=lambda ids: lm_head_rows(model.path, ids),
+        model_rows=ModelRows(model.path),
         threads=config.threads or usable_cores(),
     )
     made_for = heads.metadata.get(FINGERPRINT)

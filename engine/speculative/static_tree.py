@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-import numpy as np
-
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree
-from engine.medusa.medusa_source import HeadSource
+from engine.medusa.medusa_source import HeadSource, Path
 from engine.speculative.latency_model import LatencyProfile
 
 MAX_NODES = 64  # from here on even a GPU gains little
@@ -32,16 +30,33 @@ class StaticTrees:
             return trees
         chances = [chance for _, chance in self._ranked[:most]]
         slots = self._ranked[: best_size(chances, len(sequences), profile)]
-        heads = 1 + max(head for (_, head, _), _ in slots)
-        top = 1 + max(rank for (_, _, rank), _ in slots)
-        hidden = np.stack([h for i in known if (h := sequences[i].hidden) is not None])
-        tokens = self._source.heads.propose(hidden, heads, top)[0].tolist()
-        for i, own in zip(known, tokens, strict=True):
+        for i, tokens in zip(known, self._fill([sequences[i] for i in known], slots), strict=True):
             trees[i] = [
-                Node(own[head][rank], parent, chance, self._source.name, head + 1)
-                for (parent, head, rank), chance in slots
+                Node(token, parent, chance, self._source.name, head + 1)
+                for token, ((parent, head, _), chance) in zip(tokens, slots, strict=True)
             ]
         return trees
+
+    def _fill(
+        self, sequences: Sequence[SequenceState], slots: Sequence[tuple[TreeSlot, float]]
+    ) -> list[list[int]]:
+        """The token of each slot, for each sequence; a call of a head for all slots of a depth."""
+        places = [slot for slot, _ in slots]
+        filled = [[0] * len(places) for _ in sequences]
+        paths: list[dict[int, Path]] = [{ROOT: ()} for _ in sequences]
+        for head in range(1 + max(head for _, head, _ in places)):
+            level = [(at, parent, rank) for at, (parent, of, rank) in enumerate(places) if of == head]
+            parents = list(dict.fromkeys(parent for _, parent, _ in level))
+            if not self._source.heads.sees_path:
+                del parents[1:]
+            rows = [(s, path[parent]) for s, path in zip(sequences, paths, strict=True) for parent in parents]
+            ids = self._source.ask(head, 1 + max(rank for _, _, rank in level), rows)[0].tolist()
+            for i, (tokens, path) in enumerate(zip(filled, paths, strict=True)):
+                own = dict(zip(parents, ids[i * len(parents) :], strict=False))
+                for at, parent, rank in level:
+                    tokens[at] = own.get(parent, own[parents[0]])[rank]
+                    path[at] = (*path[parent], tokens[at])
+        return filled
 
 
 def best_nodes(chances: Sequence[Sequence[float]], nodes: int) -> list[tuple[TreeSlot, float]]:

@@ -17,9 +17,9 @@ from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import EMPTY_DRAFT
 from engine.llama.context import Context
 from engine.llama.model import Model, default_model_path
-from engine.medusa.lm_head import lm_head_rows
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads
+from engine.medusa.model_rows import ModelRows
 from engine.medusa.onnx import graph
 from engine.speculative.setup import shipped_heads
 from tests.engine.helpers.float_heads import FloatHeads
@@ -56,7 +56,7 @@ class Nearness:
         self._common: dict[str, Any] = {
             "width": model.width,
             "vocab_size": model.vocab_size,
-            "lm_head": lambda ids: lm_head_rows(model.path, ids),
+            "model_rows": ModelRows(model.path),
         }
         self._hidden = hidden
         full = FloatHeads.load(self._path, **self._common)

@@ -30,6 +30,7 @@ from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads, HeadSource
 from engine.medusa.onnx.format import BITS
 from tests.engine.helpers.drive import opened
+from tests.engine.helpers.float_heads import GivenRows
 
 REPEATS = 40
 WARM_UP = 5  # calls that are not counted
@@ -59,7 +60,7 @@ def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> dict[
                 str(path),
                 width=width,
                 vocab_size=2 * vocabulary,
-                lm_head=lambda _: rows,
+                model_rows=GivenRows(rows),
                 threads=threads,
                 bits=bits,
             )

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from engine.core.sequence import SequenceState
@@ -25,6 +24,7 @@ from engine.medusa.medusa_source import HeadSource
 from engine.weights.quantise import requantise
 from tests.benchmarks.heads import TOP, draft, running
 from tests.benchmarks.inference.engine import Probe
+from tests.engine.helpers.float_heads import GivenRows
 
 WIDTH, FEED_FORWARD, VOCABULARY, ATTENTION_HEADS, LAYERS = 4096, 11008, 32000, 32, 32
 HEADS, SLICED = 5, 8192
@@ -90,13 +90,11 @@ def load_random_heads(folder: Path, vocabulary: int) -> HeadSource:
         state[f"{head}.0.linear.bias"] = torch.zeros(WIDTH).half()
         state[f"{head}.1.weight"] = lm_head.clone()
     save_file(state, path)
-    heads = load_heads(str(path), width=WIDTH, vocab_size=vocabulary, lm_head=_none, threads=usable_cores())
+    heads = load_heads(
+        str(path), width=WIDTH, vocab_size=vocabulary, model_rows=GivenRows(), threads=usable_cores()
+    )
     path.unlink()
     return HeadSource(heads, TOP)
-
-
-def _none(_ids: object) -> NDArray[np.float32]:
-    raise AssertionError("these heads have their own")
 
 
 def guess_ms(source: HeadSource, sequences: list[SequenceState], probe: Probe) -> float:

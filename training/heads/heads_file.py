@@ -23,7 +23,7 @@ def write(
     path: Path, network: DraftHeads, vocabulary: NDArray[np.int32], metadata: Mapping[str, object]
 ) -> None:
     """Write trained heads. Raises TrainingError if the file cannot be written."""
-    write_tensors(path, network.state_dict(), vocabulary, metadata)
+    write_tensors(path, network.weights(), vocabulary, metadata)
 
 
 def write_tensors(

@@ -1,4 +1,8 @@
-"""The heads as a torch module: layers x + SiLU(W x + b), then the model's own lm_head, frozen."""
+"""The heads as a torch module: layers x + SiLU(W x + b), then the model's own lm_head, frozen.
+
+The first layer of a Hydra head (Zachary Ankner et al. 2024, https://arxiv.org/abs/2402.05109) reads further
+inputs: the embeddings of the token that the state gave, and of those between it and the head's own.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +18,64 @@ CHUNK_LOGITS = 1 << 21  # logits computed at a time on a CPU: their 8 MiB stay i
 
 
 class Layer(nn.Module):
-    """x + SiLU(W x + b), initialized to the identity."""
+    """x + SiLU(W [x, further inputs] + b), initialized to the identity of x."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, inputs: int) -> None:
+        """inputs: width of x and the further inputs together."""
         super().__init__()
-        self.linear = nn.Linear(width, width)
+        self.linear = nn.Linear(inputs, width)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + F.silu(self.linear(hidden))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs[:, : self.linear.out_features] + F.silu(self.linear(inputs))
 
 
 class DraftHeads(nn.ModuleList):
     """Heads over a shared lm_head; the keys of the state_dict are those of a heads file.
 
-    Each maps states [n, width] to inputs of the lm_head. They are initialized to the identity, so that each
-    first predicts the model's own next token. They share no weights, and are trained independently.
+    Each maps inputs [n, width], or [n, (2 + head) width] if it sees the path, to inputs of the lm_head. They
+    are initialized to the identity, so that each first predicts the model's own next token. They share no
+    weights, and are trained independently.
     """
 
-    def __init__(self, heads: int, layers: int, width: int) -> None:
-        super().__init__(nn.Sequential(*(Layer(width) for _ in range(layers))) for _ in range(heads))
+    def __init__(
+        self, heads: int, layers: int, width: int, embeddings: Tensor | None = None, scale: float = 1.0
+    ) -> None:
+        """embeddings [vocab, width]: the model's, for heads that see the path, which read them times
+        `scale`."""
+        super().__init__(
+            nn.Sequential(
+                *(
+                    Layer(width, width if layer or embeddings is None else (2 + head) * width)
+                    for layer in range(layers)
+                )
+            )
+            for head in range(heads)
+        )
+        self.width, self.scale = width, scale
+        self._embeddings = None if embeddings is None else (embeddings * scale).to(torch.bfloat16)
+
+    @property
+    def sees_path(self) -> bool:
+        return self._embeddings is not None
+
+    def run(self, head: int, states: Tensor, path: Tensor) -> Tensor:
+        """Inputs of the lm_head. states [n, width]; path int64 [n, 1 + head]: the token that each state gave,
+        and those between it and the head's own."""
+        if self._embeddings is None:
+            return self[head](states)  # type: ignore[no-any-return]
+        above = self._embeddings[path].to(states.dtype).flatten(1)
+        return self[head](torch.cat([states, above], dim=1))  # type: ignore[no-any-return]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The state_dict for inputs that are not scaled."""
+        found = self.state_dict()
+        for head in range(len(self) if self.sees_path else 0):
+            key = f"{head}.0.linear.weight"
+            found[key] = found[key].clone()
+            found[key][:, self.width :] *= self.scale
+        return found
 
 
 class DraftLoss(torch.autograd.Function):
@@ -85,16 +126,26 @@ class Proposals:
     """Adapts a network in training to the interface engine.medusa.medusa_source.Heads, for scoring."""
 
     def __init__(self, network: DraftHeads, lm_head: Tensor, vocabulary: NDArray[np.int32]) -> None:
-        self.heads = len(network)
+        self.heads, self.sees_path = len(network), network.sees_path
         self.metadata: dict[str, str] = {}
         self._network, self._lm_head, self._vocabulary = network, lm_head, vocabulary
 
     @torch.inference_mode()
     def propose(
-        self, hidden: NDArray[np.float32], heads: int, top: int, first: int = 0
+        self,
+        hidden: NDArray[np.float32],
+        heads: int,
+        top: int,
+        first: int = 0,
+        path: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        states = torch.from_numpy(hidden).to(self._lm_head.device)
-        given = [self._network[head](states).to(self._lm_head.dtype) for head in range(first, heads)]
+        device = self._lm_head.device
+        states = torch.from_numpy(hidden).to(device)
+        above = torch.from_numpy(np.zeros((len(hidden), heads)) if path is None else path).to(device).long()
+        given = [
+            self._network.run(head, states, above[:, : 1 + head]).to(self._lm_head.dtype)
+            for head in range(first, heads)
+        ]
         logits = torch.stack([state @ self._lm_head.T for state in given], dim=1).float()
         best, rows = logits.softmax(dim=-1).topk(min(top, len(self._vocabulary)))
         return self._vocabulary[rows.cpu().numpy()], best.cpu().numpy()

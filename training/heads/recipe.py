@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from engine.medusa.calibration import RANKS
 from training.base.errors import TrainingError
+
+
+class Kind(StrEnum):
+    """What heads read beside the hidden state: hydra, the tokens before theirs; medusa, nothing."""
+
+    HYDRA = "hydra"
+    MEDUSA = "medusa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,7 @@ class Recipe:
     early stopping. warm_up: share of all steps. rows: tokens per step.
     """
 
+    kind: Kind = Kind.HYDRA
     heads: int = 4
     layers: int = 1
     vocabulary: int = 6144

@@ -19,7 +19,8 @@ TOP = 5
 class Scores:
     """Scores on greedy answers of two tokens or more; without any, tokens is 0 and the scores mean nothing.
 
-    top1, top5: share of positions where a head's best candidate, or one of its best five, is right.
+    top1, top5: share of positions where a head's best candidate, or one of its best five, is right; given
+    the tokens before it, for heads that see them.
     tokens_per_step: mean number of tokens per step with a chain of every head's best token: the accepted
     drafts, and the token of the model itself. The next step begins after the accepted chain.
     """
@@ -95,7 +96,7 @@ def evaluate(heads: Heads, answers: Iterable[Answer]) -> Scores:
     scorer = Scorer(heads.heads)
     for answer in answers:
         if not answer.sampled and len(answer.output) > 1:
-            scorer.add(heads.propose(answer.hidden.astype(np.float32), heads.heads, TOP)[0], answer.output)
+            scorer.add(_proposed(heads, answer, TOP)[0], answer.output)
     return scorer.scores()
 
 
@@ -103,8 +104,15 @@ def calibrate(heads: Heads, answers: Iterable[Answer]) -> str:
     """JSON counts of right and wrong candidates by head, rank and confidence: the engine's prior."""
     calibration = Calibration(heads.heads, window=float("inf"))
     for answer in answers:
-        tokens, confidences = heads.propose(answer.hidden.astype(np.float32), heads.heads, RANKS)
+        tokens, confidences = _proposed(heads, answer, RANKS)
         output = answer.output.tolist()
         for place, (ids, shares) in enumerate(zip(tokens.tolist(), confidences.tolist(), strict=True)):
             calibration.score(ids, shares, output[place + 1 : place + 1 + heads.heads])
     return calibration.to_json()
+
+
+def _proposed(heads: Heads, answer: Answer, top: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Candidates and probabilities [output, heads, top] at each position, below the tokens that came."""
+    ahead = np.arange(len(answer.output))[:, None] + np.arange(heads.heads)
+    path = answer.output[np.minimum(ahead, len(answer.output) - 1)]  # what is past the end is not scored
+    return heads.propose(answer.hidden.astype(np.float32), heads.heads, top, path=path)

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.llama.model import Model, Tokens, read_shape
 from engine.medusa.calibration import RANKS
 from engine.medusa.layouts import HeadsLoadError, files_of
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.medusa.weights import HeadWeights, naming
 from training.base.errors import PromptsError, TrainingError
 from training.collection.shards import sha256
@@ -59,7 +59,7 @@ def slice_heads(
             f"{RANKS} is the minimum"
         )
     with naming(str(heads)):
-        full = HeadWeights(str(heads), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids))
+        full = HeadWeights(str(heads), shape.width, shape.vocab_size, ModelRows(model))
         _refuse_sliced(full)
     vocabulary = Model(model, gpu_layers=0, vocabulary_only=True)
     counts = count_tokens(vocabulary, read_texts(texts) if texts else composed_texts())

@@ -17,14 +17,14 @@ from rich.console import Console
 from engine.llama.context import usable_cores
 from engine.llama.model import Model
 from engine.medusa.calibration import RANKS
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.medusa.loader import check_runtime, load_heads
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from training.base.errors import TrainingError
 from training.base.progress import say
 from training.collection.dataset import Dataset, draft_vocabulary
 from training.collection.shards import sha256
 from training.heads import heads_file
-from training.heads.recipe import TrainOptions
+from training.heads.recipe import Kind, TrainOptions
 from training.heads.scores import Scores, calibrate, evaluate
 from training.heads.training_loop import Run, find_device
 
@@ -44,7 +44,7 @@ def check(model: str, output: Path, device: str) -> None:
             f"{model}: a recurrent model cannot discard rejected drafts, so heads cannot be used"
         )
     fingerprint(model)
-    lm_head_rows(model, np.zeros(1, np.int32))
+    ModelRows(model).lm_head(np.zeros(1, np.int32))
 
 
 def train(options: TrainOptions, console: Console) -> Scores:
@@ -64,9 +64,10 @@ def train(options: TrainOptions, console: Console) -> Scores:
         raise TrainingError(
             f"the answers hold {len(vocabulary)} different tokens, and heads need {RANKS}: collect more"
         )
-    rows = lm_head_rows(options.model, vocabulary)
+    model_rows = ModelRows(options.model)
+    embeddings = model_rows.embeddings() if options.recipe.kind is Kind.HYDRA else None
     say(console, f"{data.train.tokens} tokens to train on, {data.held_out.tokens} held out")
-    run = Run(options, data, vocabulary, rows)
+    run = Run(options, data, vocabulary, model_rows.lm_head(vocabulary), embeddings)
     run.run(console)
     return _write(options, data, run, console)
 
@@ -90,7 +91,7 @@ def _write(options: TrainOptions, data: Dataset, run: Run, console: Console) -> 
         str(draft),
         width=data.width,
         vocab_size=data.vocab_size,
-        lm_head=lambda ids: lm_head_rows(options.model, ids),
+        model_rows=ModelRows(options.model),
         threads=options.threads or usable_cores(),
     )
     say(console, "scoring and calibrating on held-out answers")

@@ -31,6 +31,8 @@ EVALUATION_TOKENS = 16384  # greedy held-out tokens of each evaluation
 SAVE_STEPS = 100  # longest distance between checkpoints: a minute or two on two cores
 MOMENTUM = 0.95
 BIAS_LEARNING_RATE = 1e-3
+EMBEDDING_SHARE = 0.5  # size of embeddings as inputs, relative to the states'
+SCALE_ANSWERS = 100  # over which these sizes are measured
 
 
 class Run:
@@ -42,8 +44,11 @@ class Run:
         data: Dataset,
         vocabulary: NDArray[np.int32],
         rows: NDArray[np.float32],
+        embeddings: NDArray[np.float32] | None = None,
     ) -> None:
-        """vocabulary: token ids of `rows`, the lm_head's [vocabulary, width]."""
+        """vocabulary: token ids of `rows`, the lm_head's [vocabulary, width]. embeddings: of all tokens, for
+        heads that see the path.
+        """
         recipe = options.recipe
         self.recipe, self.vocabulary = recipe, vocabulary
         self._data = data
@@ -52,7 +57,7 @@ class Run:
         places = np.full(data.vocab_size, -1, dtype=np.int64)
         places[vocabulary] = np.arange(len(vocabulary))
         self._places = torch.from_numpy(places).to(self._device)
-        self.network = DraftHeads(recipe.heads, recipe.layers, data.width).to(self._device)
+        self.network = self._network(embeddings).to(self._device)
         matrices = [p for p in self.network.parameters() if p.dim() == 2]
         biases = [p for p in self.network.parameters() if p.dim() == 1]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
@@ -70,6 +75,16 @@ class Run:
         self._identity = json.dumps(
             {"recipe": asdict(recipe), "data": data.describe(), "model_rows": rows.shape}, sort_keys=True
         )
+
+    def _network(self, embeddings: NDArray[np.float32] | None) -> DraftHeads:
+        sizes = self.recipe.heads, self.recipe.layers, self._data.width
+        if embeddings is None:
+            return DraftHeads(*sizes)
+        answers = [self._data.train[i] for i in range(min(SCALE_ANSWERS, len(self._data.train)))]
+        states = _root_mean_square(np.concatenate([answer.hidden for answer in answers]).astype(np.float32))
+        tokens = _root_mean_square(embeddings[np.concatenate([answer.output for answer in answers])])
+        table = torch.from_numpy(embeddings).to(self._device)
+        return DraftHeads(*sizes, table, scale=EMBEDDING_SHARE * states / tokens)
 
     def run(self, console: Console) -> None:
         """Train for all steps, or until `patience` evaluations in a row have not improved the score."""
@@ -107,18 +122,21 @@ class Run:
             for group in optimizer.param_groups:
                 group["lr"] = highest * rate
         hidden = torch.from_numpy(given.hidden).to(self._device).float()
-        tokens = self._places[torch.from_numpy(given.tokens).to(self._device).long()]
+        ids = torch.from_numpy(given.tokens).to(self._device).long()
+        tokens = self._places[ids]
         later = torch.from_numpy(given.later).to(self._device)
         soft = self.recipe.soft
         wanted = self._wanted(hidden) if soft else None
         total = 0.0
-        for number, head in enumerate(self.network):
+        for number in range(self.recipe.heads):
             places = (later[:, number] >= 0).nonzero()[:, 0]
             if not len(places):
                 continue
             answers = later[places, number]
             aim = None if wanted is None else wanted[answers]
-            loss = DraftLoss.apply(head(hidden[places]), self._lm_head, tokens[answers], aim, soft)
+            path = ids[torch.cat([places[:, None], later[places, :number]], dim=1)]
+            states = self.network.run(number, hidden[places], path)
+            loss = DraftLoss.apply(states, self._lm_head, tokens[answers], aim, soft)
             loss.backward()
             total += float(loss.detach())
         for optimizer, _ in self._optimizers:
@@ -213,6 +231,10 @@ def _muon(matrices: Iterable[Tensor], weight_decay: float) -> torch.optim.Optimi
     AdamW at its best learning rate.
     """
     return torch.optim.Muon(matrices, weight_decay=weight_decay, momentum=MOMENTUM)
+
+
+def _root_mean_square(values: NDArray[np.float32]) -> float:
+    return float(np.sqrt(np.square(values, dtype=np.float64).mean()))
 
 
 def _in_memory(answer: Answer) -> Answer:

@@ -25,6 +25,13 @@ kill -9, the same command continues where it stopped. Without --prompts, prompts
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 130 Ctrl-C."""
 
 
+class HeadKind(StrEnum):
+    """Those of training.heads.recipe.Kind, which cannot be imported where training is not installed."""
+
+    HYDRA = "hydra"
+    MEDUSA = "medusa"
+
+
 class NumberFormat(StrEnum):
     """Those of engine.weights.formats.FORMATS that need no importance matrix and keep most of the quality.
 
@@ -69,6 +76,10 @@ def train_heads(
         int, typer.Option(min=1, help="Number of processes that generate answers, sharing the cores.")
     ] = 1,
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 176,
+    kind: Annotated[
+        HeadKind,
+        typer.Option(help="hydra: each head reads the draft tokens before its own; medusa: none does."),
+    ] = HeadKind.HYDRA,
     heads: Annotated[
         int, typer.Option(min=1, max=16, help="Number of heads, each of which predicts one further token.")
     ] = 4,
@@ -87,7 +98,7 @@ def train_heads(
     device: Annotated[str, typer.Option(help="Torch device: auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
 ) -> None:
-    """Train Medusa heads for a model on its own answers."""
+    """Train draft heads for a model on its own answers."""
     from rich.console import Console
 
     check_writable("-o", output)
@@ -99,7 +110,7 @@ def train_heads(
         from training.collection.collect import CollectOptions
         from training.collection.parallel import collect_parts
         from training.collection.shards import make_folder
-        from training.heads.recipe import Recipe, TrainOptions
+        from training.heads.recipe import Kind, Recipe, TrainOptions
         from training.heads.train import check, train
     except ImportError as error:
         raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa,train]'") from None
@@ -108,6 +119,7 @@ def train_heads(
     try:
         path = model or default_model_path()
         recipe = Recipe(
+            kind=Kind(kind),
             heads=heads,
             layers=layers,
             vocabulary=vocabulary,

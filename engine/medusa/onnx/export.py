@@ -7,7 +7,7 @@ from pathlib import Path
 from common.atomic_write import atomic_write
 from engine.llama.model import read_shape
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.medusa.onnx.format import SUFFIX
 from engine.medusa.onnx.graph import build
 from engine.medusa.onnx.heads import OnnxHeads
@@ -23,7 +23,7 @@ def export(heads: str, out: Path, model: str, bits: int) -> str:
     with naming(heads):
         if Path(heads).suffix == SUFFIX:
             raise HeadsLoadError("is ONNX already: export from the file that it was made of")
-        weights = HeadWeights(heads, shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids))
+        weights = HeadWeights(heads, shape.width, shape.vocab_size, ModelRows(model))
         weights.metadata.setdefault(FINGERPRINT, fingerprint(model))
         content = build(weights, bits)
         OnnxHeads(content, width=shape.width, vocab_size=shape.vocab_size)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from engine.medusa.layouts import HeadsLoadError
 
 HIDDEN, WHICH_HEAD, WHICH_TOP = "hidden", "head", "top"  # inputs of the graph
+PATH = "path"  # further input of heads that see what was drafted
 TOKENS, PROBABILITIES = "tokens", "probabilities"  # its outputs
 ABOUT = "medusaq_heads"  # key in the file's metadata: its sizes, as JSON
 BITS = (8, 4)  # of the lm_heads' weights
@@ -17,7 +18,8 @@ SUFFIX = ".onnx"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """rows: tokens that each head can guess. bits: of a weight of the lm_heads."""
+    """rows: tokens that each head can guess. bits: of a weight of the lm_heads. sees_path: 1 for heads that
+    read the draft tokens before theirs."""
 
     heads: int
     layers: int
@@ -25,6 +27,7 @@ class Sizes:
     vocab_size: int
     rows: int
     bits: int
+    sees_path: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -34,7 +37,9 @@ class Sizes:
         """Of a file. Raises HeadsLoadError."""
         try:
             about = json.loads(metadata[ABOUT])
-            sizes = cls(**{field.name: int(about[field.name]) for field in fields(cls)})
+            sizes = cls(
+                **{field.name: int(about[field.name]) for field in fields(cls) if field.name in about}
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise HeadsLoadError(
                 "no Medusa heads in it: medusaq export-heads writes files that have"

@@ -1,7 +1,8 @@
 """Heads as an ONNX graph: what they compute, in a file that holds all that serving them needs.
 
-Inputs: hidden [R, width], head [] (which of the heads), top [1]. Outputs, best first: tokens int32 [R, top]
-and probabilities [R, top]; no more than these leaves the runtime. Weights are integers with a scale for each
+Inputs: hidden [R, width], head [] (which of the heads), top [1], and for heads that see what was drafted path
+int32 [R, head + 1]. Outputs, best first: tokens int32 [R, top] and probabilities [R, top]; no more than these
+leaves the runtime. Weights are integers with a scale for each
 block (MatMulNBits of com.microsoft); their products are summed in integers where the processor can.
 """
 
@@ -15,7 +16,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.medusa.layouts import HeadsLoadError, first_line
-from engine.medusa.onnx.format import ABOUT, BITS, HIDDEN, PROBABILITIES, TOKENS, WHICH_HEAD, WHICH_TOP, Sizes
+from engine.medusa.onnx.format import (
+    ABOUT,
+    BITS,
+    HIDDEN,
+    PATH,
+    PROBABILITIES,
+    TOKENS,
+    WHICH_HEAD,
+    WHICH_TOP,
+    Sizes,
+)
 from engine.medusa.weights import Floats, HeadWeights
 
 BLOCK = 32  # weights that share a scale; more lose guesses of full weights (docs/explanation/heads.md)
@@ -32,7 +43,10 @@ def build(weights: HeadWeights, bits: int) -> bytes:
         raise HeadsLoadError(f"weights of {bits} bits: 8 and 4 are supported")
     _check_size(weights, bits)
     shared = weights.lm_heads == 1
-    graph, logits = _choice(weights, 0, own_bits=0 if shared else bits)
+    outer = _Part("")
+    given = _inputs(outer, weights) if weights.sees_path else HIDDEN
+    graph, logits = _choice(weights, 0, given, own_bits=0 if shared else bits)
+    graph.nodes[:0], graph.constants[:0] = outer.nodes, outer.constants
     if shared:
         logits = graph.product(logits, weights.lm_head(0), bits, "lm_head")
     if weights.logit_scale != 1.0:
@@ -108,22 +122,39 @@ def quantised(weight: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats]:
     return integers, scales
 
 
-def _choice(weights: HeadWeights, head: int, own_bits: int) -> tuple[_Part, str]:
+def _inputs(part: _Part, weights: HeadWeights) -> str:
+    """What the first layers of Hydra heads read: state and embeddings, [R, (2 + head) width]."""
+    table, scales = _rows_in_8_bits(weights.embeddings())
+    rows = part.node("Gather", part.constant("embeddings", table), PATH)
+    whole = part.node("Cast", rows, to=TensorProto.FLOAT)
+    scaled = part.node("Mul", whole, part.node("Gather", part.constant("embedding_scales", scales), PATH))
+    joined = part.node("Reshape", scaled, part.constant("joined", np.array([0, -1], dtype=np.int64)))
+    return part.node("Concat", HIDDEN, joined, axis=1)
+
+
+def _rows_in_8_bits(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Integers [n, width], and the scale of each row [n, 1]."""
+    scales = np.maximum(np.abs(matrix).max(axis=1, keepdims=True), 1e-12) / 127
+    return np.rint(matrix / scales).astype(np.int8), scales
+
+
+def _choice(weights: HeadWeights, head: int, given: str, own_bits: int) -> tuple[_Part, str]:
     """The part of the graph that runs the requested head, `head` or a later one, by nested If nodes.
 
-    Outputs its state, or with own_bits the logits of its own lm_head. Other branches do not run.
+    given: what the first layer reads. Outputs the head's state, or with own_bits the logits of its own
+    lm_head. Other branches do not run.
     """
     this, state = _Part(f"head{head}_"), HIDDEN
     for layer in range(weights.layers):
         weight, bias = weights.layer(head, layer)
-        product = this.product(state, weight, LAYER_BITS, f"layer{layer}")
+        product = this.product(state if layer else given, weight, LAYER_BITS, f"layer{layer}")
         row = this.node("Add", product, this.constant(f"bias{layer}", bias))
         state = this.node("Add", state, this.node("Mul", row, this.node("Sigmoid", row)))
     if own_bits:
         state = this.product(state, weights.lm_head(head), own_bits, "lm_head")
     if head == weights.heads - 1:
         return this, state
-    later, other = _choice(weights, head + 1, own_bits)
+    later, other = _choice(weights, head + 1, given, own_bits)
     choice = _Part(f"choice{head}_")
     asked = choice.node("Equal", WHICH_HEAD, choice.constant("number", np.int64(head)))
     branches = {"then_branch": this.branch(state), "else_branch": later.branch(other)}
@@ -132,11 +163,14 @@ def _choice(weights: HeadWeights, head: int, own_bits: int) -> tuple[_Part, str]
 
 def least_bytes(weights: HeadWeights, bits: int) -> int:
     """Of an ONNX file of these heads: all but names and the like."""
-    layers = weights.heads * weights.layers
+    width = weights.width
+    inputs = [weights.inputs(head, layer) for head in range(weights.heads) for layer in range(weights.layers)]
     vocabulary = 0 if weights.draft_vocabulary is None else weights.draft_vocabulary.nbytes
+    embeddings = weights.vocab_size * (width + FLOAT_BYTES) if weights.sees_path else 0
     return (
-        layers * (_matrix_bytes(weights.width, weights.width, LAYER_BITS) + FLOAT_BYTES * weights.width)
-        + weights.lm_heads * _matrix_bytes(weights.rows, weights.width, bits)
+        sum(_matrix_bytes(width, one, LAYER_BITS) + FLOAT_BYTES * width for one in inputs)
+        + embeddings
+        + weights.lm_heads * _matrix_bytes(weights.rows, width, bits)
         + vocabulary
     )
 
@@ -159,15 +193,18 @@ def _check_bytes(size: int) -> None:
 
 
 def _file(graph: _Part, weights: HeadWeights, bits: int) -> bytes:
+    inputs = [
+        helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, ["R", weights.width]),
+        helper.make_tensor_value_info(WHICH_HEAD, TensorProto.INT64, []),
+        helper.make_tensor_value_info(WHICH_TOP, TensorProto.INT64, [1]),
+    ]
+    if weights.sees_path:
+        inputs.append(helper.make_tensor_value_info(PATH, TensorProto.INT32, ["R", "P"]))
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "heads",
-            [
-                helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, ["R", weights.width]),
-                helper.make_tensor_value_info(WHICH_HEAD, TensorProto.INT64, []),
-                helper.make_tensor_value_info(WHICH_TOP, TensorProto.INT64, [1]),
-            ],
+            inputs,
             [
                 helper.make_tensor_value_info(TOKENS, TensorProto.INT32, ["R", "top"]),
                 helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["R", "top"]),
@@ -185,6 +222,7 @@ def _file(graph: _Part, weights: HeadWeights, bits: int) -> bytes:
         vocab_size=weights.vocab_size,
         rows=weights.rows,
         bits=bits,
+        sees_path=int(weights.sees_path),
     )
     helper.set_model_props(model, {**weights.metadata, ABOUT: sizes.to_json()})
     content: bytes = model.SerializeToString()

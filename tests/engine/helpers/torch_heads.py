@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -14,30 +13,31 @@ from engine.medusa.loader import load_heads
 from engine.medusa.onnx.graph import build
 from engine.medusa.onnx.heads import OnnxHeads
 from engine.medusa.weights import HeadWeights
-from tests.engine.helpers.float_heads import FloatHeads
+from tests.engine.helpers.float_heads import FloatHeads, GivenRows
 
 WIDTH, VOCAB, HEADS, TOP = 24, 90, 3, 5
 LM_HEAD = np.random.default_rng(5).standard_normal((VOCAB, WIDTH)).astype(np.float32)
+EMBEDDINGS = np.random.default_rng(8).standard_normal((VOCAB, WIDTH)).astype(np.float32)
 TOKEN_MAP = np.random.default_rng(6).permutation(VOCAB)[:40]
+PATH = np.random.default_rng(9).integers(0, VOCAB, (6, HEADS)).astype(np.int32)
 HIDDEN = np.random.default_rng(7).standard_normal((6, WIDTH)).astype(np.float32)
 
 State = dict[str, Tensor]
 
 
-def lm_head(ids: NDArray[np.int32] | None) -> NDArray[np.float32]:
-    return LM_HEAD.copy() if ids is None else LM_HEAD[ids]
+MODEL_ROWS = GivenRows(LM_HEAD, EMBEDDINGS)
 
 
 def load(path: Path) -> FloatHeads:
-    return FloatHeads.load(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
+    return FloatHeads.load(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=MODEL_ROWS)
 
 
 class ResBlock(nn.Module):
     """FasterDecoding/Medusa: {head}.{layer}.linear."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int = WIDTH) -> None:
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.linear = nn.Linear(inputs, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + nn.functional.silu(self.linear(x))
@@ -52,6 +52,15 @@ def medusa(layers: int, own_lm_head: bool) -> nn.ModuleList:
             *(ResBlock() for _ in range(layers)), *(nn.Linear(WIDTH, VOCAB, bias=False) for _ in tail)
         )
         for _ in range(HEADS)
+    )
+
+
+def hydra(layers: int) -> nn.ModuleList:
+    """Ours that see the path: only to be written, as forward() lacks the embeddings."""
+    torch.manual_seed(layers)
+    return nn.ModuleList(
+        nn.Sequential(*(ResBlock(WIDTH if layer else (2 + head) * WIDTH) for layer in range(layers)))
+        for head in range(HEADS)
     )
 
 
@@ -85,13 +94,13 @@ def write(path: Path, state: State, metadata: dict[str, str] | None = None) -> P
 
 
 def onnx_heads(path: Path, bits: int = 8, **options: object) -> OnnxHeads:
-    defaults = {"width": WIDTH, "vocab_size": VOCAB, "lm_head": lm_head, "bits": bits}
+    defaults = {"width": WIDTH, "vocab_size": VOCAB, "model_rows": MODEL_ROWS, "bits": bits}
     return load_heads(str(path), **{**defaults, **options})  # type: ignore[arg-type]
 
 
 def written(source: Path, path: Path, bits: int = 8) -> Path:
     """An ONNX file of these heads."""
-    path.write_bytes(build(HeadWeights(str(source), WIDTH, VOCAB, lm_head), bits))
+    path.write_bytes(build(HeadWeights(str(source), WIDTH, VOCAB, MODEL_ROWS), bits))
     return path
 
 

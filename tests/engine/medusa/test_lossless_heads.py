@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from engine import Completion, Decoding, Request
 from engine.core.engine import Engine
 from engine.llama.context import usable_cores
-from engine.medusa.lm_head import lm_head_rows
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
+from engine.medusa.model_rows import ModelRows
 from engine.speculative.controller import Speculation
 from engine.speculative.prompt_lookup import LookupSource
 from engine.speculative.setup import shipped_heads
@@ -66,7 +66,7 @@ def drafting(engine: Engine, heads: Path) -> Engine:
         str(heads),
         width=model.width,
         vocab_size=model.vocab_size,
-        lm_head=lambda ids: lm_head_rows(model.path, ids),
+        model_rows=ModelRows(model.path),
         threads=usable_cores(),
     )
     source = HeadSource(loaded)

@@ -20,11 +20,13 @@ from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.medusa_source import HeadSource
 
 WIDTH = 4
-Floats = NDArray[np.float32]
+Floats, Ids = NDArray[np.float32], NDArray[np.int32]
 
 
 class ScriptedHeads:
     """Candidates by head, the same for every state: head h guesses 100 h, 100 h + 1, ... in this order."""
+
+    sees_path = False
 
     def __init__(self, *confidences: list[float], metadata: dict[str, str] | None = None) -> None:
         self.heads = len(confidences)
@@ -33,8 +35,8 @@ class ScriptedHeads:
         self.calls: list[tuple[list[float], int, int]] = []  # first value of each state, first head, heads
 
     def propose(
-        self, hidden: Floats, heads: int, top: int, first: int = 0
-    ) -> tuple[NDArray[np.int32], Floats]:
+        self, hidden: Floats, heads: int, top: int, first: int = 0, path: Ids | None = None
+    ) -> tuple[Ids, Floats]:
         self.calls.append((hidden[:, 0].tolist(), first, heads))
         confidences = self.confidences[first:heads, :top]
         ids = np.arange(first, heads, dtype=np.int32)[:, None] * 100 + np.arange(
@@ -137,9 +139,9 @@ class MixedHeads(ScriptedHeads):
     """Confident of states of 1, hopeless otherwise."""
 
     def propose(
-        self, hidden: Floats, heads: int, top: int, first: int = 0
-    ) -> tuple[NDArray[np.int32], Floats]:
-        ids, confidences = super().propose(hidden, heads, top, first)
+        self, hidden: Floats, heads: int, top: int, first: int = 0, path: Ids | None = None
+    ) -> tuple[Ids, Floats]:
+        ids, confidences = super().propose(hidden, heads, top, first, path)
         return ids, confidences * hidden[:, :1, None]
 
 

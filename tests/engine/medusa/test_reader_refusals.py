@@ -15,16 +15,17 @@ import torch
 
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
+from tests.engine.helpers.float_heads import GivenRows
 from tests.engine.helpers.torch_heads import (
     HEADS,
     HIDDEN,
     LM_HEAD,
+    MODEL_ROWS,
     TOKEN_MAP,
     TOP,
     VOCAB,
     WIDTH,
     Vllm,
-    lm_head,
     load,
     medusa,
     write,
@@ -34,7 +35,7 @@ NAMES = pytest.mark.parametrize("name", ["medusa_lm_head.pt", "medusa_lm_head.sa
 
 
 def refused(path: Path, reason: str, **options: object) -> None:
-    defaults = {"width": WIDTH, "vocab_size": VOCAB, "lm_head": lm_head}
+    defaults = {"width": WIDTH, "vocab_size": VOCAB, "model_rows": MODEL_ROWS}
     with pytest.raises(HeadsLoadError, match=reason) as error:
         load_heads(str(path), **{**defaults, **options})  # type: ignore[arg-type]
     assert error.value.code == "heads_load_failed"
@@ -117,7 +118,9 @@ def test_weights_of_a_wrong_kind(tmp_path: Path, key: str, value: object, reason
 
 def test_a_model_whose_lm_head_is_not_its_vocabularys(tmp_path: Path) -> None:
     path = write(tmp_path / "heads.pt", medusa(1, own_lm_head=False).state_dict())
-    refused(path, r"lm_head has the shape \(89, 24\) where \(90, 24\) is due", lm_head=lambda _: LM_HEAD[:-1])
+    refused(
+        path, r"lm_head has the shape \(89, 24\) where \(90, 24\) is due", model_rows=GivenRows(LM_HEAD[:-1])
+    )
 
 
 @pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, torch.ones(2), {}, {"state": {}}])
@@ -160,7 +163,7 @@ def test_a_damaged_file_is_refused_or_harmless(tmp_path: Path, name: str) -> Non
             damaged[at] = rng.integers(256)
         path.write_bytes(damaged)
         try:
-            heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
+            heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=MODEL_ROWS)
         except HeadsLoadError as error:
             refusals.append(error.message)
         else:

@@ -11,7 +11,7 @@ from gguf import GGUFReader
 
 from engine import EngineConfig
 from engine.llama.model import default_model_path
-from engine.medusa.lm_head import FINAL_NORM, fingerprint
+from engine.medusa.model_rows import FINAL_NORM, fingerprint
 from engine.speculative.setup import _key, shipped_heads
 from engine.weights.format_selection import open_model, unpacked
 from engine.weights.quantise import requantise

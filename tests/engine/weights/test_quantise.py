@@ -15,7 +15,7 @@ from gguf import GGUFReader, dequantize
 
 from engine.base.errors import ModelLoadError
 from engine.llama.model import Model, default_model_path
-from engine.medusa.lm_head import lm_head_rows
+from engine.medusa.model_rows import ModelRows
 from engine.weights.formats import FORMATS
 from engine.weights.quantise import call_llama, quantised_size, requantise, unfit_tensors
 from tests.engine.helpers.tiny import LAYERS, write_tiny_gguf
@@ -43,7 +43,7 @@ def even_importance(path: str) -> dict[str, np.ndarray]:
 def test_weights_stay_what_they_were(tiny_gguf: str, tmp_path: Path, format: str, error: float) -> None:
     target = str(tmp_path / "made.gguf")
     requantise(tiny_gguf, target, format, threads=1)
-    before, after = lm_head_rows(tiny_gguf), lm_head_rows(target)
+    before, after = ModelRows(tiny_gguf).lm_head(), ModelRows(target).lm_head()
     assert np.abs(before - after).max() < error * np.abs(before).max()
     assert Model(target).vocab_size == Model(tiny_gguf).vocab_size
     assert Path(target).stat().st_size == quantised_size(tiny_gguf, format)
@@ -102,7 +102,7 @@ def test_the_bindings_hand_over_the_parameters_of_this_llama_cpp() -> None:
 def test_a_quantised_model_can_be_quantised_again(tiny_gguf: str, tmp_path: Path) -> None:
     requantise(tiny_gguf, str(tmp_path / "a.gguf"), "q4_0", threads=1)
     requantise(str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf"), "bf16", threads=1)
-    first, second = (lm_head_rows(str(tmp_path / name)) for name in ("a.gguf", "b.gguf"))
+    first, second = (ModelRows(str(tmp_path / name)).lm_head() for name in ("a.gguf", "b.gguf"))
     np.testing.assert_allclose(first, second, rtol=1e-2)
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from engine import ModelLoadError
 from engine.core.engine import Engine
 from engine.core.sequence import SequenceState
-from engine.medusa.lm_head import lm_head_rows
+from engine.medusa.model_rows import ModelRows
 from tests.support.tuned import constants
 from tests.training.conftest import options, said
 from training.base.errors import CollectionError, PromptsError
@@ -39,7 +39,7 @@ def answers(folder: Path) -> list[Recorded]:
 
 
 def test_each_state_gives_its_token(tiny_gguf: str, states: Path) -> None:
-    lm_head = lm_head_rows(tiny_gguf)
+    lm_head = ModelRows(tiny_gguf).lm_head()
     greedy = [a for a in answers(states) if not a.sampled]
     assert len(greedy) > 10
     for a in greedy:

@@ -15,13 +15,19 @@ class Fixed:
     """Two heads that guess, from a state that holds its place, what a table says: [place, head, rank]."""
 
     heads = 2
+    sees_path = False
 
     def __init__(self, table: NDArray[np.int32]) -> None:
         self.metadata: dict[str, str] = {}
         self._table = table
 
     def propose(
-        self, hidden: NDArray[np.float32], heads: int, top: int, first: int = 0
+        self,
+        hidden: NDArray[np.float32],
+        heads: int,
+        top: int,
+        first: int = 0,
+        path: NDArray[np.int32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         chosen = self._table[hidden[:, 0].astype(int), first:heads, :top]
         return chosen, np.broadcast_to(np.float32(0.45), chosen.shape)

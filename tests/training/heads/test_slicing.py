@@ -15,9 +15,9 @@ from torch import Tensor
 from engine.base.errors import ModelLoadError
 from engine.llama.model import Model, default_model_path
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from tests.engine.helpers.float_heads import FloatHeads
 from tests.engine.helpers.tiny import VOCAB, WIDTH
 from training.base.errors import PromptsError, TrainingError
@@ -67,13 +67,11 @@ def text(tmp_path: Path) -> Path:
 
 
 def load(path: Path, gguf: str) -> FloatHeads:
-    return FloatHeads.load(
-        str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(gguf, ids)
-    )
+    return FloatHeads.load(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=ModelRows(gguf))
 
 
 def served(path: Path, gguf: str) -> Heads:
-    return load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lambda ids: lm_head_rows(gguf, ids))
+    return load_heads(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=ModelRows(gguf))
 
 
 def check_restricted(full: Path, sliced: Path, gguf: str) -> None:

@@ -21,8 +21,8 @@ from safetensors import safe_open  # noqa: E402
 from engine import ModelLoadError  # noqa: E402
 from engine.medusa.calibration import Calibration  # noqa: E402
 from engine.medusa.layouts import HeadsLoadError  # noqa: E402
-from engine.medusa.lm_head import lm_head_rows  # noqa: E402
 from engine.medusa.loader import load_heads  # noqa: E402
+from engine.medusa.model_rows import ModelRows  # noqa: E402
 from engine.medusa.weights import HeadWeights  # noqa: E402
 from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_mamba  # noqa: E402
 from tests.training.conftest import said  # noqa: E402
@@ -168,13 +168,11 @@ def test_the_file_holds_heads_the_engine_runs(
     scores = train(options(tiny_gguf, states, tmp_path), quiet)
     path = tmp_path / "heads.safetensors"
 
-    def lm_head(ids: NDArray[np.int32] | None) -> NDArray[np.float32]:
-        return lm_head_rows(tiny_gguf, ids)
-
-    heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, lm_head=lm_head)
+    rows = ModelRows(tiny_gguf)
+    heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=rows)
     assert (heads.heads, heads.layers, heads.width) == (2, 1, WIDTH)
     data = Dataset([states])
-    vocabulary = HeadWeights(str(path), WIDTH, VOCAB, lm_head).draft_vocabulary
+    vocabulary = HeadWeights(str(path), WIDTH, VOCAB, rows).draft_vocabulary
     assert vocabulary is not None
     assert vocabulary[0] == data.frequencies().argmax()
     assert evaluate(heads, data.held_out) == scores
@@ -274,7 +272,7 @@ def test_what_would_fail_at_the_end_is_found_at_the_start(
         missing.setitem(sys.modules, "onnxruntime", None)
         with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
             check(tiny_gguf, output, "cpu")
-    monkeypatch.setattr("engine.medusa.lm_head.FINAL_NORM", "none.weight")
+    monkeypatch.setattr("engine.medusa.model_rows.FINAL_NORM", "none.weight")
     with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
         check(tiny_gguf, output, "cpu")
 

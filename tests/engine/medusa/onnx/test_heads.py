@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
+from engine.medusa.model_rows import FINGERPRINT, fingerprint
 from engine.medusa.onnx.export import export
 from engine.medusa.onnx.graph import BLOCK, quantised
 from engine.medusa.onnx.heads import OnnxHeads
@@ -24,13 +24,13 @@ from tests.engine.helpers.float_heads import FloatHeads
 from tests.engine.helpers.torch_heads import (
     HEADS,
     HIDDEN,
+    MODEL_ROWS,
     TOKEN_MAP,
     TOP,
     VOCAB,
     WIDTH,
     State,
     Vllm,
-    lm_head,
     load,
     mapped,
     medusa,
@@ -169,7 +169,7 @@ def test_heads_of_any_shape_guess_like_those_in_full(
         state[f"blocks.{head}.layers.{layer}.bias"] = some(width, scale=1.0)
     path = write(tmp_path / "heads.safetensors", state)
     hidden = some(3, width, scale=1.0).numpy()
-    full = FloatHeads.load(str(path), width=width, vocab_size=vocabulary, lm_head=lm_head)
+    full = FloatHeads.load(str(path), width=width, vocab_size=vocabulary, model_rows=MODEL_ROWS)
     small = onnx_heads(path, width=width, vocab_size=vocabulary)
     (tokens, chances), (ours, own) = full.propose(hidden, 2, 3), small.propose(hidden, 2, 3)
     assert np.abs(chances - own).max() < 0.08

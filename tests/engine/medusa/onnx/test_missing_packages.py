@@ -53,7 +53,7 @@ LOAD = """
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
 try:
-    print(load_heads(sys.argv[1], width=24, vocab_size=90, lm_head=None).heads, "torch" in sys.modules)
+    print(load_heads(sys.argv[1], width=24, vocab_size=90, model_rows=None).heads, "torch" in sys.modules)
 except HeadsLoadError as error:
     print(error.message)
 """

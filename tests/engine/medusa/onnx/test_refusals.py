@@ -12,12 +12,21 @@ from onnx import TensorProto, helper
 
 from engine.llama.model import default_model_path, read_shape
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import lm_head_rows
+from engine.medusa.model_rows import ModelRows
 from engine.medusa.onnx.format import ABOUT
 from engine.medusa.onnx.graph import build, least_bytes
 from engine.medusa.weights import HeadWeights
 from engine.speculative.setup import shipped_heads
-from tests.engine.helpers.torch_heads import VOCAB, WIDTH, lm_head, mapped, medusa, onnx_heads, write, written
+from tests.engine.helpers.torch_heads import (
+    MODEL_ROWS,
+    VOCAB,
+    WIDTH,
+    mapped,
+    medusa,
+    onnx_heads,
+    write,
+    written,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -116,9 +125,7 @@ def test_more_than_an_onnx_file_holds(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_counted_beforehand_is_the_file_but_for_names(bits: int) -> None:
     model = default_model_path()
     shape = read_shape(model)
-    weights = HeadWeights(
-        str(shipped_heads(model)), shape.width, shape.vocab_size, lambda ids: lm_head_rows(model, ids)
-    )
+    weights = HeadWeights(str(shipped_heads(model)), shape.width, shape.vocab_size, ModelRows(model))
     counted = least_bytes(weights, bits)
     assert counted <= len(build(weights, bits)) < counted + 20_000 < 1.01 * counted
 
@@ -127,14 +134,14 @@ def test_what_is_not_counted_beforehand_is_when_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
-    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
+    weights = HeadWeights(str(path), WIDTH, VOCAB, MODEL_ROWS)
     monkeypatch.setattr("engine.medusa.onnx.graph.LARGEST_BYTES", least_bytes(weights, 8) + 10)
     refused(path, "as ONNX, and 2 are the most")
 
 
 def test_what_protobuf_refuses_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "heads.pt", medusa(1, True).state_dict())
-    weights = HeadWeights(str(path), WIDTH, VOCAB, lm_head)
+    weights = HeadWeights(str(path), WIDTH, VOCAB, MODEL_ROWS)
     weights.metadata = {"note": "\ud800"}
     with pytest.raises(HeadsLoadError, match=r"^cannot be written as ONNX: .*surrogates"):
         build(weights, 8)

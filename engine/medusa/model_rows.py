@@ -1,4 +1,4 @@
-"""Reads the lm_head of a GGUF, which heads without their own share."""
+"""Reads what heads share with their model from its GGUF: the lm_head, and the embeddings of tokens."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ FINAL_NORM = "output_norm.weight"
 FINGERPRINT = "fingerprint"  # key in a heads file's metadata: that of its model
 
 
-def lm_head_rows(gguf_path: str, ids: NDArray[np.int32] | None = None) -> NDArray[np.float32]:
-    """Rows of these tokens, or of all: float32 [rows, width], dequantised.
+class ModelRows:
+    """Rows of a model's matrices, dequantised: float32 [rows, width].
 
     Raises HeadsLoadError when the file holds no such matrix, or one that the gguf package cannot read.
     """
-    return _tensor(gguf_path, (OUTPUT, EMBEDDINGS), ids)
+
+    def __init__(self, gguf_path: str) -> None:
+        self._path = gguf_path
+
+    def lm_head(self, ids: NDArray[np.int32] | None = None) -> NDArray[np.float32]:
+        """Rows of these tokens, or of all."""
+        return _tensor(self._path, (OUTPUT, EMBEDDINGS), ids)
+
+    def embeddings(self) -> NDArray[np.float32]:
+        """Of all tokens."""
+        return _tensor(self._path, (EMBEDDINGS,))
 
 
 def fingerprint(gguf_path: str) -> str:

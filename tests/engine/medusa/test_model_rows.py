@@ -13,7 +13,7 @@ from gguf.quants import quantize
 from engine.llama.context import Context, Outputs, Rows
 from engine.llama.model import Model, default_model_path
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import lm_head_rows
+from engine.medusa.model_rows import ModelRows
 
 ROWS, WIDTH = 50, 64
 MATRIX = np.random.default_rng(3).standard_normal((ROWS, WIDTH)).astype(np.float32)
@@ -35,7 +35,7 @@ def write(path: Path, quantization: str = "F32", *names: str) -> str:
     ("quantization", "error"), [("F32", 0.0), ("F16", 0.002), ("BF16", 0.02), ("Q8_0", 0.02), ("Q4_0", 0.5)]
 )
 def test_rows_are_dequantised(tmp_path: Path, quantization: str, error: float) -> None:
-    rows = lm_head_rows(write(tmp_path / "m.gguf", quantization))
+    rows = ModelRows(write(tmp_path / "m.gguf", quantization)).lm_head()
     assert rows.shape == (ROWS, WIDTH)
     assert rows.dtype == np.float32
     assert np.abs(rows - MATRIX).max() <= error
@@ -43,25 +43,27 @@ def test_rows_are_dequantised(tmp_path: Path, quantization: str, error: float) -
 
 def test_only_the_rows_asked_for(tmp_path: Path) -> None:
     path, ids = write(tmp_path / "m.gguf", "Q8_0"), np.array([7, 3, 49], dtype=np.int32)
-    assert np.array_equal(lm_head_rows(path, ids), lm_head_rows(path)[ids])
+    assert np.array_equal(ModelRows(path).lm_head(ids), ModelRows(path).lm_head()[ids])
 
 
 def test_a_tied_model_has_its_embeddings(tmp_path: Path) -> None:
-    assert np.array_equal(lm_head_rows(write(tmp_path / "tied.gguf", "F32", "token_embd.weight")), MATRIX)
+    assert np.array_equal(
+        ModelRows(write(tmp_path / "tied.gguf", "F32", "token_embd.weight")).lm_head(), MATRIX
+    )
     both = write(tmp_path / "both.gguf", "F32", "token_embd.weight", "output.weight")
-    assert np.array_equal(lm_head_rows(both), MATRIX + 1)
+    assert np.array_equal(ModelRows(both).lm_head(), MATRIX + 1)
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     """Even where the other one is as long and as old."""
     path = write(tmp_path / "m.gguf", "F32", "output.weight", "other")
-    assert np.array_equal(lm_head_rows(path), MATRIX)
+    assert np.array_equal(ModelRows(path).lm_head(), MATRIX)
     other = write(tmp_path / "n.gguf", "F32", "other", "output.weight")
     before, after = Path(path).stat(), Path(other).stat()
     assert before.st_size == after.st_size
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     Path(other).replace(path)
-    assert np.array_equal(lm_head_rows(path), MATRIX + 1)
+    assert np.array_equal(ModelRows(path).lm_head(), MATRIX + 1)
 
 
 def outputs(path: str, kv_type: str) -> tuple[Outputs, Model]:
@@ -77,7 +79,7 @@ def outputs(path: str, kv_type: str) -> tuple[Outputs, Model]:
 def test_hidden_states_times_the_lm_head_are_the_models_logits(tiny_gguf: str) -> None:
     (logits, hidden), model = outputs(tiny_gguf, "f32")
     assert hidden is not None
-    rows = lm_head_rows(tiny_gguf)
+    rows = ModelRows(tiny_gguf).lm_head()
     assert rows.shape == (model.vocab_size, model.width)
     np.testing.assert_allclose(hidden @ rows.T, logits, atol=1e-4)
 
@@ -88,7 +90,7 @@ def test_the_same_holds_for_the_default_model_within_quantisation() -> None:
     path = default_model_path()
     (logits, hidden), model = outputs(path, "f16")
     assert hidden is not None
-    rows = lm_head_rows(path)
+    rows = ModelRows(path).lm_head()
     assert rows.shape == (model.vocab_size, model.width)
     ours = hidden @ rows.T
     assert np.array_equal(ours.argmax(axis=1), logits.argmax(axis=1))
@@ -97,7 +99,7 @@ def test_the_same_holds_for_the_default_model_within_quantisation() -> None:
 
 def refused(path: str, reason: str, ids: list[int] | None = None) -> None:
     with pytest.raises(HeadsLoadError, match=reason) as error:
-        lm_head_rows(path, None if ids is None else np.array(ids, dtype=np.int32))
+        ModelRows(path).lm_head(None if ids is None else np.array(ids, dtype=np.int32))
     assert error.value.message.startswith(f"{path}: ")
     assert "\n" not in error.value.message
 
