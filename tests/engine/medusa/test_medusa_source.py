@@ -18,6 +18,7 @@ from engine.core.token_tree import ROOT, Tree, chain
 from engine.medusa.calibration import Calibration
 from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.medusa_source import HeadSource
+from tests.engine.core.test_layouts import lane_layout
 
 WIDTH = 4
 Floats, Ids = NDArray[np.float32], NDArray[np.int32]
@@ -288,3 +289,81 @@ def test_what_heads_say_after_expected_tokens_is_counted_apart() -> None:
         emit(s, 6, 7)  # what was expected did not come, so that the head is not to blame
         source.draft([s], 8)
     assert surety(after) == right
+
+
+# Heads that see the path
+
+
+class SeeingHeads(ScriptedHeads):
+    """Each guesses the sum of the tokens on its path, and that plus 1."""
+
+    sees_path = True
+
+    def __init__(self, *confidences: list[float]) -> None:
+        super().__init__(*confidences)
+        self.paths: list[list[list[int]]] = []
+
+    def propose(
+        self, hidden: Floats, heads: int, top: int, first: int = 0, path: Ids | None = None
+    ) -> tuple[Ids, Floats]:
+        assert path is not None
+        assert path.shape == (len(hidden), heads)
+        self.paths.append(path.tolist())
+        ids, confidences = super().propose(hidden, heads, top, first, path)
+        return path.sum(axis=1)[:, None, None] + (ids % 100), confidences
+
+
+def test_children_are_asked_for_below_each_node_that_is_worth_it() -> None:
+    heads = SeeingHeads([0.5, 0.4], [0.5, 0.1])
+    source = HeadSource(heads)
+    source.min_path_probability = 0.1
+    [tree] = source.draft([sequence()], 8)
+    assert heads.paths == [[[7]], [[7, 7], [7, 8]]], "in one call for a depth"
+    found = {path(tree, i) for i in range(len(tree))}
+    assert found == {(7,), (8,), (7, 14), (8, 15)}
+
+
+def test_a_node_that_is_cut_is_not_asked_for() -> None:
+    heads = SeeingHeads([0.5, 0.4], [0.5, 0.1])
+    source = HeadSource(heads)
+    source.min_path_probability = 0.1
+    [tree] = source.draft([sequence()], 1)
+    assert [path(tree, i) for i in range(len(tree))] == [(7,)]
+    [tree] = source.draft([sequence()], 2)
+    assert heads.paths[-1] == [[7, 7], [7, 8]]
+    assert {path(tree, i) for i in range(len(tree))} == {(7,), (8,)}, "the likeliest two"
+
+
+def test_where_drafts_do_not_branch_only_the_best_child_is_followed() -> None:
+    heads = SeeingHeads([0.5, 0.4], [0.5, 0.4], [0.5, 0.4])
+    source, s = HeadSource(heads), sequence()
+    s.layout = lane_layout()[0]
+    [tree] = source.draft([s], 8)
+    assert [path(tree, i) for i in range(len(tree))] == [(7,), (7, 14), (7, 14, 28)]
+    assert heads.paths == [[[7]], [[7, 7]], [[7, 7, 14]]]
+
+
+def test_expected_tokens_are_part_of_the_path() -> None:
+    heads = SeeingHeads([0.5], [0.5], [0.5])
+    source, s = HeadSource(heads), sequence()
+    s.expected = chain([5, 6], "grammar", 0.9)
+    [tree] = source.draft([s], 8)
+    assert heads.paths == [[[7, 5, 6]]]
+    assert [node.token for node in tree] == [5, 6, 18]
+
+
+def test_what_came_is_counted_where_its_path_was_asked_for() -> None:
+    """The second head is right below the first's second candidate alone."""
+    heads = SeeingHeads([0.5, 0.4], [0.5, 0.4])
+    source = HeadSource(heads)
+    source.min_path_probability = 0.05
+    for _ in range(200):
+        s = sequence()
+        source.draft([s], 8)
+        emit(s, 8, 15)
+        source.draft([s], 8)
+    [tree] = source.draft([sequence()], 8)
+    chances = {path(tree, i): node.path_probability for i, node in enumerate(tree)}
+    assert chances[8,] > 0.9
+    assert chances[8, 15] > 0.8
+    assert chances.get((7,), 0.0) < 0.1

@@ -10,7 +10,7 @@ from engine.core.token_tree import ROOT
 from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.static_tree import StaticTrees, best_nodes, best_size
-from tests.engine.medusa.test_medusa_source import ScriptedHeads, sequence
+from tests.engine.medusa.test_medusa_source import ScriptedHeads, SeeingHeads, path, sequence
 from tests.support.measuring.profiles import FixedProfile, flat
 
 CHANCES = [[0.6, 0.2, 0.1], [0.5, 0.3, 0.05], [0.4, 0.25, 0.2]]
@@ -74,3 +74,18 @@ def test_a_tree_holds_what_the_heads_guess(source: HeadSource) -> None:
     assert [(node.token, node.parent, node.depth) for node in tree] == [
         (100 * head + rank, parent, head + 1) for (parent, head, rank), _ in ranked
     ]
+
+
+def test_places_are_filled_below_the_tokens_on_their_paths() -> None:
+    heads = SeeingHeads(*([0.3] * RANKS for _ in range(2)))
+    trees = StaticTrees(HeadSource(heads))
+    drafted = trees.force([sequence(1.0), sequence(None), sequence(2.0)], flat(), 40)
+    assert [len(tree) for tree in drafted] == [20, 0, 20]
+    for tree in (drafted[0], drafted[2]):
+        assert {node.depth for node in tree} == {1, 2}
+        for i, node in enumerate(tree):
+            above = 7 + sum(path(tree, i)[:-1])
+            assert node.token in range(above, above + RANKS), "what the heads guess there"
+        assert len({path(tree, i) for i in range(len(tree))}) == len(tree)
+    parents = {node.parent for node in drafted[0]}
+    assert [len(call) for call in heads.paths] == [2, 2 * (len(parents) - 1)], "a call for a depth"

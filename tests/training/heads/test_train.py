@@ -28,8 +28,9 @@ from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_
 from tests.training.conftest import said  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
 from training.collection.dataset import Answer, Dataset, batch  # noqa: E402
+from training.heads.muon import Muon, orthogonal  # noqa: E402
 from training.heads.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
-from training.heads.recipe import Recipe, TrainOptions  # noqa: E402
+from training.heads.recipe import Kind, Recipe, TrainOptions  # noqa: E402
 from training.heads.scores import Scores, evaluate  # noqa: E402
 from training.heads.train import check, train  # noqa: E402
 from training.heads.training_loop import Run  # noqa: E402
@@ -75,9 +76,11 @@ class Listed(list[Answer]):
 class Cycle:
     """A world of 32 tokens that follow each other in a circle; a state is the row of the token it gave."""
 
+    scale = 2.0  # of logits
+
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
-        self.rows = (rng.standard_normal((32, 16)) * 2).astype(np.float32)
+        self.rows = (rng.standard_normal((32, 16)) * self.scale).astype(np.float32)
         self.vocabulary = np.arange(32, dtype=np.int32)
         self.width, self.vocab_size = 16, 40
         order = rng.permutation(32)
@@ -104,6 +107,78 @@ def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layer
     assert min(scores.top1) > 0.7
 
 
+class Fork(Cycle):
+    """From each state either of two tokens may come, by chance; each is followed by a token of its own."""
+
+    scale = 0.7  # where a chance of a half can be said
+
+    def _answer(self, order: NDArray[np.int64], start: int) -> Answer:
+        rng = np.random.default_rng(start)
+        branch = rng.integers(0, 2, 14)
+        output = np.ravel([[order[0], order[1 + b], order[3 + b]] for b in branch]).astype(np.int32)
+        given = np.ravel([[order[0], order[1], order[3 + b]] for b in branch])
+        return Answer(output, self.rows[given].astype(np.float16), False)
+
+
+@pytest.mark.parametrize(("kind", "share"), [(Kind.HYDRA, 1.0), (Kind.MEDUSA, 0.5)])
+def test_what_depends_on_a_token_drawn_by_chance_is_known_to_heads_that_see_it(
+    tmp_path: Path, kind: Kind, share: float
+) -> None:
+    """The state that gives the drawn token is the same whichever it was: the first head tells by its
+    embedding, and the second one, asked a token earlier, by the path."""
+    world: Any = Fork()
+    recipe = Recipe(kind=kind, heads=2, layers=2, epochs=100, rows=320)
+    embeddings = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
+    given = embeddings if kind is Kind.HYDRA else None
+    where = TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu")
+    run = Run(where, world, world.vocabulary, world.rows, given)
+    for run.step, places in enumerate(run._groups()):
+        run._learn(batch([world.train[i] for i in places], 2))
+    heads = Proposals(run.network, torch.from_numpy(world.rows), world.vocabulary)
+    drawn = []
+    for answer in world.held_out:
+        path = answer.output[np.minimum(np.arange(42)[:, None] + np.arange(2), 41)]
+        tokens, _ = heads.propose(answer.hidden.astype(np.float32), 2, 1, path=path)
+        drawn += (tokens[1:-1:3, 0, 0] == answer.output[2::3][: len(tokens[1:-1:3])]).tolist()
+        drawn += (tokens[0:-2:3, 1, 0] == answer.output[2::3][: len(tokens[0:-2:3])]).tolist()
+    assert np.mean(drawn) == pytest.approx(share, abs=0.0 if share == 1 else 0.2)
+
+
+def test_written_weights_are_for_embeddings_as_they_are() -> None:
+    embeddings = torch.randn(9, 8)
+    scaled = DraftHeads(2, 1, 8, embeddings, scale=0.25)
+    for parameter in scaled.parameters():
+        torch.nn.init.normal_(parameter)
+    plain = DraftHeads(2, 1, 8, embeddings)
+    plain.load_state_dict(scaled.weights())
+    states, path = torch.randn(5, 8), torch.randint(9, (5, 2))
+    for head in range(2):
+        ours = plain.run(head, states, path[:, : head + 1])
+        assert torch.allclose(ours, scaled.run(head, states, path[:, : head + 1]), atol=0.05)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (6, 15), (15, 6)])
+def test_muon_steps_as_torchs_does(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), [torch.randn(shape) for _ in range(3)]
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    own = Muon([ours], momentum=0.95, weight_decay=0.1, dtype=torch.bfloat16)
+    reference = torch.optim.Muon([theirs], momentum=0.95, weight_decay=0.1)
+    for optimizer, parameter in ((own, ours), (reference, theirs)):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+    assert not torch.allclose(ours, start, atol=0.01)
+    assert torch.allclose(ours, theirs, atol=1e-3)
+
+
+def test_directions_in_32_bits_are_nearly_orthogonal() -> None:
+    values = torch.linalg.svdvals(orthogonal(torch.randn(20, 50)))
+    assert 0.6 < float(values.min()) < float(values.max()) < 1.3
+
+
 @pytest.mark.parametrize(("length", "patience"), [(3, 99), (1, 1), (0, 1)])
 def test_held_out_answers_too_short_for_a_step_still_choose_weights(
     tmp_path: Path, quiet: Console, length: int, patience: int
@@ -124,7 +199,10 @@ def test_held_out_answers_too_short_for_a_step_still_choose_weights(
 def test_untrained_heads_say_what_the_state_says() -> None:
     network, hidden = DraftHeads(2, 3, 8), torch.randn(5, 8)
     for head in range(2):
-        assert torch.equal(network[head](hidden), hidden)
+        assert torch.equal(network.run(head, hidden, torch.zeros(5, 1 + head).long()), hidden)
+    seeing = DraftHeads(2, 3, 8, torch.randn(4, 8))
+    for head in range(2):
+        assert torch.equal(seeing.run(head, hidden, torch.zeros(5, 1 + head).long()), hidden)
 
 
 @pytest.mark.parametrize("soft", [0.0, 0.3, 1.0])

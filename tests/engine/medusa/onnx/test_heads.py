@@ -25,12 +25,14 @@ from tests.engine.helpers.torch_heads import (
     HEADS,
     HIDDEN,
     MODEL_ROWS,
+    PATH,
     TOKEN_MAP,
     TOP,
     VOCAB,
     WIDTH,
     State,
     Vllm,
+    hydra,
     load,
     mapped,
     medusa,
@@ -48,7 +50,7 @@ Floats = NDArray[np.float32]
 
 def logits(heads: FloatHeads | OnnxHeads, rows: int) -> Floats:
     """Of every token, less their mean [states, heads, vocabulary]."""
-    tokens, probabilities = heads.propose(HIDDEN, HEADS, rows)
+    tokens, probabilities = heads.propose(HIDDEN, HEADS, rows, path=PATH)
     logs = np.log(probabilities)
     whole = np.zeros((len(HIDDEN), HEADS, VOCAB), dtype=np.float32)
     np.put_along_axis(whole, tokens.astype(np.int64), logs - logs.mean(axis=-1, keepdims=True), axis=2)
@@ -71,6 +73,8 @@ LAYOUTS: dict[str, Callable[[], tuple[State, dict[str, object]]]] = {
     "v1 in BF16": lambda: (medusa(1, True).bfloat16().state_dict(), {}),
     "v2": lambda: (medusa(2, False).state_dict(), {}),
     "ours": lambda: (mapped(medusa(1, False).state_dict()), {}),
+    "ours, seeing the path": lambda: (mapped(hydra(1).state_dict()), {}),
+    "the same, two layers": lambda: (hydra(2).state_dict(), {}),
     "full model": lambda: (prefixed(medusa(1, True).state_dict()), {}),
     "vLLM": lambda: (Vllm(1, VOCAB, bias=True).state_dict(), {"vocab_size": VOCAB, "logit_scale": 0.25}),
     "vLLM, its map's rows": lambda: (mapped(Vllm(1, len(TOKEN_MAP)).state_dict()), {}),
@@ -97,8 +101,20 @@ def test_every_layout_is_as_in_full_precision(tmp_path: Path, layout: str, name:
     assert distance(exact, near) < TOLERANCE[bits]
     assert distance(exact, near[::-1]) > 0.5, "it tells states apart"
     assert distance(exact, near[:, ::-1]) > 0.5, "and heads"
-    np.testing.assert_allclose(ours.propose(HIDDEN, HEADS, rows)[1].sum(axis=-1), 1, rtol=1e-4)
+    np.testing.assert_allclose(ours.propose(HIDDEN, HEADS, rows, path=PATH)[1].sum(axis=-1), 1, rtol=1e-4)
     assert np.array_equal(near, logits(onnx_heads(folder, bits), rows)), "as when built in memory"
+
+
+def test_a_guess_depends_on_the_path_as_far_as_the_head_sees_it(tmp_path: Path) -> None:
+    heads = onnx_heads(write(tmp_path / "heads.pt", hydra(1).state_dict()))
+    assert heads.sees_path
+    for changed in range(HEADS):
+        path = PATH.copy()
+        path[:, changed] = (path[:, changed] + 1) % VOCAB
+        for head in range(HEADS):
+            before = heads.propose(HIDDEN, head + 1, TOP, first=head, path=PATH)
+            after = heads.propose(HIDDEN, head + 1, TOP, first=head, path=path)
+            assert np.array_equal(before[1], after[1]) is (changed > head)
 
 
 def test_candidates_come_best_first(tmp_path: Path) -> None:
