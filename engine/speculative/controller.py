@@ -39,8 +39,13 @@ CONFIDENT = 0.5  # path probability from which an earlier source's draft makes a
 class ForcedSource(Protocol):
     """Drafts for requests with decoding "medusa", whether or not that saves time. Needs hidden states."""
 
-    def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
-        """For each sequence the tree that is best on average; an empty one without a hidden state."""
+    def force(
+        self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
+    ) -> list[Tree]:
+        """For each sequence the tree that is best on average; an empty one without a hidden state.
+
+        rows: of the call without drafts. limit: free rows of the call.
+        """
         ...
 
 
@@ -195,18 +200,22 @@ class Speculation(DraftSource):
             elif sequence.request.decoding is Decoding.MEDUSA:
                 forced.append(i)
         self.profile.context = cells / len(sequences) if sequences else 0.0
-        rows = len(sequences)
+        rows, width = len(sequences), 0
         if forced and self._forced:
             self._keep_hidden(rows)
             if limit > 0:
-                forced_trees = self._forced.force([sequences[i] for i in forced], self.profile, limit)
-                for i, tree in zip(forced, forced_trees, strict=True):
+                own = [sequences[i] for i in forced]
+                for i, tree in zip(forced, self._forced.force(own, self.profile, rows, limit), strict=True):
                     trees[i] = tree
-                    limit -= len(tree)
-                    rows += len(tree)
+                if _equal_rows(sequences):
+                    width = max(map(len, trees))
+                    rows *= 1 + width
+                else:
+                    rows += sum(map(len, trees))
+                    limit -= sum(map(len, trees))
         plain_due = rows == len(sequences) and self._plain[rows].due  # with forced drafts no call is plain
         if auto and limit > 0 and not self.regret.paused and not plain_due:
-            chosen = self._draft_auto([sequences[i] for i in auto], rows, limit)
+            chosen = self._draft_auto([sequences[i] for i in auto], rows, limit, width)
             for i, tree in zip(auto, chosen, strict=True):
                 trees[i] = tree
         spent = time.perf_counter() - began
@@ -242,15 +251,19 @@ class Speculation(DraftSource):
 
     # Requests with decoding "auto"
 
-    def _draft_auto(self, sequences: Sequence[SequenceState], rows: int, limit: int) -> list[Tree]:
-        """Trees for these requests. rows: of the call without them."""
+    def _draft_auto(
+        self, sequences: Sequence[SequenceState], rows: int, limit: int, width: int
+    ) -> list[Tree]:
+        """Trees for these requests. rows: of the call without them. limit: its draft tokens. width: in
+        lanes, the draft tokens of each sequence that the rows include.
+        """
         began = now = time.perf_counter()
         self._steps += 1
         size = (len(sequences) - 1).bit_length()
         trees: list[Tree] = [[] for _ in sequences]
         calls: list[_SourceCall] = []
         paying = False
-        least = self._min_path_probability(rows)
+        least = 0.0 if width else self._min_path_probability(rows)
         for sequence in sequences:
             sequence.expected = []
         candidates = [
@@ -306,9 +319,8 @@ class Speculation(DraftSource):
                 self._idle = _Idle(list(sequences), until, self.profile.seconds(rows))
             return trees
         spent = time.perf_counter() - began
-        layout = sequences[0].layout
-        if layout and layout.equal_rows:
-            taken, added = self._chains(trees, rows, limit, spent)
+        if _equal_rows(sequences):
+            taken, added = self._chains(trees, rows, limit, spent, width)
         else:
             taken, added = self._nodes(trees, rows, limit, spent)
         self._credit(calls, taken, added, rows, spent)
@@ -321,14 +333,23 @@ class Speculation(DraftSource):
         nodes = choose_nodes(len(trees), chances, lambda n: self._seconds(n, rows), rows=rows, spent=spent)
         return keep_nodes(trees, ranked[:nodes]), nodes
 
-    def _chains(self, trees: list[Tree], rows: int, limit: int, spent: float) -> tuple[list[Tree], int]:
+    def _chains(
+        self, trees: list[Tree], rows: int, limit: int, spent: float, least: int
+    ) -> tuple[list[Tree], int]:
         """The likeliest paths, cut to the length that is worth as many rows for each sequence; these rows."""
+        lanes = rows // (1 + least)
         found = [likeliest_path(tree) for tree in trees]
         chances = [[node.path_probability for node in chain] for chain in found]
         width = choose_width(
-            len(trees), chances, lambda n: self._seconds(n, rows), rows=rows, limit=limit, spent=spent
+            len(trees),
+            chances,
+            lambda n: self._seconds(n, rows),
+            rows=lanes,
+            limit=limit,
+            spent=spent,
+            least=least,
         )
-        return [chain[:width] for chain in found], rows * width
+        return [chain[:width] for chain in found], lanes * (width - least)
 
     def _keep_hidden(self, rows: int) -> None:
         """Ask for hidden states for the next HIDDEN_STEPS steps."""
@@ -363,6 +384,11 @@ class Speculation(DraftSource):
         if rows not in self._floors:
             self._floors[rows] = floor(rows, self.profile.seconds, FLOOR_NODES)
         return self._floors[rows]
+
+
+def _equal_rows(sequences: Sequence[SequenceState]) -> bool:
+    layout = sequences[0].layout if sequences else None
+    return layout is not None and layout.equal_rows
 
 
 def _coverage(tree: Tree) -> int:

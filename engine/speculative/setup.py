@@ -118,7 +118,7 @@ def shipped_for_width(width: int) -> list[Path]:
 def _width(path: Path) -> int:
     with _opened(path) as file:
         shapes = [file.get_slice(key).get_shape() for key in file.keys()]  # noqa: SIM118
-    return int(max(shape[-1] for shape in shapes if len(shape) > 1))
+    return int(min(min(shape) for shape in shapes if len(shape) > 1))
 
 
 def _metadata(path: Path) -> dict[str, str]:

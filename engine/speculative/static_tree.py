@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from engine.core.sequence import SequenceState
@@ -11,26 +12,47 @@ from engine.medusa.medusa_source import HeadSource, Path
 from engine.speculative.latency_model import LatencyProfile
 
 MAX_NODES = 64  # from here on even a GPU gains little
+HEAD_SHARE = 0.1  # weight of the last call in the mean time of a head
 
 TreeSlot = tuple[int, int, int]  # (parent slot, head, rank of the head's candidate)
 
 
 class StaticTrees:
-    """Fills the same tree with each request's candidates, whatever their probabilities."""
+    """Fills the same tree with each request's candidates, whatever their probabilities.
+
+    Its size is the one with the most expected tokens a second, by measured times of calls and of heads: on
+    many CPUs a chain of one.
+    """
 
     def __init__(self, source: HeadSource) -> None:
         self._source = source
-        self._ranked = best_nodes(source.mean_chances, MAX_NODES)
+        chances = source.mean_chances
+        self._ranked = best_nodes(chances, MAX_NODES)
+        self._chain = best_nodes([ranks[:1] for ranks in chances], MAX_NODES)
+        self._head_s = 0.0  # decayed mean of a head's call
 
-    def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
+    def force(
+        self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
+    ) -> list[Tree]:
         known = [i for i, sequence in enumerate(sequences) if sequence.hidden is not None]
         trees: list[Tree] = [[] for _ in sequences]
-        most = min(MAX_NODES, limit // len(known)) if known else 0
-        if not most:
+        layout = sequences[known[0]].layout if known else None
+        ranked = self._ranked if layout is None or layout.trees else self._chain
+        of_a_node = rows if layout is not None and layout.equal_rows else len(known)
+        slots = ranked[: limit // of_a_node] if known else []
+        if not slots:
             return trees
-        chances = [chance for _, chance in self._ranked[:most]]
-        slots = self._ranked[: best_size(chances, len(sequences), profile)]
-        for i, tokens in zip(known, self._fill([sequences[i] for i in known], slots), strict=True):
+
+        def seconds(nodes: int) -> float:
+            heads = 1 + max(head for (_, head, _), _ in slots[:nodes])
+            return profile.seconds(rows + of_a_node * nodes) + heads * self._head_s
+
+        slots = slots[: best_size([len(known) * chance for _, chance in slots], rows, seconds)]
+        began = time.perf_counter()
+        filled = self._fill([sequences[i] for i in known], slots)
+        took = (time.perf_counter() - began) / (1 + max(head for (_, head, _), _ in slots))
+        self._head_s += HEAD_SHARE * (took - self._head_s)
+        for i, tokens in zip(known, filled, strict=True):
             trees[i] = [
                 Node(token, parent, chance, self._source.name, head + 1)
                 for token, ((parent, head, _), chance) in zip(tokens, slots, strict=True)
@@ -77,12 +99,15 @@ def best_nodes(chances: Sequence[Sequence[float]], nodes: int) -> list[tuple[Tre
     return ranked
 
 
-def best_size(path_probabilities: Sequence[float], requests: int, profile: LatencyProfile) -> int:
-    """Number of nodes a request, at least 1, that gives the most expected tokens a second."""
-    expected, best, size = 1.0, 0.0, 1
-    for nodes, path_probability in enumerate(path_probabilities, 1):
-        expected += path_probability
-        speed = expected / profile.seconds(requests * (1 + nodes))
+def best_size(gains: Sequence[float], requests: int, seconds: Callable[[int], float]) -> int:
+    """Number of nodes, at least 1, that gives the most expected tokens a second.
+
+    gains: expected tokens of each further node. requests: tokens without any. seconds: of a step, by nodes.
+    """
+    expected, best, size = float(requests), 0.0, 1
+    for nodes, gain in enumerate(gains, 1):
+        expected += gain
+        speed = expected / seconds(nodes)
         if speed > best:
             best, size = speed, nodes
     return size

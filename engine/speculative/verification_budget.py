@@ -60,14 +60,21 @@ def choose_width(
     limit: int,
     spent: float = 0.0,
     margin: float = MARGIN,
+    least: int = 0,
 ) -> int:
     """As choose_nodes, where each of `rows` sequences gets equally many rows: the draft tokens of each.
 
-    chains: path probabilities of the drafts. limit: rows beside the first ones.
+    chains: path probabilities of the drafts. limit: rows beside the first ones. least: the width that the
+    call has in any case.
     """
-    best, best_width, expected = requests / (seconds(rows) + spent) * (1 + margin), 0, float(requests)
-    for width in range(1, min(limit // rows, max(map(len, chains), default=0)) + 1):
-        expected += sum(chain[width - 1] for chain in chains if len(chain) >= width)
+
+    def hits(width: int) -> float:
+        return sum(chain[width - 1] for chain in chains if len(chain) >= width)
+
+    expected = requests + sum(map(hits, range(1, least + 1)))
+    best, best_width = expected / (seconds(rows * (1 + least)) + spent) * (1 + margin), least
+    for width in range(least + 1, min(limit // rows, max(map(len, chains), default=0)) + 1):
+        expected += hits(width)
         speed = expected / (seconds(rows * (1 + width)) + spent)
         if speed > best:
             best, best_width = speed, width

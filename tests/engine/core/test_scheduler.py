@@ -186,3 +186,46 @@ def test_random_arrivals_and_ends(lanes: bool, alone: bool, failing: bool) -> No
         assert len(set(steps.ended)) == len(steps.ended)
         assert {str(i) for i in range(total)} <= set(steps.ended)
         assert steps.memory.used == 0, "what lanes hold is checked at each step"
+
+
+# Left in lanes
+
+
+def test_a_request_goes_on_from_the_cells_that_the_last_one_left_in_its_lane() -> None:
+    steps = Steps(cached_tokens=0)
+    steps.add("a", words((1, 60), (2, 4)), max_tokens=2)
+    steps.finish()
+    steps.streams.calls.clear()
+    b = steps.add("b", words((1, 60), (3, 5)), max_tokens=30)
+    steps.step()
+    assert (b.cached, b.shared) == (60, 60)
+    assert {call[0] for call in steps.streams.calls} == {"truncate"}, "nothing is copied"
+    steps.finish()
+
+
+def test_the_answer_of_the_turn_before_is_left_too() -> None:
+    steps = Steps(cached_tokens=0)
+    a = steps.add("a", words((1, 40)), max_tokens=9)
+    steps.finish()
+    b = steps.add("b", [*a.tokens[: a.length].tolist(), *words((2, 5))], max_tokens=2)
+    steps.finish()
+    assert b.cached == a.length - 1, "the last token has no cell"
+
+
+def test_what_a_lane_gave_counts_as_used_in_the_prefix_cache() -> None:
+    steps = Steps(cached_tokens=100)
+    steps.add("a", words((1, 40)), max_tokens=2)
+    steps.finish()
+    steps.add("b", words((1, 40), (2, 3)), max_tokens=2)
+    steps.finish()
+    for word in (3, 4, 5):
+        steps.add(str(word), words((word, 40)), max_tokens=2)
+        steps.finish()
+    assert words((1, 40)) in steps.kept
+
+
+def test_without_sharing_nothing_is_left_in_lanes() -> None:
+    steps = Steps(sharing=False)
+    steps.add("a", words((1, 40)), max_tokens=2)
+    steps.finish()
+    assert steps.streams.held() == {}

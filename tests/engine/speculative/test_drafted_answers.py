@@ -52,7 +52,9 @@ class Known(DraftSource):
         tokens = self._outputs[s.request.id][done : done + 4]
         return chain((t if self._right else (t + 1) % 300 for t in tokens), self.name, self._path_probability)
 
-    def force(self, sequences: Sequence[SequenceState], profile: LatencyProfile, limit: int) -> list[Tree]:
+    def force(
+        self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
+    ) -> list[Tree]:
         return [self._one(s) if s.hidden is not None else [] for s in sequences]
 
 

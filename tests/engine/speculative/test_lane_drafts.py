@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.base.request import Decoding
 from engine.core.draft_source import DraftSource
 from engine.core.layouts import LaneLayout, Layout
 from engine.core.sequence import SequenceState
@@ -95,3 +96,34 @@ def test_in_lanes_drafts_pay_for_the_rows_that_fill_up_the_others(lanes: LaneLay
     a_token = 12 / (2 + 0.9 + 0.5)
     assert credit(prepared(0.9), prepared(0.5)) == pytest.approx([0.9 * a_token - 1, 0.5 * a_token - 1])
     assert credit(prepared(0.9), []) == pytest.approx([0.9 * 12 / (2 + 0.9) - 2, 0.0])
+
+
+class Forced(Prepared):
+    def force(
+        self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
+    ) -> list[Tree]:
+        return self.draft(sequences, limit)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("forced", "limit", "taken"),
+    [
+        (1, 64, 1),  # a call of four rows takes place anyway; two more are too dear
+        (2, 64, 2),
+        (3, 64, 3),
+        (3, 6, 3),
+        (0, 64, 0),
+    ],
+)
+def test_in_lanes_rows_that_a_forced_draft_takes_cost_the_others_nothing(
+    lanes: LaneLayout, forced: int, limit: int, taken: int
+) -> None:
+    tree = prepared(0.4, 0.3, 0.2)
+    steep = FixedProfile({1: 1.0, 64: 64.0})
+    running = sequences(2)
+    for s, decoding in zip(running, (Decoding.MEDUSA, Decoding.AUTO), strict=True):
+        s.request = replace(s.request, decoding=decoding)
+        s.layout = lanes
+    speculation = Speculation(steep, [Prepared([], tree)], Forced(prepared(0.5, 0.5, 0.5)[:forced]))
+    assert [len(tree) for tree in speculation.draft(running, limit)] == [forced, taken]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from engine.core.token_tree import ROOT
 from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
 from engine.speculative.static_tree import StaticTrees, best_nodes, best_size
+from tests.engine.core.test_layouts import lane_layout
 from tests.engine.medusa.test_medusa_source import ScriptedHeads, SeeingHeads, path, sequence
 from tests.support.measuring.profiles import FixedProfile, flat
 
@@ -48,7 +50,14 @@ def test_the_size_is_the_one_with_the_most_tokens_a_second(requests: int, row_s:
     def speed(nodes: int) -> float:
         return (1 + sum(path_probabilities[:nodes])) / profile.seconds(requests * (1 + nodes))
 
-    assert best_size(path_probabilities, requests, profile) == max(range(1, len(PATHS) + 1), key=speed)
+    gains = [requests * chance for chance in path_probabilities]
+    chosen = best_size(gains, requests, lambda nodes: profile.seconds(requests * (1 + nodes)))
+    assert chosen == max(range(1, len(PATHS) + 1), key=speed)
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.speculative.static_tree.time.perf_counter", lambda: 0.0)
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def test_trees_shrink_to_what_a_call_holds(source: HeadSource) -> None:
     trees = StaticTrees(source)
     sizes = []
     for limit in (1000, 30, 5, 2):
-        drawn = trees.force([sequence(), sequence(), sequence(None), sequence()], flat(), limit)
+        drawn = trees.force([sequence(), sequence(), sequence(None), sequence()], flat(), 4, limit)
         assert drawn[2] == []
         assert len({len(drawn[i]) for i in (0, 1, 3)}) == 1, "each gets the same"
         sizes.append(len(drawn[0]))
@@ -70,7 +79,7 @@ def test_trees_shrink_to_what_a_call_holds(source: HeadSource) -> None:
 
 def test_a_tree_holds_what_the_heads_guess(source: HeadSource) -> None:
     ranked = best_nodes(source.mean_chances, 20)
-    [tree] = StaticTrees(source).force([sequence()], flat(), 20)
+    [tree] = StaticTrees(source).force([sequence()], flat(), 1, 20)
     assert [(node.token, node.parent, node.depth) for node in tree] == [
         (100 * head + rank, parent, head + 1) for (parent, head, rank), _ in ranked
     ]
@@ -79,7 +88,7 @@ def test_a_tree_holds_what_the_heads_guess(source: HeadSource) -> None:
 def test_places_are_filled_below_the_tokens_on_their_paths() -> None:
     heads = SeeingHeads(*([0.3] * RANKS for _ in range(2)))
     trees = StaticTrees(HeadSource(heads))
-    drafted = trees.force([sequence(1.0), sequence(None), sequence(2.0)], flat(), 40)
+    drafted = trees.force([sequence(1.0), sequence(None), sequence(2.0)], flat(), 3, 40)
     assert [len(tree) for tree in drafted] == [20, 0, 20]
     for tree in (drafted[0], drafted[2]):
         assert {node.depth for node in tree} == {1, 2}
@@ -89,3 +98,34 @@ def test_places_are_filled_below_the_tokens_on_their_paths() -> None:
         assert len({path(tree, i) for i in range(len(tree))}) == len(tree)
     parents = {node.parent for node in drafted[0]}
     assert [len(call) for call in heads.paths] == [2, 2 * (len(parents) - 1)], "a call for a depth"
+
+
+def test_in_lanes_it_is_a_chain_as_long_as_pays_for_all() -> None:
+    """A token of one more sequence costs a row of each."""
+    source = HeadSource(ScriptedHeads(*([0.9, *[0.01] * 7] for _ in range(4))))
+    steep = FixedProfile({n: 0.01 + 0.001 * n for n in (1, 1000)})
+    lengths = []
+    for others in (0, 2, 30):
+        s = sequence()
+        s.layout = lane_layout()[0]
+        [tree] = StaticTrees(source).force([s], steep, 1 + others, 500)
+        assert [node.parent for node in tree] == [ROOT, *range(len(tree) - 1)]
+        lengths.append(len(tree))
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[2] == 1
+
+
+def test_slow_heads_are_asked_less_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("engine.speculative.static_tree.time.perf_counter", lambda: clock[0])
+    s = sequence()
+    s.layout = lane_layout()[0]
+
+    class Slow(ScriptedHeads):
+        def propose(self, *given: Any, **named: Any) -> Any:
+            clock[0] += 0.1
+            return super().propose(*given, **named)
+
+    trees = StaticTrees(HeadSource(Slow(*([0.6, *[0.01] * 7] for _ in range(4)))))
+    depths = [len(trees.force([s], flat(), 1, 64)[0]) for _ in range(60)]
+    assert depths[0] > depths[-1] == 1

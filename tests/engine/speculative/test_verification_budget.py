@@ -98,24 +98,31 @@ lane_curves = st.lists(st.floats(0, 3), min_size=60, max_size=60).map(
     filled=st.integers(0, 2),
     limit=st.integers(0, 40),
     margin=st.floats(0, 0.5),
+    least=st.integers(0, 2),
 )
 def test_the_chosen_width_is_the_best_there_is(
-    chains: list[list[float]], curve: dict[int, float], filled: int, limit: int, margin: float
+    chains: list[list[float]], curve: dict[int, float], filled: int, limit: int, margin: float, least: int
 ) -> None:
-    """filled: lanes in the call that draft nothing and get as many rows."""
+    """filled: lanes in the call that draft nothing and get as many rows. least: rows that it has anyway."""
     requests, rows = len(chains), len(chains) + filled
 
-    def gain(width: int) -> float:
+    def speed(width: int) -> float:
         expected = requests + sum(sum(one[:width]) for one in chains)
-        return expected / curve[rows * (1 + width)] * curve[rows] / requests
+        return expected / curve[rows * (1 + width)]
 
-    width = choose_width(requests, chains, curve.__getitem__, rows=rows, limit=limit, margin=margin)
-    possible = range(1, min(limit // rows, max(map(len, chains))) + 1)
-    if width:
+    def gain(width: int) -> float:
+        return speed(width) / speed(least)
+
+    width = choose_width(
+        requests, chains, curve.__getitem__, rows=rows, limit=limit, margin=margin, least=least
+    )
+    possible = range(least + 1, min(limit // rows, max(map(len, chains))) + 1)
+    if width > least:
         assert width in possible
         assert gain(width) > (1 + margin) * (1 - 1e-12)
         assert gain(width) >= max(map(gain, possible)) * (1 - 1e-12)
     else:
+        assert width == least
         assert all(gain(one) <= (1 + margin) * (1 + 1e-12) for one in possible)
 
 

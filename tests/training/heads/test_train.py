@@ -132,7 +132,8 @@ def test_what_depends_on_a_token_drawn_by_chance_is_known_to_heads_that_see_it(
     given = embeddings if kind is Kind.HYDRA else None
     where = TrainOptions("", (), tmp_path, tmp_path, recipe, "cpu")
     run = Run(where, world, world.vocabulary, world.rows, given)
-    for run.step, places in enumerate(run._groups()):
+    for step, places in enumerate(run._groups()):
+        run.step = step
         run._learn(batch([world.train[i] for i in places], 2))
     heads = Proposals(run.network, torch.from_numpy(world.rows), world.vocabulary)
     drawn = []
