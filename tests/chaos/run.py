@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import redis
 
 from tasks.records.job import TERMINAL
@@ -101,7 +102,7 @@ class Run:
         """Until it holds; what did not in time is one of the troubles."""
         give_up = time.monotonic() + limit_s
         while time.monotonic() < give_up:
-            with suppress(redis.RedisError):
+            with suppress(redis.RedisError, httpx.TransportError):
                 if holds():
                     return True
             time.sleep(LOOK_S)

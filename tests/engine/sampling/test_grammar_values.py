@@ -168,7 +168,11 @@ def letters(value: Any, known: dict[int, int]) -> int:
 @linux
 @pytest.mark.usefixtures("little_memory")
 @given(schema=extreme, strict=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @pytest.mark.slow
 def test_no_values_take_more_than_the_limits(quick: Writer, schema: Any, strict: bool) -> None:
     assume(letters(schema, {}) <= BODY)
