@@ -21,6 +21,7 @@ from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads
 from engine.medusa.model_rows import ModelRows
 from engine.medusa.onnx import graph
+from engine.medusa.weights import Ids
 from engine.speculative.setup import shipped_heads
 from tests.engine.helpers.float_heads import FloatHeads
 
@@ -32,10 +33,12 @@ AT_ONCE = 50  # rows of a call
 Floats = NDArray[np.float32]
 
 
-def hidden_states(count: int) -> Floats:
-    """[count, width] of the default model."""
+def read(count: int) -> tuple[Floats, Ids]:
+    """Hidden states of the default model [count, width], and the tokens after each [count, HEADS]."""
     model = Model(default_model_path(), 0)
-    tokens = model.tokenize(PASSAGES, add_bos=False, special=False)[:count].tolist()
+    text = model.tokenize(PASSAGES, add_bos=False, special=False)
+    later = np.lib.stride_tricks.sliding_window_view(text[1 : count + HEADS], HEADS)
+    tokens = text[:count].tolist()
     context = Context(model, cells=count + 256, seq_ids=1, max_rows=64, threads=0)
     states = []
     for start in range(0, len(tokens), AT_ONCE):
@@ -45,33 +48,35 @@ def hidden_states(count: int) -> Floats:
         given = context.decode(rows.build(), hidden=True).hidden
         assert given is not None
         states.append(given.copy())
-    return np.concatenate(states)
+    return np.concatenate(states), later
 
 
 class Nearness:
     """Of heads to those with 32-bit weights, over these states."""
 
-    def __init__(self, hidden: Floats) -> None:
+    def __init__(self, hidden: Floats, later: Ids) -> None:
         self._path, model = str(shipped_heads(default_model_path())), Model(default_model_path(), 0)
         self._common: dict[str, Any] = {
             "width": model.width,
             "vocab_size": model.vocab_size,
             "model_rows": ModelRows(model.path),
         }
-        self._hidden = hidden
+        self._hidden, self._later = hidden, later
         full = FloatHeads.load(self._path, **self._common)
-        self._exact, self._chances = full.propose(hidden, HEADS, TOP)
+        self._exact, self._chances = full.propose(hidden, HEADS, TOP, path=later)
 
     def of(self, load: Callable[..., Heads], **options: object) -> tuple[float, float]:
         """Share of equal best guesses, and mean difference of their probabilities."""
-        tokens, given = load(self._path, **self._common, **options).propose(self._hidden, HEADS, TOP)
+        tokens, given = load(self._path, **self._common, **options).propose(
+            self._hidden, HEADS, TOP, path=self._later
+        )
         same = tokens[..., 0] == self._exact[..., 0]
         return float(same.mean()), float(np.abs(given[..., 0] - self._chances[..., 0]).mean())
 
 
 def main() -> None:
-    hidden = hidden_states(STATES)
-    near = Nearness(hidden)
+    hidden, later = read(STATES)
+    near = Nearness(hidden, later)
     print(f"{HEADS} heads, {len(hidden)} states: share of equal best guesses, mean difference of probability")
 
     def show(name: str, found: tuple[float, float]) -> None:

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from engine import EngineConfig
 from engine.base.request import Request, SamplingParams
+from engine.core.layouts import Layout
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import Tree
 from engine.llama.context import usable_cores
@@ -29,38 +30,46 @@ from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import Heads, HeadSource
 from engine.medusa.onnx.format import BITS
+from tests.engine.core.test_layouts import lane_layout
 from tests.engine.helpers.drive import opened
 from tests.engine.helpers.float_heads import GivenRows
+from training.heads.recipe import Kind
 
 REPEATS = 40
 WARM_UP = 5  # calls that are not counted
 TOP = 4
 ROWS = (1, 4, 16)
+CHAIN, TREE = "a chain of three for each", "a tree of eight nodes for each"
 
 
-def write_random_heads(path: Path, width: int, vocabulary: int, heads: int) -> None:
+def write_random_heads(path: Path, width: int, vocabulary: int, heads: int, kind: Kind) -> None:
     """Heads of one layer over a shared lm_head cut to `vocabulary` rows."""
     generator = torch.Generator().manual_seed(0)
     state = {"token_map": torch.arange(vocabulary, dtype=torch.int32)}
     for head in range(heads):
-        state[f"{head}.0.linear.weight"] = torch.randn(width, width, generator=generator) * 0.02
+        inputs = (2 + head) * width if kind is Kind.HYDRA else width
+        state[f"{head}.0.linear.weight"] = torch.randn(width, inputs, generator=generator) * 0.02
         state[f"{head}.0.linear.bias"] = torch.zeros(width)
     save_file(state, path)
 
 
-def random_heads(width: int, vocabulary: int, heads: int, threads: int) -> dict[str, Heads]:
+def random_heads(width: int, vocabulary: int, heads: int, kind: Kind, threads: int) -> dict[str, Heads]:
     """The same over a random lm_head, by bits and threads."""
-    rows = (np.random.default_rng(0).standard_normal((vocabulary, width)) * 0.1).astype(np.float32)
+    rng = np.random.default_rng(0)
+    rows, embeddings = (
+        (rng.standard_normal((count, width)) * 0.1).astype(np.float32)
+        for count in (vocabulary, 2 * vocabulary)
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.safetensors"
-        write_random_heads(path, width, vocabulary, heads)
+        write_random_heads(path, width, vocabulary, heads, kind)
 
         def load(bits: int, threads: int) -> Heads:
             return load_heads(
                 str(path),
                 width=width,
                 vocab_size=2 * vocabulary,
-                model_rows=GivenRows(rows),
+                model_rows=GivenRows(rows, embeddings),
                 threads=threads,
                 bits=bits,
             )
@@ -99,20 +108,20 @@ def median_ms(calls: Mapping[str, Callable[[], object]], step: Callable[[], floa
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def running(hidden: NDArray[np.float32]) -> list[SequenceState]:
+def running(hidden: NDArray[np.float32], layout: Layout | None) -> list[SequenceState]:
     """Sequences with these states."""
     sequences = []
     for state in hidden:
         request = Request(id="-", prompt="-", sampling=SamplingParams(max_tokens=8))
         sequences.append(SequenceState(request, np.zeros(4, dtype=np.int32), arrived=0.0))
-        sequences[-1].hidden = state
+        sequences[-1].hidden, sequences[-1].layout = state, layout
     return sequences
 
 
-def draft(source: HeadSource, sequences: list[SequenceState]) -> list[Tree]:
-    """All heads, one after the other."""
+def draft(source: HeadSource, sequences: list[SequenceState], nodes: int) -> list[Tree]:
+    """As many, however unlikely: all heads, one after the other."""
     source.min_path_probability = 0.0
-    return source.draft(sequences, 8)
+    return source.draft(sequences, nodes)
 
 
 def print_table(title: str, rows: Mapping[int, Mapping[str, float]], step_ms: float) -> None:
@@ -128,32 +137,39 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=576)
     parser.add_argument("--vocabulary", type=int, default=6144)
     parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--kind", type=Kind, choices=list(Kind), default=Kind.HYDRA)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--model", default=default_model_path(), help="GGUF that runs in between")
     parser.add_argument("--write", type=Path, metavar="FILE", help="safetensors file")
     options = parser.parse_args()
+    sizes = options.width, options.vocabulary, options.heads, options.kind
     if options.write:
-        write_random_heads(options.write, options.width, options.vocabulary, options.heads)
+        write_random_heads(options.write, *sizes)
         return
-    loaded = random_heads(options.width, options.vocabulary, options.heads, options.threads)
+    loaded = random_heads(*sizes, options.threads)
     sources = {name: HeadSource(heads, TOP) for name, heads in loaded.items()}
     step = plain_steps(options.model)
     step_ms = statistics.median(step() for _ in range(REPEATS))
     rng = np.random.default_rng(0)
-    one: dict[int, dict[str, float]] = {}
-    drafts: dict[int, dict[str, float]] = {}
+    lanes = lane_layout()[0]
+    tables: dict[str, dict[int, dict[str, float]]] = {"one head": {}, CHAIN: {}, TREE: {}}
     for count in ROWS:
         hidden = rng.standard_normal((count, options.width)).astype(np.float32)
-        sequences = running(hidden)
-        one[count] = median_ms({n: partial(h.propose, hidden, 1, TOP) for n, h in loaded.items()}, step)
-        drafts[count] = median_ms({n: partial(draft, s, sequences) for n, s in sources.items()}, step)
+        path = np.zeros((count, options.heads), dtype=np.int32)
+        calls: dict[str, dict[str, Callable[[], object]]] = {
+            "one head": {n: partial(h.propose, hidden, 1, TOP, path=path) for n, h in loaded.items()},
+            CHAIN: {n: partial(draft, s, running(hidden, lanes), 3) for n, s in sources.items()},
+            TREE: {n: partial(draft, s, running(hidden, None), 8) for n, s in sources.items()},
+        }
+        for title, rows in tables.items():
+            rows[count] = median_ms(calls[title], step)
     print(
-        f"{options.heads} heads, width {options.width}, draft vocabulary {options.vocabulary}; median ms of "
-        f"{REPEATS} calls, each after a plain step, which takes {step_ms:.2f} ms (1 row).\n"
+        f"{options.heads} {options.kind} heads, width {options.width}, {options.vocabulary} draft tokens; "
+        f"median ms of {REPEATS} calls, each after a plain step, which takes {step_ms:.2f} ms (1 row).\n"
         "After a name: its threads; in brackets: of such a step."
     )
-    print_table("propose() of one head", one, step_ms)
-    print_table("draft() with all heads", drafts, step_ms)
+    for title, rows in tables.items():
+        print_table(title, rows, step_ms)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,19 @@ from training.heads.token_ranking import BLOCK, count_tokens, ranked, read_texts
 
 HEADS, KEPT = 5, 100
 HIDDEN = np.random.default_rng(3).standard_normal((40, WIDTH)).astype(np.float32)
+PATH = np.random.default_rng(4).integers(0, VOCAB, (len(HIDDEN), HEADS)).astype(np.int32)
 
 
 def full_heads(
-    own_lm_head: bool = True, layers: int = 1, vocab: int = VOCAB, dtype: torch.dtype = torch.bfloat16
+    own_lm_head: bool = True,
+    layers: int = 1,
+    vocab: int = VOCAB,
+    dtype: torch.dtype = torch.bfloat16,
+    sees_path: bool = False,
 ) -> dict[str, Tensor]:
-    """As FasterDecoding keeps them: version 1, or 2 without lm_heads of their own."""
+    """As FasterDecoding keeps them: version 1, or 2 without lm_heads of their own; or as ours that see the
+    path.
+    """
     generator = torch.Generator().manual_seed(1)
 
     def some(*shape: int, scale: float) -> Tensor:
@@ -41,7 +48,8 @@ def full_heads(
     state = {}
     for head in range(HEADS):
         for layer in range(layers):
-            state[f"{head}.{layer}.linear.weight"] = some(WIDTH, WIDTH, scale=0.1)
+            inputs = 2 + head if sees_path and layer == 0 else 1
+            state[f"{head}.{layer}.linear.weight"] = some(WIDTH, inputs * WIDTH, scale=0.1)
             state[f"{head}.{layer}.linear.bias"] = some(WIDTH, scale=0.1)
         if own_lm_head:
             state[f"{head}.{layers}.weight"] = some(vocab, WIDTH, scale=0.4)
@@ -83,8 +91,8 @@ def check_restricted(full: Path, sliced: Path, gguf: str) -> None:
     assert vocabulary is not None
     for loaded in (load, served):
         some = loaded(sliced, gguf)
-        tokens, chances = loaded(full, gguf).propose(HIDDEN, some.heads, VOCAB)
-        expected, shares = some.propose(HIDDEN, some.heads, 10)
+        tokens, chances = loaded(full, gguf).propose(HIDDEN, some.heads, VOCAB, path=PATH)
+        expected, shares = some.propose(HIDDEN, some.heads, 10, path=PATH)
         for place in np.ndindex(*tokens.shape[:2]):
             among = np.isin(tokens[place], vocabulary)
             assert among.sum() == len(vocabulary) < VOCAB
@@ -124,8 +132,11 @@ def test_heads_of_any_number_format_become_bf16(
             assert torch.equal(file.get_tensor(f"blocks.{head}.layers.0.weight"), layer)
 
 
-def test_two_layers_and_no_lm_head_of_their_own(text: Path, tiny_gguf: str, tmp_path: Path) -> None:
-    torch.save(full_heads(own_lm_head=False, layers=2), tmp_path / "heads.pt")
+@pytest.mark.parametrize("sees_path", [False, True])
+def test_two_layers_and_no_lm_head_of_their_own(
+    sees_path: bool, text: Path, tiny_gguf: str, tmp_path: Path
+) -> None:
+    torch.save(full_heads(own_lm_head=False, layers=2, sees_path=sees_path), tmp_path / "heads.pt")
     slice_heads(tmp_path / "heads.pt", tiny_gguf, tmp_path / "out.safetensors", tokens=KEPT, texts=[text])
     sliced = load(tmp_path / "out.safetensors", tiny_gguf)
     assert sliced.layers == 2
