@@ -27,7 +27,7 @@ class Recipe:
 
     kind: Kind = Kind.HYDRA
     heads: int = 4
-    layers: int = 1
+    layers: int = 2
     vocabulary: int = 6144
     epochs: int = 4
     rows: int = 2048

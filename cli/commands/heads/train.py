@@ -17,7 +17,7 @@ TRAIN_EPILOG = """[bold]Examples[/]
 
 medusaq train-heads model.gguf --prompts prompts.jsonl -o heads.safetensors
 
-medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --format q8_0 --layers 2
+medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --format q8_0 --kind medusa
 
 The model first answers the prompts, then the heads are trained on these answers. After an interruption, even
 kill -9, the same command continues where it stopped. Without --prompts, prompts are generated.
@@ -83,7 +83,7 @@ def train_heads(
     heads: Annotated[
         int, typer.Option(min=1, max=16, help="Number of heads, each of which predicts one further token.")
     ] = 4,
-    layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 1,
+    layers: Annotated[int, typer.Option(min=1, max=8, help="Residual layers of each head.")] = 2,
     vocabulary: Annotated[
         int, typer.Option(min=8, help="Size of the draft vocabulary: the most frequent tokens.")
     ] = 6144,

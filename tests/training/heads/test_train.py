@@ -249,7 +249,7 @@ def test_the_file_holds_heads_the_engine_runs(
 
     rows = ModelRows(tiny_gguf)
     heads = load_heads(str(path), width=WIDTH, vocab_size=VOCAB, model_rows=rows)
-    assert (heads.heads, heads.layers, heads.width) == (2, 1, WIDTH)
+    assert (heads.heads, heads.layers, heads.width) == (2, 2, WIDTH)
     data = Dataset([states])
     vocabulary = HeadWeights(str(path), WIDTH, VOCAB, rows).draft_vocabulary
     assert vocabulary is not None
