@@ -1,4 +1,4 @@
-"""Compares plain decoding with speculation: the same prompts, in one process, in interleaved steps."""
+"""Compares ways of decoding: the same prompts, in one process, in interleaved steps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from engine.base.config import EngineConfig
 from engine.base.errors import EngineError
-from engine.base.request import Request, SamplingParams
-from engine.core.draft_source import PlainDecoding
+from engine.base.request import Completion, Decoding, Request, SamplingParams
+from engine.core.draft_source import DraftSource, PlainDecoding
 from engine.core.engine import Engine, StepReport
+from engine.core.sequence import Ended
 from engine.speculative.setup import speculate
 from engine.weights.format_selection import open_model
 
@@ -34,9 +35,21 @@ class Prompt:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A way of decoding. names: of the sources that `source` combines."""
+
+    source: DraftSource = field(default_factory=PlainDecoding)
+    names: tuple[str, ...] = ()
+    decoding: Decoding = Decoding.AUTO
+
+
 @dataclass(slots=True)
 class Pass:
-    """One run over some prompts in one mode: only steps that decode for every request and prefill none."""
+    """One run over some prompts in one mode: only steps that decode for every request and prefill none.
+
+    verified_of, accepted_of: draft tokens by source, of all steps.
+    """
 
     seconds: float = 0.0
     tokens: int = 0
@@ -45,6 +58,8 @@ class Pass:
     accepted: int = 0
     speculative_s: float = 0.0  # seconds of steps with drafts
     outside_s: float = 0.0  # of these, outside llama.cpp
+    verified_of: Counter[str] = field(default_factory=Counter)
+    accepted_of: Counter[str] = field(default_factory=Counter)
 
     def note(self, report: StepReport, seconds: float) -> None:
         self.seconds += seconds
@@ -55,6 +70,13 @@ class Pass:
         if report.verified:
             self.speculative_s += seconds
             self.outside_s += seconds - report.decode_s
+
+    def note_drafts(self, ended: Iterable[Ended]) -> None:
+        for one in ended:
+            if isinstance(one.outcome, Completion):
+                for source, drafted in one.outcome.drafted.items():
+                    self.verified_of[source] += drafted.verified
+                    self.accepted_of[source] += drafted.accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +171,8 @@ def _lower_bound(pairs: Sequence[Pair]) -> float:
 class DecodeBenchmark:
     """Two engines over one model, one plain and one with drafts, which decode the same prompts in turns.
 
-    The turns change from step to step, so that a slow moment of the machine meets both. From pair to pair
-    the engines change parts: of two equal ones, one may be 1% slower, by where its memory lies. Prefill is
-    left out of both sides, and so are steps with fewer requests than the row says.
+    From pair to pair the engines change parts: of two equal ones, one may be 1% slower, by where its memory
+    lies. Prefill is left out of both sides, and so are steps with fewer requests than the row says.
     """
 
     def __init__(self, config: EngineConfig, max_tokens: int) -> None:
@@ -160,7 +181,8 @@ class DecodeBenchmark:
         if not first.model.can_share_prefixes:
             raise EngineError("a recurrent model cannot forget refused drafts: nothing to compare")
         speculate(first, config)
-        self.sources, self._speculation = first.info.draft_sources, first.draft_source
+        self.sources = first.info.draft_sources
+        self._drafting = Mode(first.draft_source, self.sources)
         self.engines = first, Engine(config, first.model)
         self._max_tokens = max_tokens
 
@@ -173,13 +195,13 @@ class DecodeBenchmark:
         """
         total = Pairs(requests, ALL)
         categories: dict[str, Pairs] = {}
-        blocks = _blocks(prompts, requests)
+        of_prompts = blocks(prompts, requests)
         used: Counter[tuple[str, int]] = Counter()  # how often which engine drafted
-        for done, block in enumerate(blocks, 1):
+        for done, block in enumerate(of_prompts, 1):
             kind = block[0].category if requests == 1 else ALL
             drafting = min((used[kind, e], used[ALL, e], e) for e in (0, 1))[2]
             pair = self._pair([prompt.text for prompt in block], requests, drafting)
-            on_pair(done, len(blocks))
+            on_pair(done, len(of_prompts))
             # Answered by a single token: nothing was decoded.
             if not (pair.plain.tokens and pair.auto.tokens):
                 continue
@@ -198,65 +220,82 @@ class DecodeBenchmark:
             self._pair([prompt.text], 1, drafting)
 
     def _pair(self, prompts: Sequence[str], requests: int, drafting: int) -> Pair:
-        """drafting: which engine. Each side gets the next step when it has had less time than the other."""
-        plain, auto = Pass(), Pass()
-        self.engines[1 - drafting].set_draft_source(PlainDecoding())
-        self.engines[drafting].set_draft_source(self._speculation, self.sources)
-        passes = (auto, plain) if drafting == 0 else (plain, auto)
-        sides = [
-            (noted, self._run(engine, noted, prompts, requests))
-            for engine, noted in zip(self.engines, passes, strict=True)
-        ]
-        while sides:
-            side = min(sides, key=lambda s: s[0].seconds)
-            if next(side[1], None) is None:
-                sides.remove(side)
-        return Pair(plain, auto, drafting)
-
-    def _run(
-        self, engine: Engine, noted: Pass, prompts: Sequence[str], requests: int
-    ) -> Iterator[StepReport]:
-        """Step by step, with so many requests running until every prompt is answered.
-
-        Places that become free meanwhile are filled with the same prompts again.
-        """
-        sampling = SamplingParams(max_tokens=self._max_tokens)
-        coming = (
-            Request(id=str(i), prompt=text, sampling=sampling)
-            for i, text in enumerate(itertools.cycle(prompts))
-        )
-        unanswered = {str(i) for i in range(len(prompts))}
-        while unanswered:
-            while len(engine.scheduler.running) + engine.scheduler.waiting < requests:
-                request = next(coming)
-                engine.add(engine.prepare(request, time.monotonic()))
-            began = time.perf_counter()
-            report = engine.step()
-            if report.ready == requests and not report.prompt_rows:
-                noted.note(report, time.perf_counter() - began)
-            unanswered -= {ended.request_id for ended in report.ended}
-            yield report
-        for sequence in list(engine.scheduler.sequences()):
-            sequence.cancelled = True
-        while not engine.idle:
-            engine.step()
+        """drafting: which engine."""
+        modes = [Mode(), Mode()]
+        modes[drafting] = self._drafting
+        passes = run_in_turns(self.engines, modes, prompts, requests, self._max_tokens)
+        return Pair(passes[1 - drafting], passes[drafting], drafting)
 
 
-def _blocks(prompts: Sequence[Prompt], requests: int) -> list[list[Prompt]]:
+def run_in_turns(
+    engines: Sequence[Engine],
+    modes: Sequence[Mode],
+    prompts: Sequence[str],
+    requests: int,
+    max_tokens: int,
+) -> list[Pass]:
+    """A pass of each idle engine in its mode, over the same prompts, with so many requests at once.
+
+    The next step is of the engine that has had the least time: a slow moment of the machine meets all.
+    """
+    passes = [Pass() for _ in engines]
+    sides = []
+    for engine, mode, noted in zip(engines, modes, passes, strict=True):
+        engine.set_draft_source(mode.source, mode.names)
+        requested = _endless(prompts, SamplingParams(max_tokens=max_tokens), mode.decoding)
+        sides.append((noted, _run(engine, noted, requested, len(prompts), requests)))
+    while sides:
+        side = min(sides, key=lambda s: s[0].seconds)
+        if next(side[1], None) is None:
+            sides.remove(side)
+    return passes
+
+
+def _endless(prompts: Sequence[str], sampling: SamplingParams, decoding: Decoding) -> Iterator[Request]:
+    for i, text in enumerate(itertools.cycle(prompts)):
+        yield Request(id=str(i), prompt=text, sampling=sampling, decoding=decoding)
+
+
+def _run(
+    engine: Engine, noted: Pass, coming: Iterator[Request], count: int, requests: int
+) -> Iterator[StepReport]:
+    """Step by step, with so many requests running until the first `count` are answered.
+
+    Places that become free meanwhile are filled with the next ones.
+    """
+    unanswered = {str(i) for i in range(count)}
+    while unanswered:
+        while len(engine.scheduler.running) + engine.scheduler.waiting < requests:
+            request = next(coming)
+            engine.add(engine.prepare(request, time.monotonic()))
+        began = time.perf_counter()
+        report = engine.step()
+        if report.ready == requests and not report.prompt_rows:
+            noted.note(report, time.perf_counter() - began)
+        noted.note_drafts(report.ended)
+        unanswered -= {ended.request_id for ended in report.ended}
+        yield report
+    for sequence in list(engine.scheduler.sequences()):
+        sequence.cancelled = True
+    while not engine.idle:
+        noted.note_drafts(engine.step().ended)
+
+
+def blocks(prompts: Sequence[Prompt], requests: int) -> list[list[Prompt]]:
     """As many prompts as run at once, shuffled.
 
     Repeated until there are LEAST_PAIRS of them, and at one request of each category.
     """
-    rng, blocks = random.Random(SEED), []
+    rng, made = random.Random(SEED), []
     if requests == 1:
         by_category: dict[str, list[Prompt]] = {}
         for prompt in prompts:
             by_category.setdefault(prompt.category, []).append(prompt)
         for own in by_category.values():
             rounds = -(-LEAST_PAIRS // len(own))
-            blocks += [[prompt] for prompt in own * rounds]
-        rng.shuffle(blocks)
-        return blocks
+            made += [[prompt] for prompt in own * rounds]
+        rng.shuffle(made)
+        return made
     count = max(LEAST_PAIRS, -(-len(prompts) // requests))
     stream = itertools.chain.from_iterable(rng.sample(prompts, len(prompts)) for _ in itertools.count())
     return [list(itertools.islice(stream, requests)) for _ in range(count)]

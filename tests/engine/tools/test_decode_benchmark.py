@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import EngineConfig
+from engine import Decoding, EngineConfig
 from engine.core.engine import Engine, StepReport
-from engine.speculative.prompt_lookup import MAX_DRAFTS
+from engine.speculative.controller import Speculation
+from engine.speculative.prompt_lookup import MAX_DRAFTS, LookupSource
 from engine.tools.decode_benchmark import (
     ALL,
     LEAST_PAIRS,
     DecodeBenchmark,
+    Mode,
     Pair,
     Pairs,
     Pass,
     Prompt,
-    _blocks,
+    blocks,
+    run_in_turns,
 )
+from tests.engine.helpers.drive import fresh
+from tests.support.measuring.profiles import flat
 
 PROMPTS = [Prompt(f"kind {i % 3}", f"abcabcabcabc {i} abcabc") for i in range(7)]
 
@@ -78,15 +83,15 @@ def test_what_is_outside_is_counted_on_drafted_steps_alone() -> None:
 
 
 def test_blocks_cover_every_prompt_and_every_category_often_enough() -> None:
-    ones = _blocks(PROMPTS, 1)
+    ones = blocks(PROMPTS, 1)
     assert all(len(block) == 1 for block in ones)
     for kind in {prompt.category for prompt in PROMPTS}:
         assert sum(block[0].category == kind for block in ones) >= LEAST_PAIRS
-    fours = _blocks(PROMPTS, 4)
+    fours = blocks(PROMPTS, 4)
     assert len(fours) == LEAST_PAIRS
     assert all(len(block) == 4 for block in fours)
     assert {prompt for block in fours for prompt in block} == set(PROMPTS)
-    assert len(_blocks(PROMPTS * 10, 2)) == 35
+    assert len(blocks(PROMPTS * 10, 2)) == 35
 
 
 @pytest.mark.parametrize("requests", [1, 3])
@@ -113,6 +118,9 @@ def test_both_sides_are_measured_on_a_real_model(
         for pair in pairs.pairs:
             assert pair.plain.verified == 0
             assert pair.plain.steps == pair.plain.tokens
+            assert not pair.plain.verified_of
+            assert sum(pair.auto.verified_of.values()) >= pair.auto.verified
+            assert sum(pair.auto.accepted_of.values()) >= pair.auto.accepted
     assert all(engine.idle for engine in benchmark.engines)
     assert set(next(iter(measured)).row().json()) == {
         "requests",
@@ -125,6 +133,23 @@ def test_both_sides_are_measured_on_a_real_model(
         "acceptance",
         "n_prompts",
     }
+
+
+@pytest.mark.usefixtures("no_time_passes")
+def test_each_engine_keeps_to_its_mode(tiny_gguf: str) -> None:
+    first = fresh(tiny_gguf, slots=1, kv_cells=512, prefix_sharing=False)
+    config = EngineConfig(model=tiny_gguf, slots=1, kv_cells=512, kv_type="f32", prefix_sharing=False)
+    engines = [first, *(Engine(config, first.model) for _ in range(2))]
+
+    def drafting(decoding: Decoding) -> Mode:
+        return Mode(Speculation(flat(), [LookupSource()]), ("lookup",), decoding)
+
+    modes = [drafting(Decoding.NORMAL), drafting(Decoding.AUTO), Mode()]
+    normal, auto, plain = run_in_turns(engines, modes, ["abcabcabcabc" * 4], 1, 48)
+    assert auto.verified_of["lookup"] > 0
+    for one in (normal, plain):
+        assert not one.verified_of
+        assert one.tokens == one.steps == 47, "the first token is of the step with the prompt"
 
 
 def test_both_engines_take_both_parts(
