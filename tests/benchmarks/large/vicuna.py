@@ -1,4 +1,4 @@
-"""The figures of docs/tutorials/vicuna.md that are measured: `python -m tests.benchmarks.vicuna`.
+"""The figures of docs/tutorials/vicuna.md that are measured: `python -m tests.benchmarks.large.vicuna`.
 
 Random weights in Vicuna's shapes, few layers of them; their time is that of any others. It takes 7 GB of
 memory, 4 GB of the disk of temporary files, and three minutes on two cores.

@@ -1,0 +1,1 @@
+"""Models of larger shapes: what they cost here, and what heads would gain on a GPU."""
