@@ -1,0 +1,271 @@
+"""Drafts where a model is large: ways of decoding side by side, over widened models (see widened.py).
+
+    python -m tests.benchmarks --only widened --made FOLDER [--shapes 3B] [--server PATH/llama-server]
+
+Every way has an engine of its own over the same weights, and steps are taken in turns. From block to block
+the engines change parts. What a way learns of its drafts is not told to another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import track
+
+from engine import Decoding, EngineConfig
+from engine.base.config import AS_SHIPPED
+from engine.core.draft_source import DraftSource
+from engine.core.engine import Engine
+from engine.llama.model import Model, read_shape
+from engine.speculative.controller import Speculation
+from engine.speculative.setup import shipped_heads, speculate
+from engine.tools.decode_benchmark import ALL, Mode, Pair, Pairs, Pass, Prompt, blocks, run_in_turns
+from engine.weights.formats import FORMATS
+from tests.benchmarks.baselines.speculation import SPECS
+from tests.benchmarks.common import (
+    WARM_UP_PROMPT,
+    WARM_UP_TOKENS,
+    ToolFailed,
+    context_needed,
+    folder,
+    load_spec_bench,
+    positive,
+)
+from tests.benchmarks.large.shapes import PRESETS, Shape, parse_shape
+from tests.benchmarks.large.their_drafts import Server, servers
+from tests.benchmarks.large.widened import ABOUT, CannotWiden, widen
+from tests.benchmarks.large.widened_heads import widen_heads
+
+PLAIN, MEDUSA, BOTH = "plain", "medusa", "auto, both"
+FEW_ROWS = (2, 3, 4, 6, 8, 16)  # whose T(n) is printed
+NAME_WIDTH = 33
+SHAPES = [PRESETS["1B"], PRESETS["3B"]]
+FILE_FORMATS = ["q8_0", "q4_k_m"]
+REQUESTS = [1, 2, 4]
+PROMPTS = 16  # without --limit
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """uses: whether a draft source is asked where decoding is "auto"."""
+
+    decoding: Decoding
+    uses: Callable[[DraftSource], bool]
+
+
+WAYS = {
+    MEDUSA: Way(Decoding.MEDUSA, lambda _: True),
+    "auto, heads": Way(Decoding.AUTO, lambda source: source.needs_hidden),
+    "auto, lookup": Way(Decoding.AUTO, lambda source: not source.needs_hidden),
+    BOTH: Way(Decoding.AUTO, lambda _: True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured over one file. server: a llama-server to run beside it, with the drafts of `spec`."""
+
+    model: Path
+    heads: Path
+    prompts: Sequence[str]
+    max_tokens: int
+    server: Path | None = None
+    spec: str = ""
+
+    @property
+    def cells(self) -> int:
+        """Of a request."""
+        return context_needed(self.model, list(self.prompts), self.max_tokens)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of `widened`")
+    names = ", ".join(PRESETS)
+    group.add_argument(
+        "--shapes",
+        nargs="+",
+        type=parse_shape,
+        default=SHAPES,
+        help=f"{names}, or WIDTHxHEADSxFEED_FORWARDxLAYERS (default: 1B 3B)",
+    )
+    group.add_argument("--large-formats", nargs="+", choices=list(FORMATS), default=FILE_FORMATS)
+    group.add_argument(
+        "--requests", nargs="+", type=positive, default=REQUESTS, help="at once (default: 1 2 4)"
+    )
+    group.add_argument("--made", type=folder, help="a folder to keep the files in that are made")
+    group.add_argument("--heads", type=Path, help="of --model, and for `on-paper` (default: packaged ones)")
+    group.add_argument("--spec", choices=list(SPECS), default=next(iter(SPECS)), help="drafts of --server")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print a table for each shape and format. Raises ToolFailed or EngineError."""
+    heads = options.heads or shipped_heads(str(options.model))
+    if heads is None:
+        raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
+    prompts = load_spec_bench(options.prompts, options.limit or PROMPTS)
+    print(ABOUT.format(small=options.model.stem, size="so many"))
+    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing:
+        made = options.made or Path(passing)
+        for shape, format in product(options.shapes, options.large_formats):
+            model = _made(options.model, made, shape, format)
+            wide_heads = made / f"{model.stem}-heads.safetensors"
+            widen_heads(heads, wide_heads, model)
+            size = read_shape(str(model)).parameters / 1e9
+            print(
+                f"{shape}, {size:.2f}B parameters, {format}, {model.stat().st_size / 1e9:.2f} GB", flush=True
+            )
+            case = Case(model, wide_heads, prompts, options.max_tokens, options.server, options.spec)
+            for line in measure(case, options.requests):
+                print(line, flush=True)
+
+
+def _made(small: Path, made: Path, shape: Shape, format: str) -> Path:
+    """The widened model, written unless the folder has it. Raises ToolFailed."""
+    path = made / f"{small.stem}-{shape}-{format}.gguf"
+    if not path.exists():
+        try:
+            widen(small, path, shape, format)
+        except CannotWiden as error:
+            raise ToolFailed(str(error)) from error
+    return path
+
+
+def measure(case: Case, requests: Sequence[int]) -> Iterator[str]:
+    """The lines of a table, as they are measured. Raises ToolFailed or EngineError."""
+    with _engines(case, max(requests)) as (engines, modes):
+        yield _times(modes[BOTH])
+        yield HEADER
+        run_in_turns(engines, list(modes.values()), [WARM_UP_PROMPT], 1, WARM_UP_TOKENS)
+        for many in requests:
+            with _theirs(case, many) as their_servers:
+                found = _measure(case, many, engines, modes, their_servers)
+            for name, pairs in found.items():
+                yield _line(name, pairs)
+
+
+@contextmanager
+def _engines(case: Case, slots: int) -> Iterator[tuple[list[Engine], dict[str, Mode]]]:
+    """As many engines as modes."""
+    config = EngineConfig(
+        model=str(case.model),
+        heads=str(case.heads),
+        weights=AS_SHIPPED,
+        slots=slots,
+        kv_cells=case.cells * slots,
+        prefix_sharing=False,
+    )
+    model = Model(str(case.model))
+    engines, modes = [Engine(config, model)], {PLAIN: Mode()}
+    try:
+        for name, way in WAYS.items():
+            engines.append(Engine(config, model))
+            modes[name] = _mode(engines[-1], config, way)
+        yield engines, modes
+    finally:
+        for engine in engines:
+            engine.close()
+            engine.layouts.close()
+
+
+def _mode(engine: Engine, config: EngineConfig, way: Way) -> Mode:
+    """With sources of its own. Raises ToolFailed without heads."""
+    speculate(engine, config)
+    names, speculation = engine.info.draft_sources, engine.draft_source
+    assert isinstance(speculation, Speculation), "it combines the others"
+    if not any(source.needs_hidden for source in speculation.sources):
+        raise ToolFailed(f"no heads in {config.heads}")
+    if way.decoding is Decoding.MEDUSA:
+        return Mode(speculation, names, way.decoding)
+    sources = [source for source in speculation.sources if way.uses(source)]
+    return Mode(Speculation(speculation.profile, sources), names, way.decoding)
+
+
+def _theirs(case: Case, requests: int) -> AbstractContextManager[Mapping[str, Server]]:
+    if case.server is None:
+        return nullcontext({})
+    return servers(case.server, case.model, requests, case.cells, case.spec)
+
+
+def _measure(
+    case: Case,
+    requests: int,
+    engines: Sequence[Engine],
+    modes: Mapping[str, Mode],
+    their_servers: Mapping[str, Server],
+) -> dict[str, Pairs]:
+    """By way: its passes beside plain ones, those of llama-server beside its own plain ones."""
+    found: dict[str, Pairs] = {}
+    prompts = [Prompt(ALL, text) for text in case.prompts]
+    turns = blocks(prompts, requests)
+    console = Console(stderr=True)
+    for number, block in enumerate(track(turns, f"{requests} at once", console=console)):
+        texts = [prompt.text for prompt in block]
+        ours = _in_turns(engines, modes, number, texts, requests, case.max_tokens)
+        order = list(their_servers)[:: 1 if number % 2 else -1]
+        theirs = {name: their_servers[name].measure(texts, case.max_tokens) for name in order}
+        for passes in (ours, {name: theirs[name] for name in their_servers}):
+            # Answered by a single token: nothing was decoded.
+            if passes and all(one.tokens for one in passes.values()):
+                plain = next(iter(passes.values()))
+                for name, one in passes.items():
+                    pairs = found.setdefault(name, Pairs(requests, ALL))
+                    pairs.add(block, Pair(plain, one, number % len(engines)))
+    return found
+
+
+def _in_turns(
+    engines: Sequence[Engine],
+    modes: Mapping[str, Mode],
+    turn: int,
+    prompts: Sequence[str],
+    requests: int,
+    max_tokens: int,
+) -> dict[str, Pass]:
+    """turn: by which the engines change parts."""
+    names = [list(modes)[(place + turn) % len(modes)] for place in range(len(modes))]
+    passes = run_in_turns(engines, [modes[name] for name in names], prompts, requests, max_tokens)
+    by_name = dict(zip(names, passes, strict=True))
+    return {name: by_name[name] for name in modes}
+
+
+def _times(mode: Mode) -> str:
+    assert isinstance(mode.source, Speculation), "the mode of all sources"
+    profile = mode.source.profile
+    alone = profile.seconds(1)
+    ratios = ", ".join(f"{rows} {profile.seconds(rows) / alone:.2f}" for rows in FEW_ROWS)
+    return f"T(1) {alone * 1e3:.1f} ms; T(n)/T(1) of n rows: {ratios}"
+
+
+HEADER = (
+    f"{'at once':>7}  {'decoding':<{NAME_WIDTH}} {'tokens/s':>8}  {'median ratio (least to most)':<28} "
+    f"{'at least':>8} {'tok/step':>8} {'pairs':>5}  accepted of verified drafts"
+)
+
+
+def _line(name: str, pairs: Pairs) -> str:
+    row = pairs.row()
+    ratios = [
+        pair.auto.tokens / pair.auto.seconds * pair.plain.seconds / pair.plain.tokens for pair in pairs.pairs
+    ]
+    spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    verified, accepted = Counter[str](), Counter[str]()
+    for pair in pairs.pairs:
+        verified += pair.auto.verified_of
+        accepted += pair.auto.accepted_of
+    sources = (
+        f"{source} {accepted[source]} of {count} ({accepted[source] / count:.2f})"
+        for source, count in sorted(verified.items())
+    )
+    return (
+        f"{pairs.requests:>7}  {name:<{NAME_WIDTH}} {row.tokens_per_s:>8.1f}  {spread:<28} "
+        f"{row.ratio_low:>8.2f} {row.tokens_per_step:>8.2f} {len(pairs.pairs):>5}  {', '.join(sources)}"
+    )
