@@ -1,11 +1,12 @@
-"""What heads would gain on a GPU, computed from how often they are right: `--only on-paper`.
+"""What heads would gain on a GPU, computed from how often they are right: `--only on-paper [--heads FILE]`.
 
-A call of n rows takes T(n), which on a GPU is that of one row up to some 64. Each step verifies the same chain
-or tree, and emits one token more than it accepts: 1 + the sum of the nodes' path probabilities. These come
-from the counts in the heads' metadata, of held-out answers: how often a head's candidate of each rank was
-right, below best candidates alone and below others. Trees are the likeliest nodes (engine/speculative/
-static_tree.py). Counts are of all places of a text. Steps begin where a draft was wrong, which is where a
-text is harder, so that real steps accept less: the measured chain stands beside the computed one.
+A call of n rows takes T(n), which on a GPU is that of one row up to some 64. Each step verifies the same
+chain or tree, and emits one token more than it accepts: 1 + the sum of the nodes' path probabilities. These
+come from the counts in the metadata of heads, of held-out answers: how often a candidate of each rank was
+right where those above it were, below best candidates alone and below others. Heads that see the path were
+given it. Trees are the likeliest nodes, as for decoding "medusa" (engine/speculative/static_tree.py). Counts
+are of all places of a text. Steps begin where a draft was wrong, which is where a text is harder, so that
+real steps accept less: the measured chain stands beside the computed one.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PAPERS = (
 class Acceptance:
     """Chances [head][rank] that a candidate is right, given that those above it are.
 
-    best: below best candidates alone. beside: below others too, which heads that are not told of them guess
-    worse. measured: tokens a step of a chain of all heads, by the trainer on greedy held-out answers.
+    best: below best candidates alone. beside: below others too, which Medusa heads are not told of.
+    measured: tokens a step of a chain of all heads, by the trainer on greedy held-out answers.
     """
 
     best: list[list[float]]
@@ -80,7 +81,7 @@ class Step:
     speedup: float
 
     def line(self) -> str:
-        return f"{self.form:<6} {self.nodes:>3} nodes: {self.tokens:.2f} tokens a step, {self.speedup:.2f} times as fast"
+        return f"{self.form:<6} {self.nodes:>5} {self.tokens:>13.2f} {self.speedup:>8.2f}"
 
 
 def steps(acceptance: Acceptance, times: Mapping[int, float], draft: float) -> Iterator[Step]:
@@ -131,9 +132,9 @@ def run(options: argparse.Namespace) -> None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
     acceptance = Acceptance.read(heads)
     ratios = ", ".join(f"{rows} {ratio:.2f}" for rows, ratio in options.times)
-    print(
-        f"computed, not measured: {heads.name}, T(n)/T(1) of n rows {ratios}; a draft {options.draft_time} T(1)"
-    )
+    print(f"{heads.name}; T(n)/T(1) of n rows: {ratios}; a draft takes {options.draft_time} T(1)")
+    print("computed, not measured:")
+    print(f"{'form':<6} {'nodes':>5} {'tokens a step':>13} {'speed-up':>8}")
     for one in steps(acceptance, dict(options.times), options.draft_time):
         print(one.line())
     if acceptance.measured:

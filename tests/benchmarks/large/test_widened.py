@@ -13,9 +13,13 @@ from engine.core.rows_builder import RowsBuilder
 from engine.core.token_tree import EMPTY_DRAFT
 from engine.llama.context import Context, Outputs
 from engine.llama.model import Model, default_model_path, read_shape
+from engine.medusa.loader import load_heads
+from engine.medusa.model_rows import ModelRows
+from engine.speculative.setup import shipped_heads
 from engine.weights.quantise import requantise
 from tests.benchmarks.large.shapes import PRESETS, Shape, parse_shape
 from tests.benchmarks.large.widened import ABOUT, CannotWiden, widen
+from tests.benchmarks.large.widened_heads import widen_heads
 from tests.engine.helpers.drive import alone, request
 from tests.engine.helpers.tiny import (
     FEED_FORWARD,
@@ -216,6 +220,28 @@ def test_the_default_model_has_the_same_logits_and_states(small: Path, broad: Pa
     width = one.hidden.shape[1]
     assert largest_difference(one.hidden, other.hidden[:, :width]) < 1e-2
     assert not other.hidden[:, width:].any()
+
+
+@pytest.mark.slow
+def test_the_packaged_heads_guess_the_same(
+    said: tuple[int, ...], small: Path, broad: Path, tmp_path: Path
+) -> None:
+    shipped = shipped_heads(default_model_path())
+    assert shipped
+    widen_heads(shipped, tmp_path / "broad.safetensors", broad)
+
+    def best(heads: Path, path: Path) -> NDArray[np.int32]:
+        model = Model(str(path), 0)
+        loaded = load_heads(
+            str(heads), width=model.width, vocab_size=model.vocab_size, model_rows=ModelRows(str(path))
+        )
+        hidden = outputs(path, list(said)).hidden
+        assert hidden is not None
+        above = np.lib.stride_tricks.sliding_window_view(np.array(said[1:], dtype=np.int32), loaded.heads)
+        return loaded.propose(hidden[: len(above)], loaded.heads, 1, path=above)[0]
+
+    # Activations are rounded to 8 bits, which a last bit of a state may tip.
+    assert (best(shipped, small) == best(tmp_path / "broad.safetensors", broad)).mean() > 0.97
 
 
 @pytest.mark.slow

@@ -12,14 +12,15 @@ from safetensors.numpy import load_file, save_file
 from engine.llama.model import default_model_path
 from engine.medusa.calibration import RANKS
 from engine.medusa.layouts import HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint, lm_head_rows
 from engine.medusa.loader import load_heads
+from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.speculative.setup import shipped_heads
 from tests.benchmarks.heads import write_random_heads
 from tests.benchmarks.large.shapes import Shape
 from tests.benchmarks.large.widened import widen
 from tests.benchmarks.large.widened_heads import widen_heads
 from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf
+from training.heads.recipe import Kind
 
 WIDER = Shape(160, 10, 192, 3)
 DRAFT_VOCABULARY, HEADS = 200, 3
@@ -35,27 +36,27 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def guesses(
-    heads: Path, model: Path, states: NDArray[np.float32]
+    heads: Path, model: Path, states: NDArray[np.float32], path: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    loaded = load_heads(
-        str(heads),
-        width=states.shape[1],
-        vocab_size=VOCAB,
-        lm_head=lambda ids: lm_head_rows(str(model), ids),
-    )
-    return loaded.propose(states, HEADS, RANKS)
+    loaded = load_heads(str(heads), width=states.shape[1], vocab_size=VOCAB, model_rows=ModelRows(str(model)))
+    return loaded.propose(states, HEADS, RANKS, path=path)
 
 
-def test_they_guess_the_same_tokens(models: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", Kind)
+def test_they_guess_the_same_tokens(models: tuple[Path, Path], tmp_path: Path, kind: Kind) -> None:
     tiny, wide = models
-    write_random_heads(tmp_path / "small.safetensors", WIDTH, DRAFT_VOCABULARY, HEADS)
+    write_random_heads(tmp_path / "small.safetensors", WIDTH, DRAFT_VOCABULARY, HEADS, kind)
     widen_heads(tmp_path / "small.safetensors", tmp_path / "wide.safetensors", wide)
-    states = np.random.default_rng(0).standard_normal((20, WIDTH)).astype(np.float32)
-    tokens, chances = guesses(tmp_path / "small.safetensors", tiny, states)
+    rng = np.random.default_rng(0)
+    states = rng.standard_normal((20, WIDTH)).astype(np.float32)
+    path = rng.integers(VOCAB, size=(20, HEADS), dtype=np.int32)
+    tokens, chances = guesses(tmp_path / "small.safetensors", tiny, states, path)
     wider = np.pad(states, ((0, 0), (0, WIDER.width - WIDTH)))
-    found, likely = guesses(tmp_path / "wide.safetensors", wide, wider)
+    found, likely = guesses(tmp_path / "wide.safetensors", wide, wider, path)
     np.testing.assert_array_equal(found, tokens)
     np.testing.assert_allclose(likely, chances, atol=1e-5)
+    others = guesses(tmp_path / "wide.safetensors", wide, wider, (path + 1) % VOCAB)[0]
+    assert np.array_equal(others, found) is (kind is Kind.MEDUSA), "Hydra heads see the path"
 
 
 def test_each_block_of_a_layer_that_reads_several_is_padded_by_itself(

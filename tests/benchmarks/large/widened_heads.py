@@ -1,7 +1,8 @@
-"""Medusa heads of a small model, for the same model widened: they guess the same tokens.
+"""Heads of a small model, for the same model widened: they guess the same tokens.
 
-A layer of shape [d, d] gets rows and columns of zeros. One of shape [d, k d] reads k states or embeddings
-side by side, and each of its k blocks is padded by itself. The lm_head is the widened model's own.
+A layer of shape [d, d] gets rows and columns of zeros. The first layer of a Hydra head, of shape [d, k d],
+reads a state and k - 1 embeddings side by side, and each of its k blocks is padded by itself. The lm_head and
+the embeddings are the widened model's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from safetensors.numpy import save_file
 from common.atomic_write import atomic_path
 from engine.llama.model import read_shape
 from engine.medusa.layouts import TOKEN_MAP, HeadsLoadError
-from engine.medusa.lm_head import FINGERPRINT, fingerprint
+from engine.medusa.model_rows import FINGERPRINT, fingerprint
 
 LAYER = re.compile(r"\d+\.\d+\.linear\.(weight|bias)")
 
