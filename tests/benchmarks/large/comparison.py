@@ -268,4 +268,4 @@ def _line(name: str, pairs: Pairs) -> str:
     return (
         f"{pairs.requests:>7}  {name:<{NAME_WIDTH}} {row.tokens_per_s:>8.1f}  {spread:<28} "
         f"{row.ratio_low:>8.2f} {row.tokens_per_step:>8.2f} {len(pairs.pairs):>5}  {', '.join(sources)}"
-    )
+    ).rstrip()

@@ -1,0 +1,70 @@
+"""Ways of decoding side by side, over a tiny model with random heads of each kind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.speculative.controller import Speculation
+from tests.benchmarks.heads import write_random_heads
+from tests.benchmarks.large.comparison import (
+    BOTH,
+    HEADER,
+    MEDUSA,
+    NAME_WIDTH,
+    PLAIN,
+    WAYS,
+    Case,
+    _engines,
+    measure,
+)
+from tests.engine.helpers.tiny import WIDTH, write_tiny_gguf
+from training.heads.recipe import Kind
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = Path(write_tiny_gguf(tmp_path / "tiny.gguf"))
+    heads = tmp_path / "heads.safetensors"
+    write_random_heads(heads, WIDTH, 200, 3, getattr(request, "param", Kind.HYDRA))
+    return Case(model, heads, ["abcabcabcabc", "the letters of a word"], max_tokens=12)
+
+
+@pytest.mark.parametrize("case", Kind, indirect=True)
+def test_each_way_has_its_row_and_heads_draft_where_they_must(case: Case) -> None:
+    times, header, *rows = measure(case, [2])
+    assert times.startswith("T(1) ")
+    assert header == HEADER
+    names = {row[9 : 9 + NAME_WIDTH].strip(): row for row in rows}
+    assert list(names) == [PLAIN, *WAYS]
+    assert all(row.split()[0] == "2" for row in rows)
+    assert " of " not in names[PLAIN]
+    assert re.search(r"\bmedusa \d+ of [1-9]\d*", names[MEDUSA])
+    assert "lookup" not in names[MEDUSA]
+
+
+def test_each_way_asks_its_own_sources(case: Case) -> None:
+    with _engines(case, 1) as (engines, modes):
+        assert list(modes) == [PLAIN, *WAYS]
+        assert len(engines) == len(modes)
+        sources: dict[str, tuple[str, ...]] = {}
+        for name in WAYS:
+            source = modes[name].source
+            assert isinstance(source, Speculation)
+            sources[name] = source.names
+        assert sources == {
+            MEDUSA: ("grammar", "lookup", "medusa"),
+            "auto, heads": ("medusa",),
+            "auto, lookup": ("grammar", "lookup"),
+            BOTH: ("grammar", "lookup", "medusa"),
+        }
+
+
+def test_a_case_has_room_for_its_longest_prompt_and_answer(case: Case) -> None:
+    longer = replace(case, prompts=["a", "b" * 100])
+    assert longer.cells >= 100 / 2 + case.max_tokens
+    assert replace(longer, max_tokens=40).cells == longer.cells + 40 - case.max_tokens
