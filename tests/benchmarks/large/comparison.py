@@ -112,7 +112,6 @@ def run(options: argparse.Namespace) -> None:
     if heads is None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
     prompts = load_spec_bench(options.prompts, options.limit or PROMPTS)
-    print(ABOUT.format(small=options.model.stem, size="so many"))
     with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing:
         made = options.made or Path(passing)
         for shape, format in product(options.shapes, options.large_formats):
@@ -120,9 +119,8 @@ def run(options: argparse.Namespace) -> None:
             wide_heads = made / f"{model.stem}-heads.safetensors"
             widen_heads(heads, wide_heads, model)
             size = read_shape(str(model)).parameters / 1e9
-            print(
-                f"{shape}, {size:.2f}B parameters, {format}, {model.stat().st_size / 1e9:.2f} GB", flush=True
-            )
+            print(f"{shape}, {format}, {model.stat().st_size / 1e9:.2f} GB")
+            print(ABOUT.format(small=options.model.stem, size=f"{size:.2f}B"), flush=True)
             case = Case(model, wide_heads, prompts, options.max_tokens, options.server, options.spec)
             for line in measure(case, options.requests):
                 print(line, flush=True)
