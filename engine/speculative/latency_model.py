@@ -43,9 +43,10 @@ OUTLIER = 3.0  # factor from the expected time beyond which a call counts as int
 class LatencyProfile:
     """A curve through measured points, refined by every timed call.
 
-    It is linear between points and beyond the last one. Deviations update two averages: a speed factor for
-    all sizes, which follows clock rates and other processes within a second, and one for each point, which
-    changes slowly.
+    It is linear between points. Beyond the last one it goes on with the mean slope of the upper half of the
+    sizes: kernels take rows by fours and eights, so that the last two points may be one step, or none.
+    Deviations update two averages: a speed factor for all sizes, which follows clock rates and other
+    processes within a second, and one for each point, which changes slowly.
     """
 
     def __init__(self, measured: Mapping[int, float], switch_s: float = 0.0, row_cell_s: float = 0.0) -> None:
@@ -89,9 +90,12 @@ class LatencyProfile:
             return seconds[at]
         if len(points) == 1:
             return seconds[0]
-        low = min(at, len(points) - 1) - 1
-        slope = (seconds[low + 1] - seconds[low]) / (points[low + 1] - points[low])
-        return seconds[low] + slope * (rows - points[low])
+        if at == len(points):
+            half = min(bisect_left(points, points[-1] / 2), at - 2)
+            slope = (seconds[-1] - seconds[half]) / (points[-1] - points[half])
+            return seconds[-1] + max(0.0, slope) * (rows - points[-1])
+        slope = (seconds[at] - seconds[at - 1]) / (points[at] - points[at - 1])
+        return seconds[at - 1] + slope * (rows - points[at - 1])
 
     def observe(self, rows: int, seconds: float) -> float:
         """Update the curve with the duration of a call; returns the expected duration."""

@@ -33,6 +33,14 @@ def test_between_points_it_is_linear_and_beyond_it_goes_on() -> None:
     assert LatencyProfile({2: 3.0, 4: 5.0}).seconds(1) == 3.0
 
 
+def test_beyond_the_last_point_it_rises_as_its_upper_half_did() -> None:
+    """Of rows that kernels take by fours the last two points tell nothing."""
+    by_fours = LatencyProfile({1: 1.0, 2: 1.2, 3: 1.5, 4: 1.5})
+    assert by_fours.seconds(8) == pytest.approx(1.5 + 4 * 0.15)
+    falling = LatencyProfile({8: 1.1, 16: 1.0})
+    assert falling.seconds(100) == pytest.approx(1.0), "noise must not make rows free"
+
+
 def test_noise_only_adds() -> None:
     """One size that was interrupted must not make larger ones seem free."""
     profile = LatencyProfile({1: 1.0, 4: 1.6, 5: 6.0, 8: 2.4, 16: 4.0})
