@@ -45,6 +45,7 @@ class Speculation(BaseModel):
 
 class Result(BaseModel):
     text: str
+    token_ids: list[int] | None = None  # only if the request asks for them
     finish_reason: str
     usage: Usage
     logprobs: list[dict[str, Any]] | None

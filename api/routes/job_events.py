@@ -33,9 +33,9 @@ async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> Ev
     """Server-sent events of one job.
 
     `status` with `{"id", "status", "attempts"}` first and at each change; `text` with `{"text",
-    "logprobs"?}`, whose texts joined are the result's text; at the end `done` with the record, or `error`
-    if the API key is revoked. For a job that is already running, the text so far follows after its worker's
-    next heartbeat.
+    "logprobs"?}`, whose texts joined are the result's text; at the end `done` with the record, which alone
+    has `token_ids`, or `error` if the API key is revoked. For a job that is already running, the text so far
+    follows after its worker's next heartbeat.
     """
     job = await run_in_threadpool(gateway.store.subscribe, job_id, seen_by(request))
     return EventStream(_events(gateway, job, caller_of(request).key))

@@ -183,7 +183,10 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a request produced. tokens are the emitted ids, the ending token excluded."""
+    """What a request produced. tokens are the emitted ids, the ending token excluded.
+
+    end_token: the ending one, if there is one: an end-of-generation token or a stop token.
+    """
 
     request_id: str
     text: str
@@ -197,6 +200,7 @@ class Completion:
     steps: int = 0  # decode calls that gave these tokens
     drafted: Mapping[str, Drafted] = field(default_factory=dict)  # by name of the draft source
     complete: bool | None = None  # whether the text is a whole answer; None without a grammar
+    end_token: int | None = None
 
     @property
     def tokens_per_step(self) -> float:

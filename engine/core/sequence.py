@@ -53,6 +53,7 @@ class SequenceState:
         self.text = TextStream(self.params.stop)
         self.finish: FinishReason | None = None
         self.sampled = 0
+        self._end_token: int | None = None
         self._ended_itself = False  # by the model's own end, which a grammar allows where an answer is whole
         self.arrived = arrived
         self.admitted_at: float | None = None
@@ -100,6 +101,7 @@ class SequenceState:
         ends = model.ends_generation(token)
         if (ends and not self.params.ignore_eos) or token in self.params.stop_token_ids:
             self.finish = FinishReason.STOP
+            self._end_token = token
             self._ended_itself = ends
             return True
         self.tokens[self.length] = token
@@ -144,6 +146,7 @@ class SequenceState:
             steps=self.steps,
             drafted=dict(self._drafted),
             complete=self._complete,
+            end_token=self._end_token,
         )
 
 

@@ -8,7 +8,8 @@ from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
 from tasks.schema.job_request import JobRequest
 from tasks.schema.openai_requests import MAX_CUSTOM_ID, OF_THE_BATCH
 
-NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs")  # job fields that OpenAI lacks or defines differently
+# Job fields that OpenAI lacks or defines differently.
+NOT_OPENAIS = ("prompt", "messages", "raw", "logprobs", "return_token_ids")
 REF = "#/$defs/{model}"
 
 

@@ -131,6 +131,10 @@ class JobRequest(Strict):
         {}, max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}
     )
     logprobs: int | None = Field(None, ge=0, le=20)
+    return_token_ids: bool = Field(
+        False,
+        description="The result has `token_ids`: as many as `completion_tokens`, an end token included.",
+    )
     ignore_eos: bool = False
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = Field(

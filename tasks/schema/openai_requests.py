@@ -43,6 +43,7 @@ ONLY_VALUE: Mapping[str, tuple[object, str]] = {
     "echo": (False, "the prompt cannot be echoed"),
     "suffix": ("", "text cannot be inserted before a suffix"),
     "modalities": (["text"], "only text can be answered"),
+    "return_token_ids": (False, "only jobs return them"),
 }
 REFUSED: Mapping[str, str] = {
     "audio": "sound cannot be answered",

@@ -66,15 +66,17 @@ def envelope(record: Mapping[str, Any], model: str | None = None) -> dict[str, A
 
 
 def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
-    """The entry of `choices` for a job."""
+    """The entry of `choices` for a job. token_ids, which OpenAI's lack, only if the job asked for them."""
     result = record["result"]
     text, reason, logprobs = result["text"], result["finish_reason"], result["logprobs"]
+    ids = {"token_ids": result["token_ids"]} if "token_ids" in result else {}
     if is_raw(record):
         return {
             "index": index,
             "text": text,
             "logprobs": completion_logprobs(logprobs),
             "finish_reason": reason,
+            **ids,
         }
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if may_call_tools(record["request"]):
@@ -85,7 +87,13 @@ def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
             content = "".join(part for part in parts if isinstance(part, str))
             message |= {"content": content or None, TOOL_CALLS: calls}
             reason = TOOL_CALLS
-    return {"index": index, "message": message, "logprobs": chat_logprobs(logprobs), "finish_reason": reason}
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": chat_logprobs(logprobs),
+        "finish_reason": reason,
+        **ids,
+    }
 
 
 def total_usage(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:

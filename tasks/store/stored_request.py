@@ -10,7 +10,8 @@ from typing import Any
 from tasks.records.job import Job
 from tasks.store.scripts import answering
 
-TOKEN_BYTES, LOGPROB_BYTES = 8, 80  # of a result, for each token and each of its alternatives
+# Of a result, for each token, its id, and its log-probability and each of its alternatives.
+TOKEN_BYTES, ID_BYTES, LOGPROB_BYTES = 8, 7, 80
 MOST_RESULT_BYTES = 1_000_000  # that are reserved: max_tokens may be far over what any model allows
 PAGE_BYTES = 4_194_304  # of what the jobs of a page share, written out in each
 
@@ -49,7 +50,8 @@ def split(request: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> 
 def result_bytes(request: Mapping[str, Any]) -> int:
     """What to reserve for the result of a request, until it is there."""
     logprobs = request.get("logprobs")
-    each = TOKEN_BYTES + (0 if logprobs is None else LOGPROB_BYTES * (1 + logprobs))
+    each = TOKEN_BYTES + ID_BYTES * bool(request.get("return_token_ids"))
+    each += 0 if logprobs is None else LOGPROB_BYTES * (1 + logprobs)
     return int(min(each * request.get("max_tokens", 0), MOST_RESULT_BYTES))
 
 

@@ -95,8 +95,11 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
     waited = max(0.0, claim.claimed_at - claim.created_at)
     working = timing.total_s - timing.queue_s
     logprobs = completion.logprobs
+    ending = () if completion.end_token is None else (completion.end_token,)
+    ids = {"token_ids": [*completion.tokens, *ending]} if claim.request.get("return_token_ids") else {}
     return {
         "text": completion.text,
+        **ids,
         "finish_reason": completion.finish_reason.value,
         "usage": {
             "prompt_tokens": completion.prompt_tokens,

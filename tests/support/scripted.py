@@ -13,13 +13,14 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.support.scripted:load". The prompt is
     stream=20     the text so many times over, a token for each of its words
     chunks=4      pieces in which a listener hears the text, evenly over the delay (default: one a token)
     stamp=1       each piece is the Unix time at which it was told
+    gap=0.5       the second likeliest token, OTHER at each place, is so many nats less likely than the first
 
 and, unless decoding is normal:
 
     steps=4       steps that gave the tokens (default: one each)
     drafted=medusa:10:6,lookup:4:1   draft tokens verified and accepted, by source
     faster=2      the delay divided by this
-    differs=1     another text
+    differs=1     another text, and OTHER as its last token
 
 SCRIPTED_DRAFT_SOURCES names the draft sources, as in "medusa,lookup" (default: none).
 SCRIPTED_MODEL is the model's name (default: scripted).
@@ -67,6 +68,8 @@ DRAFT_SOURCES = tuple(filter(None, os.environ.get("SCRIPTED_DRAFT_SOURCES", "").
 LOAD_ERROR = os.environ.get("SCRIPTED_LOAD_ERROR")
 MODEL_NAME = os.environ.get("SCRIPTED_MODEL", "scripted")
 CONTEXT_LENGTH = 2048
+LOGPROB = -0.5  # of every token
+OTHER = 1000  # a token id that no other token has
 SPECULATIVE = ("steps", "drafted", "faster", "differs")
 
 
@@ -152,7 +155,23 @@ class _Entry:
 
     def _delta(self, text: str, first: int, tokens: int) -> TextDelta:
         wanted = self.request.sampling.logprobs
-        return TextDelta(text, () if wanted is None else _tokens(wanted, first, first + tokens), tokens)
+        return TextDelta(text, () if wanted is None else self.logprobs(wanted, first, first + tokens), tokens)
+
+    def ids(self, tokens: int) -> tuple[int, ...]:
+        """Of the first so many tokens."""
+        last = (OTHER,) if "differs" in self.script and tokens == self.tokens else ()
+        return (*range(tokens - len(last)), *last)
+
+    def logprobs(self, alternatives: int, first: int, end: int) -> tuple[TokenLogprob, ...]:
+        """No two tokens of a request are the same; the first one is x."""
+        found = []
+        for number in range(first, end):
+            piece = b"x%d" % number if number else b"x"
+            top = [(number, piece, LOGPROB)]
+            if "gap" in self.script:
+                top.append((OTHER, b"y", LOGPROB - float(self.script["gap"])))
+            found.append(TokenLogprob(number, piece, LOGPROB, tuple(top[:alternatives])))
+        return tuple(found)
 
     @property
     def drafted(self) -> dict[str, Drafted]:
@@ -316,7 +335,7 @@ class ScriptedEngine:
             Completion(
                 request_id=entry.request.id,
                 text=entry.answer,
-                tokens=tuple(range(tokens)),
+                tokens=entry.ids(tokens),
                 finish_reason=reason,
                 prompt_tokens=len(entry.text.split()),
                 cached_tokens=0,
@@ -326,17 +345,11 @@ class ScriptedEngine:
                     first_token_s=now - entry.arrived if tokens else None,
                     total_s=now - entry.arrived,
                 ),
-                logprobs=None if wanted is None else _tokens(wanted, 0, tokens),
+                logprobs=None if wanted is None else entry.logprobs(wanted, 0, tokens),
                 steps=int(entry.script.get("steps", tokens)),
                 drafted=entry.drafted,
             )
         )
-
-
-def _tokens(alternatives: int, first: int, end: int) -> tuple[TokenLogprob, ...]:
-    """No two of a request are the same; the first one is x."""
-    pieces = [b"x%d" % number if number else b"x" for number in range(first, end)]
-    return tuple(TokenLogprob(7, piece, -0.5, ((7, piece, -0.5),) * min(1, alternatives)) for piece in pieces)
 
 
 def _write(line: str) -> None:

@@ -73,6 +73,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a", "logit_bias": {"word": 1}}, "logit_bias.word.[key]"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"),
     ({"prompt": "a", "logprobs": -1}, "logprobs"),
+    ({"prompt": "a", "return_token_ids": 1}, "return_token_ids"),
     ({"prompt": "a", "decoding": "fast"}, "decoding"),
     ({"prompt": "a", "decoding": True}, "decoding"),
     ({"prompt": "a", "acceptance": "any"}, "acceptance"),

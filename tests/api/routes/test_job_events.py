@@ -56,9 +56,11 @@ def whole(seen: list[Event]) -> None:
 @pytest.mark.usefixtures("model_worker")
 def test_from_the_queue_to_the_end(http: httpx.Client) -> None:
     blockers = [submit(http, "delay=3") for _ in range(6)]  # as many as this worker takes at once
-    job_id = submit(http, "ä b stream=5 delay=1", priority="bulk")
+    job_id = submit(http, "ä b stream=5 delay=1", priority="bulk", return_token_ids=True)
     seen = list(events(http, job_id))
     assert told(seen) == ["queued", "running", "succeeded", "done"]
+    assert all(data.keys() == {"text"} for name, data in seen if name == "text")
+    assert seen[-1][1]["result"]["token_ids"] == [*range(10)]
     assert seen[1] == ("status", {"id": job_id, "status": "running", "attempts": 1})
     assert text(seen) == "ä b " * 5
     assert sum(name == "text" for name, _ in seen) > 3

@@ -67,6 +67,7 @@ def test_every_field_is_accepted_and_kept(http: httpx.Client) -> None:
         "frequency_penalty": 2,
         "logit_bias": {"5": -100},
         "logprobs": 2,
+        "return_token_ids": True,
         "ignore_eos": True,
         "decoding": "normal",
         "acceptance": "typical",
@@ -79,8 +80,10 @@ def test_every_field_is_accepted_and_kept(http: httpx.Client) -> None:
     job = response.json()
     assert job["request"] == body
     assert (job["status"], job["priority"], job["model"]) == ("succeeded", "bulk", "scripted")
-    token = {"token_id": 7, "token": "x", "logprob": -0.5}
+    token = {"token_id": 0, "token": "x", "logprob": -0.5}
     assert job["result"]["logprobs"] == [{**token, "top": [token]}]
+    assert job["result"]["token_ids"] == [0]
+    assert "token_ids" not in submit(http, "hi", wait=20).json()["result"], "nobody asked"
 
 
 def test_stop_may_be_one_string_and_null_is_as_good_as_absent(http: httpx.Client) -> None:

@@ -67,6 +67,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"functions": [{"name": "x"}]}, "functions"),
     ({"function_call": "auto"}, "function_call"),
     ({"web_search_options": {}}, "web_search_options"),
+    ({"extra_body": {"return_token_ids": True}}, "return_token_ids"),
     ({"extra_body": {"deadline": 5.0}}, "deadline"),
     ({"extra_body": {"decoding": "fast"}}, "decoding"),
     ({"extra_body": {"stream": "yes"}}, "stream"),

@@ -268,6 +268,7 @@ def test_usage_and_finish_reasons(tiny_gguf: str) -> None:
     assert ended.finish_reason is FinishReason.STOP
     assert ended.tokens == whole.tokens[:first]
     assert ended.completion_tokens == first + 1
+    assert (whole.end_token, ended.end_token) == (None, stop)
 
 
 @pytest.mark.slow
@@ -276,6 +277,8 @@ def test_generation_ends_at_the_models_own_end() -> None:
     result = alone(None, [r])["r"]
     assert result.finish_reason is FinishReason.STOP
     assert result.completion_tokens == len(result.tokens) + 1
+    assert result.end_token is not None
+    assert result.end_token not in result.tokens
     assert "<|im_end|>" not in result.text
 
 

@@ -45,6 +45,8 @@ def line(url: str, body: Any) -> dict[str, Any]:
         (JOBS, {"messages": MESSAGES, "raw": True}, False),
         (JOBS, {"prompt": "x", "raw": True, "tools": [TOOL]}, False),
         (JOBS, {"prompt": "x", "logprobs": True}, False),
+        (JOBS, {"prompt": "x", "return_token_ids": True}, True),
+        (JOBS, {"prompt": "x", "return_token_ids": 1}, False),
         (JOBS, {"prompt": ["x"]}, False),
         (JOBS, {"prompt": "x", "max_completion_tokens": 4}, False),
         (JOBS, {"prompt": "x", "priority": "bulk"}, False),

@@ -62,7 +62,7 @@ def wrong(body: dict[str, Any], endpoint: str = CHAT) -> list[str]:
         ({"logprobs": True}, {"logprobs": 0}),
         ({"logprobs": False}, {}),
         ({"logprobs": None, "top_logprobs": None, "n": None, "stop": None, "seed": None}, {}),
-        ({"n": 1, "stream": False, "modalities": ["text"]}, {}),
+        ({"n": 1, "stream": False, "modalities": ["text"], "return_token_ids": False}, {}),
         ({"stop": "end"}, {"stop": "end"}),
         ({"stop": ["a", "b"]}, {"stop": ["a", "b"]}),
         ({"seed": 7}, {"seed": 7}),
@@ -114,6 +114,7 @@ def test_a_completion_is_raw_text() -> None:
     [
         ({"n": 2}, "n: only 1 answer a line is possible: send a line for each"),
         ({"n": True}, "n: only 1 answer a line is possible: send a line for each"),
+        ({"return_token_ids": True}, "return_token_ids: only jobs return them"),
         ({"stream": True}, "stream: nothing can be streamed from a batch"),
         ({"audio": {"voice": "x"}}, "audio: sound cannot be answered"),
         ({"modalities": ["text", "audio"]}, "modalities: only text can be answered"),

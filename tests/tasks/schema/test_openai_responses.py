@@ -63,6 +63,15 @@ def test_text_with_tools_and_no_call_stays_as_it_is() -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == (" No need. \n", "stop")
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_token_ids_are_in_the_choice_of_who_asked(raw: bool) -> None:
+    asked = record("x", raw=raw)
+    plain = answer(asked)["choices"][0]
+    asked["result"]["token_ids"] = [7, 8]
+    assert answer(asked)["choices"][0] == {**plain, "token_ids": [7, 8]}
+    assert "token_ids" not in plain
+
+
 def test_several_answers_count_each_prompt_once() -> None:
     records = [record("a", 5, 1), record("b", 5, 5), record("c", 7, 2), record("d", 7, 7)]
     body = answer_of_several(records, 2)

@@ -94,9 +94,9 @@ def test_results_are_reserved_and_then_counted_as_they_are(store: JobStore, owne
     assert before > 40_000
     end(store, job.id, "y" * 10_000)
     assert counted(store, owner) == before - 40_000 + len('{"text":""}') + 10_000
-    asked = {"prompt": "x", "max_tokens": 900, "logprobs": 0}
+    asked = {"prompt": "x", "max_tokens": 800, "logprobs": 0, "return_token_ids": True}
     store.create(NewJob(request=asked, owner=owner))
-    assert counted(store, owner) > 900 * 88 + 10_000
+    assert counted(store, owner) > 800 * (8 + 7 + 80) + 10_000
     with pytest.raises(StorageLimit):
         store.create(NewJob(request=asked, owner=owner))
 

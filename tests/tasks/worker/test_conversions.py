@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ FIELDS: dict[str, Any] = {  # of a job, none at its default
     "frequency_penalty": -0.5,
     "logit_bias": {"11": -100.0, "12": 2.5},
     "logprobs": 4,
+    "return_token_ids": True,
     "ignore_eos": True,
     "decoding": "medusa",
     "acceptance": "typical",
@@ -189,6 +191,16 @@ def test_a_result_says_what_the_engine_said(piece: bytes, shown: dict[str, Any])
     }
     best = {"token_id": 2, "logprob": -1.5, **shown}
     assert result["logprobs"] == [{"token_id": 1, "logprob": -0.5, **shown, "top": [best]}]
+    assert result["token_ids"] == [1, 2]
+
+
+def test_a_result_has_token_ids_if_asked_for_and_the_one_that_ended_it() -> None:
+    ended = replace(cut("a", FinishReason.STOP), end_token=9)
+    without = to_result(claim({"prompt": "x"}), ended)
+    assert to_result(claim({"prompt": "x", "return_token_ids": False}), ended) == without
+    asked = to_result(claim({"prompt": "x", "return_token_ids": True}), ended)
+    assert asked.pop("token_ids") == [1, 2, 3, 9]
+    assert asked == without
 
 
 def cut(text: str, reason: FinishReason = FinishReason.LENGTH) -> Completion:

@@ -29,9 +29,8 @@ def upload(client: openai.OpenAI, lines: list[Any]) -> str:
 def create(client: openai.OpenAI, lines: list[Any], **fields: Any) -> Batch:
     return client.batches.create(
         input_file_id=upload(client, lines),
-        endpoint="/v1/chat/completions",
         completion_window="24h",
-        **fields,
+        **{"endpoint": "/v1/chat/completions", **fields},
     )
 
 

@@ -52,6 +52,19 @@ def test_a_file_goes_in_and_its_answers_come_out(client: openai.OpenAI) -> None:
     assert client.files.retrieve(done.output_file_id or "").purpose == "batch_output"
 
 
+def test_a_line_for_jobs_gets_the_token_ids_that_it_asks_for(client: openai.OpenAI) -> None:
+    lines = [
+        {**chat(n), "url": "/v1/jobs", "body": {"prompt": "a b c", "return_token_ids": n > 0}}
+        for n in range(2)
+    ]
+    done = end(client, create(client, lines, endpoint="/v1/jobs"))
+    without, asked = (
+        entry["response"]["body"]["choices"][0] for entry in entries(client, done.output_file_id)
+    )
+    assert "token_ids" not in without
+    assert asked["token_ids"] == [0, 1, 2]
+
+
 def test_lists_are_paged(client: openai.OpenAI) -> None:
     ids = [create(client, [chat(1)]).id for _ in range(3)]
     page = client.batches.list(limit=2)
