@@ -23,8 +23,13 @@ medusaq compare "Write a haiku about rain." "List the months."
 medusaq compare --prompts prompts.jsonl --max-tokens 128 -o charts.png --html charts.html
 
 Each prompt is decoded plainly (normal), with Medusa heads at every step (medusa), and with drafts where they
-are expected to help (auto), one after the other. All three find the prompt in the prefix cache. Texts differ
-only if rounding decides a near-tie between two tokens, and never with MEDUSAQ_BATCH_INVARIANT=1.
+are expected to help (auto), one after the other. All three find the prompt in the prefix cache. The columns
+heads, lookup and grammar have the accepted and the verified draft tokens of each source.
+
+Texts differ only if rounding decides a near-tie between two tokens, and never with MEDUSAQ_BATCH_INVARIANT=1.
+For such a text the prompt is decoded plainly once more, with log-probabilities: a line below the table says
+from which token on it differs, and how far apart the two tokens were. A great gap is a bug at temperature 0;
+above it tokens are drawn, and "acceptance": "typical" is lossy.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 no model, 4 no gateway, 130 Ctrl-C."""
 
@@ -76,6 +81,8 @@ def compare_command(
     title = "Plain decoding and drafts" + (f", {len(compared)} prompts" if len(compared) > 1 else "")
     report = comparison_report.report(compared, title)
     report.table.show()
+    for note in report.notes:
+        typer.echo(note)
     png = charts.draw(title, comparison_report.charts(compared))
     write(output, png)
     write(html, report.page(png).encode(errors="replace"))

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY, BLUE, ORANGE = "#8c8c8c", "#0072b2", "#d55e00"
+FURTHER = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # the same palette, which the colour-blind see too
 SIZE = (10.0, 7.5)  # inches, of four charts
 DPI = 150
 SPREAD = 0.25  # of the dots of single values over a bar's thickness
+LABELLED = 0.12  # of the longest bar: a shorter part has no room for its value
+BESIDE = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,32 @@ class Bars:
             axes.set_xscale("log")
         if self.limit is not None:
             axes.axvline(self.limit, color=ORANGE, linestyle="--")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A bar for each name, made of parts: for each label, its length in each bar. form writes lengths."""
+
+    title: str
+    names: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    form: str
+    colours: Sequence[str]
+
+    def draw(self, axes: Axes) -> None:
+        ends = [0.0] * len(self.names)
+        longest = max((sum(lengths) for lengths in zip(*self.parts.values(), strict=True)), default=0.0)
+        for (label, lengths), colour in zip(self.parts.items(), self.colours, strict=True):
+            bars = axes.barh([*self.names], [*lengths], left=ends, label=label, color=colour, height=0.6)
+            labels = [self.form.format(one) if one > LABELLED * longest else "" for one in lengths]
+            axes.bar_label(bars, labels, label_type="center", color="white")
+            ends = [end + one for end, one in zip(ends, lengths, strict=True)]
+        for place, end in enumerate(ends):
+            whole = self.form.format(end)
+            axes.annotate(whole, (end, place), (3, 0), textcoords="offset points", va="center")
+        axes.invert_yaxis()
+        axes.margins(x=0.2)
+        axes.legend(**BESIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +120,7 @@ class Lines:
         axes.set_ylabel(self.y)
         axes.set_ylim(bottom=0)
         # Beside the axes: inside, it would cover points of some chart wherever it is.
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0)
+        axes.legend(**BESIDE)
 
 
 def check_installed() -> None:
@@ -103,14 +132,17 @@ def check_installed() -> None:
         raise CliError(f"charts need {error.name or 'matplotlib'}: pip install 'medusaq[charts]'") from None
 
 
-def draw(title: str, charts: Sequence[Bars | Lines]) -> bytes:
+Chart = Bars | Parts | Lines
+
+
+def draw(title: str, charts: Sequence[Chart]) -> bytes:
     """PNG of four charts."""
     out = io.BytesIO()
     figure(title, charts).savefig(out, format="png")
     return out.getvalue()
 
 
-def figure(title: str, charts: Sequence[Bars | Lines]) -> Figure:
+def figure(title: str, charts: Sequence[Chart]) -> Figure:
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=SIZE, dpi=DPI, layout="constrained")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli.reports.charts import BLUE, GREY, Bars, Lines, Series
+from cli.reports.charts import BLUE, GREY, Bars, Chart, Lines, Series
 from cli.reports.report import Report, Section, Table
 from compiling.base.resource_check import size
 from compiling.measure.speed import SLOTS
@@ -69,7 +69,7 @@ def verdict(compiled: Compiled) -> str:
     return f"{'recommended' if found.fits else 'closest'}: {found.type}: {found.reason}"
 
 
-def charts(compiled: Compiled) -> list[Bars | Lines]:
+def charts(compiled: Compiled) -> list[Chart]:
     """Speed in bulk and alone, divergence, and T(n)."""
     best = _best(compiled)
     speeds = {row.type: row.speed for row in compiled.rows}

@@ -1,27 +1,18 @@
-"""`medusaq compare` against a real gateway and worker with scripted heads, and its charts and page."""
+"""`medusaq compare` against a real gateway and worker with scripted heads."""
 
 from __future__ import annotations
 
 import base64
-import io
 import re
 import signal
-from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from PIL import Image
 
-from cli.reports import charts
-from cli.reports.comparison import Answer, Compared, together
-from cli.reports.comparison_report import charts as charts_of
-from cli.reports.comparison_report import report, rows
-from tasks.records.job import Decoding
 from tests.cli.helpers.in_process import InProcessCli
+from tests.cli.helpers.pages import Page, size_of
 from tests.cli.helpers.running import Cli, write_jsonl
 from tests.support.servers import free_port
 from tests.support.workers import wait_until
@@ -29,8 +20,9 @@ from tests.support.workers import wait_until
 pytestmark = pytest.mark.slow
 
 HEADS = {"SCRIPTED_DRAFT_SOURCES": "medusa,lookup"}
-SCRIPT = "tokens=12 steps=4 drafted=medusa:10:6 delay=0.3 faster=2"
-HEADER = "prompt decoding tokens seconds tokens/s speed-up tokens/step acceptance text"
+SCRIPT = "tokens=12 steps=4 drafted=lookup:2:1,medusa:8:5 delay=0.3 faster=2 gap=0.25"
+HEADER = "prompt decoding tokens seconds tokens/s speed-up tokens/step acceptance heads lookup text"
+TIPPED = 'differs from token 12 on: "y" instead of "x11", log-probabilities 0.25 apart'
 
 
 @pytest.fixture(scope="module")
@@ -38,67 +30,17 @@ def worker_env() -> dict[str, str]:
     return HEADS
 
 
-class Page(HTMLParser):
-    """What a browser would make of it: the text of each element, and where it looks for more."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.texts: dict[str, list[str]] = {}
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self._open.append(tag)
-        self.texts.setdefault(tag, []).append("")
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.texts[self._open[-1]][-1] += data
-
-
-def size_of(png: bytes) -> tuple[int, int]:
-    image = Image.open(io.BytesIO(png))
-    image.load()
-    assert image.format == "PNG"
-    return image.size
-
-
-def answer(
-    tokens: int = 10, seconds: float = 1.0, drafts: tuple[int, int] = (0, 0), text: str = "x"
-) -> Answer:
-    return Answer(text, tokens, seconds, tokens - drafts[1], *drafts)
-
-
-def compared(title: str = "p", faster: float = 2.0, text: str = "x") -> Compared:
-    return Compared(
-        title,
-        {
-            Decoding.NORMAL: answer(),
-            Decoding.MEDUSA: answer(seconds=1 / faster, drafts=(8, 4), text=text),
-            Decoding.AUTO: answer(seconds=0.8),
-        },
-    )
-
-
-def answers_of(gateway: str, prompt: str, max_tokens: int) -> dict[str, Answer]:
-    """By decoding. The one token that comes first, only to have the prompt computed, is left out."""
+def speeds(gateway: str, prompt: str, max_tokens: int) -> dict[str, float]:
+    """Tokens a second by decoding. The job that only has the prompt computed is left out."""
     jobs = httpx.get(f"{gateway}/v1/jobs").raise_for_status().json()["data"]
     asked = [job for job in jobs if job["request"]["prompt"] == prompt]
     compared = [job for job in asked if job["request"]["max_tokens"] == max_tokens]
     assert (len(asked), len(compared)) == (4, 3)
-    seconds = {
-        job["request"]["decoding"]: job["result"]["timing"]["total_s"] - job["result"]["timing"]["queue_s"]
+    return {
+        job["request"]["decoding"]: 12
+        / (job["result"]["timing"]["total_s"] - job["result"]["timing"]["queue_s"])
         for job in compared
     }
-    return {decoding: answer(tokens=12, seconds=took) for decoding, took in seconds.items()}
 
 
 @pytest.mark.stack
@@ -108,17 +50,20 @@ def test_table_charts_and_page(in_process: InProcessCli, gateway: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     head, *lines, last = ended.stdout.splitlines()
     assert head.split() == HEADER.split()
-    cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
-    assert len(cells) == 9
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines[:9]]
     normal, medusa, auto = cells[:3]
     assert normal[0].startswith("the first one tokens=12")
-    assert normal[1:3] + normal[5:] == ["normal", "12", "-", "1.00", "-", "-"]
-    assert medusa[:2] + medusa[5:] == ["medusa", "12", "3.00", "60%", "same"]
-    assert auto[:2] + auto[5:] == ["auto", "12", "3.00", "60%", "same"]
-    answers = answers_of(gateway, prompts[0], max_tokens=40)
-    assert medusa[4] == f"{answers['medusa'].tokens_per_s / answers['normal'].tokens_per_s:.2f}x"
-    assert [row[-1] for row in cells[3:]] == ["-", "differs", "differs", "-", "1 of 2 same", "1 of 2 same"]
+    assert normal[1:3] + normal[5:] == ["normal", "12", "-", "1.00", "-", "-", "-", "-"]
+    assert medusa[:2] + medusa[5:] == ["medusa", "12", "3.00", "60%", "5/8", "1/2", "same"]
+    assert auto[:2] + auto[5:] == ["auto", "12", "3.00", "60%", "5/8", "1/2", "same"]
+    assert cells[7][-3:] == ["10/16", "2/4", "1 of 2 same"]
+    told = speeds(gateway, prompts[0], max_tokens=40)
+    assert medusa[4] == f"{told['medusa'] / told['normal']:.2f}x"
+    each, whole = ["-", "differs at 12", "differs at 12"], ["-", "1 of 2 same", "1 of 2 same"]
+    assert [row[-1] for row in cells[3:]] == each + whole
     assert cells[6][0] == "all prompts"
+    notes = [f"prompt 2, {way}: {TIPPED}" for way in ("medusa", "auto")]
+    assert lines[9:] == notes
     assert last == "charts: compare.png, compare.html"
 
     png = (in_process.folder / "compare.png").read_bytes()
@@ -133,7 +78,8 @@ def test_table_charts_and_page(in_process: InProcessCli, gateway: str) -> None:
     assert "b" not in shown.tags
     assert shown.texts["h2"][1].startswith("2. <b>second</b> &amp; tokens=12")
     assert [text.strip() for text in shown.texts["th"]] == HEADER.split()
-    assert shown.texts["td"].count("differs") == 2
+    assert shown.texts["td"].count("differs at 12") == 2
+    assert shown.texts["p"][1:] == notes
 
 
 @pytest.mark.stack
@@ -152,6 +98,7 @@ def test_one_job_at_a_time_after_the_prompt_is_computed(in_process: InProcessCli
         assert before["finished_at"] <= after["started_at"]
     assert {job["priority"] for job in jobs} == {"interactive"}
     assert {(job["request"]["seed"], job["request"]["temperature"]) for job in jobs} == {(0, 0.5)}
+    assert all("logprobs" not in job["request"] for job in jobs), "they take time, and none is needed"
 
 
 @pytest.mark.stack
@@ -179,6 +126,15 @@ def test_prompts_that_fail_do_not_stop_the_others(in_process: InProcessCli, gate
     assert (none.returncode, none.stdout) == (1, "")
     assert none.stderr.splitlines()[-1] == "error: no prompt could be compared"
     assert not (in_process.folder / "none.png").exists()
+
+
+@pytest.mark.stack
+def test_json_is_compared_though_the_first_job_cuts_it(in_process: InProcessCli, gateway: str) -> None:
+    asked = {"prompt": f"as JSON {SCRIPT} needs=9", "response_format": {"type": "json_object"}}
+    write_jsonl(in_process.folder / "p.jsonl", [asked])
+    ended = in_process("compare", "--prompts", "p.jsonl", "--url", gateway)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [line.split()[-1] for line in ended.stdout.splitlines()[1:4]] == ["-", "same", "same"]
 
 
 @pytest.mark.stack
@@ -287,89 +243,3 @@ def test_without_what_draws_nothing_is_begun(cli: Cli, library: str) -> None:
     ended = cli("compare", "x")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == f"error: charts need {library}: pip install 'medusaq[charts]'\n"
-
-
-def test_rows_of_one_prompt_and_of_several() -> None:
-    one = [("p", "normal", "10", "1.00", "10.0", "-", "1.00", "-", "-")]
-    one.append(("", "medusa", "10", "0.50", "20.0", "2.00x", "1.67", "50%", "same"))
-    one.append(("", "auto", "10", "0.80", "12.5", "1.25x", "1.00", "-", "same"))
-    assert rows([compared()]) == one
-    several = rows([compared(), Compared("bad", {}, "why"), compared(faster=4.0, text="y")])
-    assert several[:3] == one
-    assert several[4][-1] == "differs"
-    assert several[6:] == [
-        ("all prompts", "normal", "20", "2.00", "10.0", "-", "1.00", "-", "-"),
-        ("", "medusa", "20", "0.75", "26.7", "2.67x", "1.67", "50%", "1 of 2 same"),
-        ("", "auto", "20", "1.60", "12.5", "1.25x", "1.00", "-", "2 of 2 same"),
-    ]
-
-
-def test_an_instant_answer_has_no_speed_up() -> None:
-    nothing = Compared("p", dict.fromkeys(Decoding, answer(tokens=0, seconds=0.0)))
-    assert nothing.speed_up(Decoding.MEDUSA) is None
-    assert rows([nothing])[1] == ("", "medusa", "0", "0.00", "0.0", "-", "-", "-", "same")
-    assert size_of(charts.draw("t", charts_of([nothing]))) == (1500, 1125)
-    assert together([nothing, nothing]).speed_up(Decoding.AUTO) is None
-
-
-def test_what_the_charts_show() -> None:
-    """As the table has it: bars of all together, a dot for each prompt, gains over acceptance."""
-    several = [compared(), Compared("bad", {}, "why"), compared(faster=4.0)]
-    drawn = charts.figure("two prompts", charts_of(several))
-    assert drawn.get_suptitle() == "two prompts"
-    speed, seconds, tokens, gain = drawn.axes
-    lengths = {
-        axes.get_title(): [bar.get_width() for bar in axes.patches] for axes in (speed, seconds, tokens)
-    }
-    assert lengths == {
-        "Tokens a second": pytest.approx([10.0, 20 / 0.75, 12.5]),
-        "Seconds, mean of a prompt": pytest.approx([1.0, 0.375, 0.8]),
-        "Tokens, mean of a prompt": pytest.approx([10, 10, 10]),
-    }
-    assert [label.get_text() for label in speed.get_yticklabels()] == ["normal", "medusa", "auto"]
-    assert [[x for x, _ in dots.get_offsets()] for dots in speed.collections] == [
-        pytest.approx([10.0, 10.0]),
-        pytest.approx([20.0, 40.0]),
-        pytest.approx([12.5, 12.5]),
-    ]
-    medusa, whole = (sorted(map(tuple, dots.get_xydata())) for dots in gain.lines[:2])
-    assert medusa == [pytest.approx((50.0, 2.0)), pytest.approx((50.0, 4.0))]
-    assert whole == [pytest.approx((50.0, 2 / 0.75))]
-    assert gain.get_legend().get_texts()[0].get_text() == "medusa: 2.67x"
-
-
-@pytest.mark.parametrize("drafts", [(10, 0), (10, 1), (10, 5), (10, 10), (0, 0)])
-@pytest.mark.parametrize("count", [1, 40])
-def test_the_legend_covers_nothing_and_is_inside_the_picture(count: int, drafts: tuple[int, int]) -> None:
-    """By where its parts are drawn, whatever the points."""
-    one = answer(drafts=drafts)
-    many = [
-        Compared("p", {way: replace(one, seconds=1 / (1 + n)) if n else one for way in Decoding})
-        for n in range(count)
-    ]
-    drawn = charts.figure("t", charts_of(many))
-    FigureCanvasAgg(drawn).draw()
-    gain = drawn.axes[-1]
-    legend = gain.get_legend().get_window_extent()
-    assert not legend.overlaps(gain.get_window_extent()), "no point can be behind it"
-    assert all(not legend.overlaps(axes.get_tightbbox()) for axes in drawn.axes[:-1])
-    assert drawn.bbox.x0 <= legend.x0
-    assert legend.x1 <= drawn.bbox.x1
-    assert legend.y1 <= drawn.bbox.y1
-    assert gain.get_window_extent().width > drawn.bbox.width / 5, "the legend leaves room for the points"
-
-
-@pytest.mark.parametrize("count", [1, 2, 100])
-def test_charts_of_any_number(count: int) -> None:
-    many = [compared(f"p{n}", faster=0.5 + n / 50) for n in range(count)]
-    bad = Compared("bad", {}, "why")
-    assert size_of(charts.draw("with $x$ and _ in it", charts_of([*many, bad]))) == (1500, 1125)
-
-
-def test_the_page_escapes_everything() -> None:
-    evil = "</pre><script>alert(1)</script>"
-    shown = Page(report([compared(evil, text=evil), Compared(evil, {}, evil)], evil).page(b"png"))
-    assert "script" not in shown.tags
-    assert shown.texts["h1"] == shown.texts["title"] == [evil]
-    assert shown.texts["pre"] == ["x", evil, "x"]
-    assert shown.texts["h2"] == [f"1. {evil}", f"2. {evil}"]
