@@ -18,8 +18,7 @@ FURTHER = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # the same palette, whic
 SIZE = (10.0, 7.5)  # inches, of four charts
 DPI = 150
 SPREAD = 0.25  # of the dots of single values over a bar's thickness
-LABELLED = 0.12  # of the longest bar: a shorter part has no room for its value
-BESIDE = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
+LABELLED = 0.14  # of the longest bar: a shorter part has no room for its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,9 @@ class Parts:
             whole = self.form.format(end)
             axes.annotate(whole, (end, place), (3, 0), textcoords="offset points", va="center")
         axes.invert_yaxis()
-        axes.margins(x=0.2)
-        axes.legend(**BESIDE)
+        axes.set_xlim(0, 1.2 * longest or 1)  # room for the whole lengths
+        tight = {"columnspacing": 1.0, "handlelength": 1.2, "handletextpad": 0.5}
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, **tight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Lines:
             )
         axes.set_xlabel(self.x)
         axes.set_ylabel(self.y)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])  # so that no marker is cut
         # Beside the axes: inside, it would cover points of some chart wherever it is.
-        axes.legend(**BESIDE)
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0)
 
 
 def check_installed() -> None:

@@ -127,6 +127,11 @@ def test_legends_cover_nothing_and_are_inside_the_picture(count: int, drafts: tu
     ]
     drawn = charts.figure("t", charts_of(many))
     FigureCanvasAgg(drawn).draw()
+    origins = drawn.axes[2]
+    ticks = [label.get_window_extent() for label in origins.get_xticklabels()]
+    assert not any(origins.get_legend().get_window_extent().overlaps(tick) for tick in ticks)
+    inside = origins.get_window_extent()
+    assert all(text.get_window_extent().x1 < inside.x1 for text in origins.texts if text.get_text())
     for axes in drawn.axes[-2:]:
         legend = axes.get_legend().get_window_extent()
         assert not legend.overlaps(axes.get_window_extent()), "nothing that is drawn can be behind it"
