@@ -54,7 +54,7 @@ def test_a_file_goes_in_and_its_answers_come_out(client: openai.OpenAI) -> None:
 
 def test_a_line_for_jobs_gets_the_token_ids_that_it_asks_for(client: openai.OpenAI) -> None:
     lines = [
-        {**chat(n), "url": "/v1/jobs", "body": {"prompt": "a b c", "return_token_ids": n > 0}}
+        {**chat(n), "url": "/v1/jobs", "body": {"prompt": "x tokens=3", "return_token_ids": n > 0}}
         for n in range(2)
     ]
     done = end(client, create(client, lines, endpoint="/v1/jobs"))
