@@ -28,9 +28,9 @@ class ModelRows:
         """Rows of these tokens, or of all."""
         return _tensor(self._path, (OUTPUT, EMBEDDINGS), ids)
 
-    def embeddings(self) -> NDArray[np.float32]:
-        """Of all tokens."""
-        return _tensor(self._path, (EMBEDDINGS,))
+    def embeddings(self, ids: NDArray[np.int32] | None = None) -> NDArray[np.float32]:
+        """Rows of these tokens, or of all."""
+        return _tensor(self._path, (EMBEDDINGS,), ids)
 
 
 def fingerprint(gguf_path: str) -> str:

@@ -69,9 +69,10 @@ class HeadWeights:
             return self._shared_lm_head()
         return own_lm_head(self._file, keys[head], self.width, self.vocab_size, self.draft_vocabulary)
 
-    def embeddings(self) -> Floats:
-        """The model's, [vocab_size, width]."""
-        return _checked(self._model_rows.embeddings(), (self.vocab_size, self.width), "token embeddings")
+    def embeddings(self, ids: Ids | None = None) -> Floats:
+        """The model's, of these tokens or of all: [tokens, width]."""
+        due = self.vocab_size if ids is None else len(ids), self.width
+        return _checked(self._model_rows.embeddings(ids), due, "token embeddings")
 
     def _shared_lm_head(self) -> Floats:
         rows = self._model_rows.lm_head(self.draft_vocabulary)

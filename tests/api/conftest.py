@@ -66,7 +66,7 @@ class GatewayProcess:
         self.url = f"http://127.0.0.1:{port}"
         transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
         self.http = httpx.Client(base_url=self.url, timeout=60, transport=transport)
-        wait_until(self._answers, 20, lambda: self._process.poll() is None, self.log.read_text)
+        wait_until(self._answers, alive=lambda: self._process.poll() is None, report=self.log.read_text)
 
     def stop(self) -> int:
         self.http.close()

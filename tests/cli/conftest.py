@@ -57,7 +57,7 @@ def gateway(
     try:
         workers.model(served, env=worker_env)
         workers.io(served, worker_env)
-        wait_until(lambda: _ready(url), 20, alive=lambda: process.poll() is None)
+        wait_until(lambda: _ready(url), alive=lambda: process.poll() is None)
         yield url
     finally:
         workers.close()

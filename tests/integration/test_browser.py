@@ -55,13 +55,13 @@ def test_the_docs(system: System, tmp_path_factory: pytest.TempPathFactory) -> N
 
 def test_flower(system: System, tmp_path_factory: pytest.TempPathFactory) -> None:
     with httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD)) as flower:
-        wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2, 20)
+        wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2)
     inside = system.flower.replace("://", f"://me:{FLOWER_PASSWORD}@")
     page, _ = opened(f"{inside}/workers", str(tmp_path_factory.mktemp("profile")))
     assert "worker-" in page
     job = ran(system)
     with httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD)) as flower:
-        wait_until(lambda: flower.get("/api/tasks").json().get(job, {}).get("state") == "SUCCESS", 20)
+        wait_until(lambda: flower.get("/api/tasks").json().get(job, {}).get("state") == "SUCCESS")
     tasks, _ = opened(f"{inside}/tasks", str(tmp_path_factory.mktemp("profile")))
     for shown in (job, "SUCCESS", "tok/s"):
         assert shown in tasks

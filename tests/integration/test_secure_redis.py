@@ -65,12 +65,12 @@ def test_everything_works(system: System) -> None:
         batch = client.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
-        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", 20, report=system.logs)
+        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", report=system.logs)
     got = tell(system)
     for signing in WEBHOOK_SECRETS:
         Verifier(signing).verify(got.body, got.headers)
     flower = httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD))
-    wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2, 20)
+    wait_until(lambda: len(flower.get("/api/workers", params={"refresh": "1"}).json()) == 2)
     assert flower.get("/api/tasks").json(), "it hears of the jobs"
     queues = flower.get("/api/queues/length").json()["active_queues"]
     assert {queue["name"] for queue in queues} >= {"medusaq.interactive", "medusaq.bulk"}
@@ -137,10 +137,10 @@ def test_a_wrong_password_is_said_without_it(secured: Secured, tmp_path: Path) -
     for name in ("gateway", "io"):
         system.start(name)
     try:
-        wait_until(lambda: _status(system.url) == 503, 20, report=system.logs)
+        wait_until(lambda: _status(system.url) == 503, report=system.logs)
         told = httpx.get(f"{system.url}/v1/jobs")
         assert (told.status_code, told.json()["error"]["code"]) == (503, "store_unavailable")
-        wait_until(lambda: system.logs().count("does not answer") == 2, 20, report=system.logs)
+        wait_until(lambda: system.logs().count("does not answer") == 2, report=system.logs)
     finally:
         system.stop()
     assert "Wrong-pass.word" not in system.logs() + told.text

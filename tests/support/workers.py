@@ -23,7 +23,8 @@ from tasks.store.workers import Registry
 from tests.support.forking.forks import ROOT, Process, start
 
 SCRIPTED = "tests.support.scripted:load"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
+WAIT_S = 120.0  # other tests compute meanwhile: only what never comes takes so long
 BE_WORKER = """import sys; from tests.support.tuned import tune; tune()
 from cli.stack.services import celery_worker; celery_worker(*sys.argv[1:])"""
 WORKER = [sys.executable, "-c", BE_WORKER, "-P", "threads", "-l", "INFO"]
@@ -154,7 +155,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def wait_until(
     holds: Callable[[], bool],
-    timeout_s: float = 30.0,
+    timeout_s: float = WAIT_S,
     alive: Callable[[], bool] = lambda: True,
     report: Callable[[], str] = lambda: "",
 ) -> None:

@@ -34,6 +34,7 @@ LAYER_BITS = 8  # always: in 4, one guess in seven more is lost, and layers are 
 INTEGER_SUMS = 4  # MatMulNBits' accuracy_level
 OPSET, IR_VERSION = 17, 8  # of 2022, so that older runtimes read the file too
 FLOAT_BYTES = 4
+AT_ONCE = 1024  # rows that are 32-bit numbers at a time: all of a large model are gigabytes
 LARGEST_BYTES = 2**31 - 2**20  # of an ONNX file, whose container counts in 31 bits
 
 
@@ -124,7 +125,7 @@ def quantised(weight: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats]:
 
 def _inputs(part: _Part, weights: HeadWeights) -> str:
     """What the first layers of Hydra heads read: state and embeddings, [R, (2 + head) width]."""
-    table, scales = _rows_in_8_bits(weights.embeddings())
+    table, scales = _embeddings_in_8_bits(weights)
     rows = part.node("Gather", part.constant("embeddings", table), PATH)
     whole = part.node("Cast", rows, to=TensorProto.FLOAT)
     scaled = part.node("Mul", whole, part.node("Gather", part.constant("embedding_scales", scales), PATH))
@@ -132,10 +133,16 @@ def _inputs(part: _Part, weights: HeadWeights) -> str:
     return part.node("Concat", HIDDEN, joined, axis=1)
 
 
-def _rows_in_8_bits(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Integers [n, width], and the scale of each row [n, 1]."""
-    scales = np.maximum(np.abs(matrix).max(axis=1, keepdims=True), 1e-12) / 127
-    return np.rint(matrix / scales).astype(np.int8), scales
+def _embeddings_in_8_bits(weights: HeadWeights) -> tuple[NDArray[np.int8], Floats]:
+    """Integers [vocab_size, width], and the scale of each row [vocab_size, 1]."""
+    table = np.empty((weights.vocab_size, weights.width), dtype=np.int8)
+    scales = np.empty((weights.vocab_size, 1), dtype=np.float32)
+    for first in range(0, weights.vocab_size, AT_ONCE):
+        some = np.arange(first, min(first + AT_ONCE, weights.vocab_size), dtype=np.int32)
+        rows = weights.embeddings(some)
+        scales[some] = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-12) / 127
+        table[some] = np.rint(rows / scales[some])
+    return table, scales
 
 
 def _choice(weights: HeadWeights, head: int, given: str, own_bits: int) -> tuple[_Part, str]:

@@ -67,7 +67,7 @@ def test_lines_of_a_batch(system: httpx.Client, lines: int, status: str) -> None
     upload = form(("purpose", "batch"), ("file", content, "a.jsonl"))
     file = system.post("/v1/files", content=upload, headers=FORM).json()["id"]
     made = system.post("/v1/batches", json={"input_file_id": file, "endpoint": "/v1/jobs"}).json()["id"]
-    wait_until(lambda: system.get(f"/v1/batches/{made}").json()["status"] in ("completed", "failed"), 20)
+    wait_until(lambda: system.get(f"/v1/batches/{made}").json()["status"] in ("completed", "failed"))
     batch = system.get(f"/v1/batches/{made}").json()
     assert batch["status"] == status
     if status == "failed":

@@ -121,9 +121,9 @@ def _things(client: httpx.Client) -> dict[str, str]:
     file = client.post("/v1/files", content=parts, headers=boundary | HEADERS).json()
     asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
     batch = client.post("/v1/batches", json=asked, headers=HEADERS).json()
-    wait_until(lambda: client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", 20)
+    wait_until(lambda: client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed")
     deliveries = "/v1/webhooks/deliveries?status=failed"
-    wait_until(lambda: len(client.get(deliveries).json()["data"]) == 1, 20)
+    wait_until(lambda: len(client.get(deliveries).json()["data"]) == 1)
     (delivery,) = client.get(deliveries).json()["data"]
     return {
         "job_id": job["id"],

@@ -129,7 +129,7 @@ def test_lines_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, collec
     def jobs() -> list[Span]:
         return collector.named("job", medusaq_batch_id=batch_id)
 
-    wait_until(lambda: len(jobs()) == 2, 20, report=lambda: str(collector.spans))
+    wait_until(lambda: len(jobs()) == 2, report=lambda: str(collector.spans))
     assert len({span.trace_id for span in jobs()}) == 2
     assert {span.parent_id for span in jobs()} == {""}
 

@@ -234,7 +234,7 @@ def test_ready_without_an_io_worker_says_so(
     ready = http.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"redis": True, "workers": 1, "io_worker": False})
     workers.io(gateway_settings)
-    wait_until(lambda: http.get("/readyz").json()["io_worker"], 20)
+    wait_until(lambda: http.get("/readyz").json()["io_worker"])
 
 
 def test_openapi_describes_the_request(http: httpx.Client) -> None:

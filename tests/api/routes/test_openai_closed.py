@@ -165,7 +165,7 @@ def test_records_of_online_jobs_go_soon(own_gateway: Any, workers: Workers) -> N
     workers.io(settings)
     job_id = "job_" + client.completions.create(model="scripted", prompt="x").id.partition("-")[2]
     other = gateway.http.post("/v1/jobs", json={"prompt": "x"}, headers={"Prefer": "wait=20"}).json()
-    wait_until(lambda: gateway.http.get(f"/v1/jobs/{job_id}").status_code == 404, 20)
+    wait_until(lambda: gateway.http.get(f"/v1/jobs/{job_id}").status_code == 404)
     assert gateway.http.get(f"/v1/jobs/{other['id']}").json()["status"] == "succeeded"
 
 

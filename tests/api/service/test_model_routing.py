@@ -203,7 +203,7 @@ def _run_batch(http: httpx.Client, lines: list[dict[str, object]]) -> dict[str, 
     file_id = http.post("/v1/files", data={"purpose": "batch"}, files=form).json()["id"]
     asked = {"input_file_id": file_id, "endpoint": lines[0]["url"]}
     batch = http.post("/v1/batches", json=asked).json()
-    wait_until(lambda: http.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", 20)
+    wait_until(lambda: http.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed")
     return dict(http.get(f"/v1/batches/{batch['id']}").json())
 
 

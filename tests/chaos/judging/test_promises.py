@@ -50,7 +50,7 @@ def settings(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
             return False
 
     try:
-        wait_until(answers, 20, report=gateway.text)
+        wait_until(answers, report=gateway.text)
         yield settings
     finally:
         workers.close()

@@ -32,7 +32,7 @@ def test_keys_of_the_running_stack(cli: Cli, in_process: InProcessCli) -> None:
     assert re.fullmatch(r"created key_\w{32}; store the key above, it cannot be shown again", created)
     assert warning[0].startswith("from now on every request to the gateway needs a key: ")
     assert all(how in made.stderr for how in ("MEDUSAQ_API_KEY", "Authorization: Bearer KEY"))
-    wait_until(lambda: needs_key(url), 20)
+    wait_until(lambda: needs_key(url))
 
     refused = in_process("submit", "x", "--url", url)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -74,7 +74,7 @@ def test_the_redis_of_the_settings_comes_first(
     )
     limits = made["limits"]
     assert (made["name"], limits["weight"], limits["max_batches"]) == ("bob", 2.0, 3)
-    wait_until(lambda: needs_key(gateway), 20)
+    wait_until(lambda: needs_key(gateway))
     assert httpx.get(f"{gateway}/v1/jobs", headers={"Authorization": f"Bearer {made['key']}"}).is_success
 
 
@@ -160,7 +160,7 @@ def test_up_beyond_this_machine_is_refused_until_there_is_a_key(cli: Cli) -> Non
     running, url = up(cli, MEDUSAQ_HOST="0.0.0.0", FLOWER_BASIC_AUTH="me:secret")
     assert needs_key(url)
     flower_url = running.wait_for("  Flower   ").split()[-1]
-    wait_until(lambda: _status(flower_url) == 401, 15)
+    wait_until(lambda: _status(flower_url) == 401)
     assert httpx.get(flower_url, auth=("me", "secret"), follow_redirects=True).is_success
 
 

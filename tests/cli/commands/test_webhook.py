@@ -60,7 +60,7 @@ class Example:
         wait_until(self._listens, alive=lambda: self._process.poll() is None, report=self._out.read_text)
 
     def printed(self, count: int) -> list[str]:
-        wait_until(lambda: len(self._out.read_text().splitlines()) >= count, 20, report=self._out.read_text)
+        wait_until(lambda: len(self._out.read_text().splitlines()) >= count, report=self._out.read_text)
         return self._out.read_text().splitlines()
 
     def stop(self) -> None:

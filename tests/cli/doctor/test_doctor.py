@@ -40,7 +40,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli, in_process: InProcessCli) -
     url = running.wait_for("  gateway  ").split()[-1]
     flower = running.wait_for("  Flower   ").split()[-1]
 
-    wait_until(lambda: _ready(url, flower), 30)
+    wait_until(lambda: _ready(url, flower))
     last: dict[str, list[Finding]] = {}
 
     def all_there() -> bool:
@@ -49,7 +49,7 @@ def test_a_running_stack_is_found_and_well(cli: Cli, in_process: InProcessCli) -
         both = last["visibility"][0].what.startswith("2 Celery workers answer")
         return by_flower and both and last["io worker"][0].grade is Grade.OK
 
-    wait_until(all_there, 30)
+    wait_until(all_there)
     assert last["port of gateway"][0].what == f"{url.rpartition(':')[2]} is served by gateway"
     assert last["port of flower"][0].what.startswith(flower.rpartition(":")[2])
     assert "1 alive, 16 slots, scripted" in only(last, "model workers", Grade.OK).what

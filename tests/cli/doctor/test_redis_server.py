@@ -145,7 +145,7 @@ def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> No
             last.update(of_redis(own_redis, **prefix))
             return last["visibility"][0].grade is Grade.FAIL
 
-        wait_until(found, 30, lambda: peer.poll() is None)
+        wait_until(found, alive=lambda: peer.poll() is None)
         finding = only(last, "visibility", Grade.FAIL)
     finally:
         peer.terminate()

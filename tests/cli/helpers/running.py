@@ -17,7 +17,7 @@ import httpx
 
 from tasks.records.batch import ENDED
 from tests.support.forking.forks import Process, start
-from tests.support.workers import ROOT, SCRIPTED, wait_until
+from tests.support.workers import ROOT, SCRIPTED, WAIT_S, wait_until
 
 COMMAND = ["-P", "-m", "cli"]
 MARK = "TEST_MARK"
@@ -41,7 +41,7 @@ class Running:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def wait_for(self, part: str, timeout_s: float = 30.0) -> str:
+    def wait_for(self, part: str, timeout_s: float = WAIT_S) -> str:
         """The first line on stderr that holds the part."""
         wait_until(
             lambda: any(part in line for line in self.lines),

@@ -83,7 +83,7 @@ def test_services_that_were_up_may_end_as_often_as_they_like(quick: Cli) -> None
     running = quick.start("up", "--port", "0", "--no-flower")
     url = running.wait_for("  gateway  ").split()[-1]
     # The io worker is not waited for by `up`, and killed before it is ready it would be given up.
-    wait_until(lambda: "medusaq_batches_led 1" in httpx.get(f"{url}/metrics").text, 30)
+    wait_until(lambda: "medusaq_batches_led 1" in httpx.get(f"{url}/metrics").text)
     for end in range(START_LIMIT + 1):
         for service in ("redis", "gateway", "io"):
             wait_until(lambda service=service: _runs(quick, service), 30)  # type: ignore[misc]

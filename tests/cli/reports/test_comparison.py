@@ -168,7 +168,7 @@ def test_ctrl_c_stops_the_stack_of_its_own(cli: Cli) -> None:
     running = cli.start("compare", "x delay=60", **HEADS)
     line = running.wait_for("local stack for this command")
     url = line.split()[-1]
-    wait_until(lambda: ready(url) and bool(httpx.get(f"{url}/v1/jobs").json()["data"]), 30)
+    wait_until(lambda: ready(url) and bool(httpx.get(f"{url}/v1/jobs").json()["data"]))
     running.send(signal.SIGINT)
     assert running.wait() == 130
     assert running.lines[-1] == "interrupted"

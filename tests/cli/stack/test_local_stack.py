@@ -197,7 +197,7 @@ def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
 
     first = cli.start(*command, **slots)
     done = ended(first)
-    wait_until(lambda: done() >= 8, 30, alive=lambda: first.process.poll() is None, report=first.text)
+    wait_until(lambda: done() >= 8, alive=lambda: first.process.poll() is None, report=first.text)
     first.send(signal.SIGKILL)
     first.wait()
     cli.gone()
@@ -207,13 +207,13 @@ def test_a_run_with_its_own_stack_survives_crashes_and_kill_9(cli: Cli) -> None:
     done = ended(second)
     before = int(second.wait_for("going on: ").split()[2])
     assert 8 <= before < len(lines)
-    wait_until(lambda: done() >= before + 4, 30, alive=lambda: second.process.poll() is None)
+    wait_until(lambda: done() >= before + 4, alive=lambda: second.process.poll() is None)
     goal = before + 4
     for service in ("gateway", "worker", "io", "redis"):
         os.kill(cli.service(service), signal.SIGKILL)
         second.wait_for(f"{service} ended (killed by SIGKILL)")
         goal = max(goal, done()) + 4
-        wait_until(lambda goal=goal: done() >= goal, 30, report=second.text)  # type: ignore[misc]
+        wait_until(lambda goal=goal: done() >= goal, report=second.text)  # type: ignore[misc]
     assert second.wait() == 0, second.text()
     assert texts(cli.folder / "r.jsonl") == [(f"line-{n + 1}", f"answer {n}") for n in range(len(lines))]
     assert cli.processes() == {}
@@ -246,12 +246,12 @@ def test_services_without_redis_say_so_and_serve_once_it_is_there(cli: Cli) -> N
     for service in running:
         assert service.wait_for(f"warning: Redis at {redis.url} does not answer").endswith("trying on")
     for service in running[:2]:
-        service.wait_for("Trying again in 4.00 seconds", 15)
+        service.wait_for("Trying again in 4.00 seconds")
     redis.start()
     try:
         running[2].wait_for("Uvicorn running")
         url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=20).is_success, 20)
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=20).is_success)
         ended = cli("submit", "at last", "--wait", "--url", url)
         assert (ended.returncode, ended.stdout) == (0, "at last\n")
         assert not any("Traceback" in service.text() for service in running)
@@ -343,17 +343,17 @@ def test_flower_still_shows_what_it_has_seen_after_a_restart(cli: Cli) -> None:
 
     wait_until(lambda: listens(0.0))
     first = cli("submit", "hello", "--url", url).stdout.strip()
-    wait_until(lambda: seen(first), 20)
-    wait_until(lambda: saved(first), 20)
+    wait_until(lambda: seen(first))
+    wait_until(lambda: saved(first))
     killed, when = cli.service("flower"), time.time()
     os.kill(killed, signal.SIGKILL)
     running.wait_for("flower ended (killed by SIGKILL)")
-    wait_until(lambda: seen(first) and listens(when), 20)
+    wait_until(lambda: seen(first) and listens(when))
 
     second = cli("submit", "hello again", "--url", url).stdout.strip()
-    wait_until(lambda: seen(second), 20)
+    wait_until(lambda: seen(second))
     running.send(signal.SIGTERM)
     assert running.wait() == 0
     running, url = up(cli)
     flower = running.wait_for("  Flower   ").split()[-1]
-    wait_until(lambda: seen(first) and seen(second), 20)
+    wait_until(lambda: seen(first) and seen(second))

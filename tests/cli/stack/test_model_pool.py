@@ -67,7 +67,7 @@ class Pool:
         return self.supervisor
 
     def saying(self, part: str) -> None:
-        wait_until(lambda: any(part in line for line in self.said), 20, report=lambda: str(self.said))
+        wait_until(lambda: any(part in line for line in self.said), report=lambda: str(self.said))
 
     def close(self) -> None:
         if self.supervisor is not None:

@@ -101,7 +101,7 @@ def sent(url: str, model: str, prompt: str) -> str:
         answers.append(httpx.post(f"{url}/v1/jobs", json=body))
         return answers[-1].status_code == 202
 
-    wait_until(taken, 20, report=lambda: answers[-1].text)
+    wait_until(taken, report=lambda: answers[-1].text)
     return str(answers[-1].json()["id"])
 
 
@@ -151,7 +151,7 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
         cli, "a", "b", memory=budget(models["a"], 1.5), **SOON, MEDUSAQ_DRAIN_S="0", MEDUSAQ_LEASE_MS="10000"
     )
     long = sent(url, "a", "long delay=4")
-    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{long}").json()["status"] == "running", 20)
+    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{long}").json()["status"] == "running")
     other = sent(url, "b", "other")
     running.wait_for("a is unloaded for another model once its running jobs have ended")
     record = ended(url, long)
@@ -161,9 +161,9 @@ def test_a_running_job_is_ended_before_its_model_makes_room(cli: Cli, models: di
     answer = httpx.post(f"{url}/v1/chat/completions", json=online, timeout=60)
     assert answer.json()["choices"][0]["message"]["content"] == "parked?", "it waits for the swap"
     hanging = sent(url, "a", "hanging delay=60")
-    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{hanging}").json()["status"] == "running", 20)
+    wait_until(lambda: httpx.get(f"{url}/v1/jobs/{hanging}").json()["status"] == "running")
     sent(url, "b", "waits")
-    wait_until(lambda: sum("a is unloaded" in line for line in running.lines) == 2, 20)
+    wait_until(lambda: sum("a is unloaded" in line for line in running.lines) == 2)
     shown = cli("top", "--once", "--url", url).stdout
     assert re.search(r"^a +stopping +0 +- +\d+ MB$", shown, re.MULTILINE), shown
     assert re.search(r"^b +parked +1 +[\d.]+ s +\d+ MB$", shown, re.MULTILINE), shown
@@ -256,6 +256,6 @@ def test_what_cannot_be_is_said_in_a_line(
 def test_more_than_the_machine_has_is_warned_of(cli: Cli) -> None:
     running, _ = up(cli, "a", "b", memory="900TB", **SOON)
     running.wait_for("warning: a memory budget of ")
-    wait_until(lambda: len(workers(cli)) == 2, 20)
+    wait_until(lambda: len(workers(cli)) == 2)
     running.send(signal.SIGTERM)
     assert running.wait() == 0

@@ -89,7 +89,7 @@ class InTerminal:
 
     def wait_for(self, part: str, after: int = 0) -> int:
         """Until it was shown after so many characters; how many there are by then."""
-        wait_until(lambda: part in ESCAPES.sub("", self.text[after:]), 20, report=lambda: self.text)
+        wait_until(lambda: part in ESCAPES.sub("", self.text[after:]), report=lambda: self.text)
         return len(self.text)
 
     def end(self, signum: int) -> int:
@@ -170,7 +170,7 @@ def test_speeds_come_of_two_looks() -> None:
 
 @pytest.mark.stack
 def test_one_picture(cli: Cli, gateway: str) -> None:
-    wait_until(lambda: "medusaq_batches_led 1" in httpx.get(f"{gateway}/metrics").text, 20)
+    wait_until(lambda: "medusaq_batches_led 1" in httpx.get(f"{gateway}/metrics").text)
     shown = cli("top", "--once", "--url", gateway)
     assert shown.returncode == 0, shown.stderr
     assert "all is well" in shown.stdout
@@ -221,7 +221,7 @@ def _gateway(settings: Settings) -> Process:
         except httpx.TransportError:
             return False
 
-    wait_until(answers, 20, alive=lambda: process.poll() is None)
+    wait_until(answers, alive=lambda: process.poll() is None)
     return process
 
 

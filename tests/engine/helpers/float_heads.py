@@ -18,9 +18,9 @@ class GivenRows(ModelRows):
         assert self._lm_head is not None, "these heads have their own"
         return self._lm_head.copy() if ids is None else self._lm_head[ids]
 
-    def embeddings(self) -> Floats:
+    def embeddings(self, ids: Ids | None = None) -> Floats:
         assert self._embeddings is not None, "these heads do not see the path"
-        return self._embeddings
+        return self._embeddings if ids is None else self._embeddings[ids]
 
 
 class FloatHeads:

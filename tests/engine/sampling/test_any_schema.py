@@ -145,7 +145,8 @@ def test_whatever_is_sent_as_a_schema_is_held_or_refused(writer: Writer, schema:
     error = failure(lambda: writer.begin(grammar_of(schema, strict)).allowed())
     if error is not None:
         assert isinstance(error, RequestRefused)
-        assert (error.param, error.code) == ("response_format", "invalid_schema")
+        assert error.param == "response_format"
+        assert error.code in ("invalid_schema", "schema_too_complex")
         assert "\n" not in error.message
 
 

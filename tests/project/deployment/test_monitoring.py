@@ -72,7 +72,7 @@ def test_every_metric_and_label_value_is_one_that_a_running_stack_shows(cli: Cli
             if not any(_selects(selector, labels) for labels in names.get(name, []))
         ]
 
-    wait_until(lambda: not missing(), 30, report=lambda: str(missing()))
+    wait_until(lambda: not missing(), report=lambda: str(missing()))
     assert up.process.poll() is None
     for expr in expressions():
         for kept, name in ONCE.findall(expr):

@@ -51,16 +51,16 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
     settings = fast_settings(own_redis).model_copy(update={"metrics_address": f"127.0.0.1:{free_port()}"})
     store = JobStore(settings)
     worker = workers.model(settings) if kind == "model" else workers.io(settings)
-    wait_until(lambda: is_shown(settings), 30, lambda: worker.process.poll() is None, worker.text)
+    wait_until(lambda: is_shown(settings), alive=lambda: worker.process.poll() is None, report=worker.text)
     metrics_store = MetricsStore(store.db)
-    wait_until(lambda: bool(metrics_store.read()), 30)
+    wait_until(lambda: bool(metrics_store.read()))
     [left] = metrics_store.read()
     assert of(left.labelled()).keys() <= shown(settings).keys()
     assert {name for name, _ in of(left.labelled())} == {name for name, _ in shown(settings)}
     failures = "medusaq_redis_failures_total", frozenset({("worker", left.worker)})
     before = shown(settings)[failures]
     own_redis.stop()
-    wait_until(lambda: shown(settings)[failures] > before, 15)
+    wait_until(lambda: shown(settings)[failures] > before)
     store.close()
 
 

@@ -83,7 +83,7 @@ def test_the_first_line_does_not_wait_for_the_last(
     workers.model(settings)
     workers.io(settings)
     batch = client.create([line(n, "word " * 200) for n in range(20_000)])
-    wait_until(lambda: client.get(batch).completed > 0, 20)
+    wait_until(lambda: client.get(batch).completed > 0)
     seen = client.get(batch)
     client.batches.stop(batch.id, Ending.CANCELLED)
     done = client.end(batch)
@@ -119,7 +119,7 @@ def test_a_cancelled_batch_answers_every_line(client: Client, settings: Settings
     assert set(done.times) >= {"cancelling", "cancelled"}
     never_sent = [e for e in client.read(done.error_file_id) if e["error"]["message"].endswith("was sent")]
     assert done.total - done.completed - done.failed == len(never_sent) > 0, "neither completed nor failed"
-    assert done.codes == {"batch_cancelled": done.failed}
+    assert done.codes == ({"batch_cancelled": done.failed} if done.failed else {}), "of those that were sent"
 
 
 def test_what_has_not_run_by_the_deadline_expires(
@@ -142,7 +142,7 @@ def test_killed_io_workers_lose_and_repeat_nothing(
     worker = workers.io(settings)
     batch = client.create([line(n, "x delay=0.05") for n in range(200)])
     for kill in range(2):
-        wait_until(lambda least=(kill + 1) * 60: client.get(batch).completed >= least, 30)
+        wait_until(lambda least=(kill + 1) * 60: client.get(batch).completed >= least)
         worker.kill()
         worker = workers.io(settings)
     done = client.end(batch)
@@ -156,11 +156,11 @@ def test_a_file_that_was_half_read_is_read_again(
     workers.model(settings)
     worker = workers.io(settings)
     batch = client.create([line(n, "word " * 50) for n in range(20_000)])
-    wait_until(lambda: client.get(batch).total >= 1000, 30)
+    wait_until(lambda: client.get(batch).total >= 1000)
     assert not client.get(batch).validated
     worker.kill()
     workers.io(settings)
-    wait_until(lambda: client.get(batch).validated, 30)
+    wait_until(lambda: client.get(batch).validated)
     client.batches.stop(batch.id, Ending.CANCELLED)
     done = client.end(batch)
     answered_once(client, done, 20_000)
@@ -197,7 +197,7 @@ def test_two_owners_share_a_worker(client: Client, settings: Settings, workers: 
     workers.io(settings)
     workers.model(settings)
     large = client.create([line(n, "x delay=0.05") for n in range(600)], owner="large")
-    wait_until(lambda: client.get(large).completed >= 40, 30)
+    wait_until(lambda: client.get(large).completed >= 40)
     before = client.get(large).completed
     small = client.create([line(n, "x delay=0.05") for n in range(100)], owner="small")
     client.end(small)
@@ -214,7 +214,7 @@ def test_among_one_owners_batches_the_earlier_deadline_goes_first(
     workers.io(settings)
     workers.model(settings)
     late = client.create([line(n, "x delay=0.05") for n in range(500)], owner="me")
-    wait_until(lambda: client.get(late).completed >= 10, 30)
+    wait_until(lambda: client.get(late).completed >= 10)
     early = client.create(
         [line(n, "x delay=0.05") for n in range(80)], owner="me", deadline=time.time() + 3600
     )
@@ -230,7 +230,7 @@ def test_interactive_jobs_overtake_a_batch(
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.1") for n in range(500)])
-    wait_until(lambda: client.get(batch).completed >= 10, 30)
+    wait_until(lambda: client.get(batch).completed >= 10)
     job = ended(store, submitted(store, publisher, "quick"))
     assert job.status is Status.SUCCEEDED
     assert client.get(batch).completed < 250
@@ -244,7 +244,7 @@ def test_held_jobs_are_sent_in_their_turn(
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.05") for n in range(300)], owner="batch")
-    wait_until(lambda: client.get(batch).completed >= 10, 30)
+    wait_until(lambda: client.get(batch).completed >= 10)
     jobs = []
     for _ in range(100):
         job, send = store.create(NewJob({"prompt": "x delay=0.05"}, priority=Priority.BULK, owner="single"))
@@ -252,7 +252,7 @@ def test_held_jobs_are_sent_in_their_turn(
             publisher.publish_all([QueueMessage.of(job)])
         jobs.append(job.id)
     for job_id in jobs:
-        assert ended(store, job_id, 30).status is Status.SUCCEEDED
+        assert ended(store, job_id).status is Status.SUCCEEDED
     assert client.end(batch).completed == 300
 
 

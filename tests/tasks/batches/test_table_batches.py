@@ -76,10 +76,10 @@ def test_an_io_worker_that_is_killed_while_it_reads_a_table_loses_nothing(
     workers.model(settings)
     worker = workers.io(settings)
     batch = create(client, slow_table(), "t.csv.gz")
-    wait_until(lambda: bool(children(worker.process.pid)), 30)
+    wait_until(lambda: bool(children(worker.process.pid)))
     [child] = children(worker.process.pid)
     worker.kill()
-    wait_until(lambda: child not in conversions(), 30)
+    wait_until(lambda: child not in conversions())
     assert not client.get(batch).validated
     workers.io(settings)
     done = client.end(batch)
@@ -95,7 +95,7 @@ def test_an_io_worker_that_is_killed_after_it_has_sent_rows_repeats_none(
     worker = workers.io(settings)
     rows = 10_000
     batch = create(client, b"a\n" + b"".join(b"%d %s\n" % (n, b"word " * 60) for n in range(rows)))
-    wait_until(lambda: client.get(batch).total >= 1000, 30)
+    wait_until(lambda: client.get(batch).total >= 1000)
     assert not client.get(batch).validated
     worker.kill()
     workers.io(settings)
@@ -118,7 +118,7 @@ def test_large_tables_hold_nobody_up(
     content = slow_table(longer=6)
     others = [key(store, f"other{number}") for number in range(AT_ONCE - 1)]
     large = [create(client, content, "t.csv.gz", owner=owner) for owner in others for _ in range(3)]
-    wait_until(lambda: len(children(worker.process.pid)) >= AT_ONCE - 1, 30)
+    wait_until(lambda: len(children(worker.process.pid)) >= AT_ONCE - 1)
     for create_small in (
         lambda: client.create([line(0)], owner=honest),
         lambda: create(client, b"a\nx\n", owner=honest),

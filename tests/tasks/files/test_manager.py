@@ -47,7 +47,7 @@ def test_a_file_in_use_that_expired_goes_once_it_is_free(kept: Kept, store: JobS
 def test_the_io_worker_removes_what_is_due(kept: Kept, settings: Settings, workers: Workers) -> None:
     gone, stays = kept.add(expires_after_s=1), kept.add(expires_after_s=3600)
     io = workers.io(settings)
-    wait_until(lambda: kept.objects() == [stays.object_name], 30, report=io.text)
+    wait_until(lambda: kept.objects() == [stays.object_name], report=io.text)
     with pytest.raises(FileNotFound):
         kept.records.get(gone.id)
     assert kept.records.get(stays.id) == stays

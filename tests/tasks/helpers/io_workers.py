@@ -77,7 +77,7 @@ class IoWorker:
             self.driver.run_round()
             return holds()
 
-        wait_until(after_a_round, 20)
+        wait_until(after_a_round)
 
 
 class System:

@@ -12,7 +12,7 @@ from tasks.files.records import FileRecords, NewFile, Purpose
 from tasks.records.claim import Claim, QueueMessage
 from tasks.records.job import Job, NewJob, Priority, Status
 from tasks.store.jobs import ClaimRejection, JobStore
-from tests.support.workers import wait_until
+from tests.support.workers import WAIT_S, wait_until
 
 WORKER = "here:1"
 
@@ -39,13 +39,13 @@ def submitted(store: JobStore, publisher: Publisher, prompt: str, **fields: Any)
     return job.id
 
 
-def ended(store: JobStore, job_id: str, timeout_s: float = 30.0) -> Job:
+def ended(store: JobStore, job_id: str, timeout_s: float = WAIT_S) -> Job:
     """The job once it is terminal."""
     wait_until(lambda: store.get(job_id).terminal, timeout_s, report=lambda: str(store.get(job_id)))
     return store.get(job_id)
 
 
-def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float = 30.0) -> Job:
+def waiting_for(store: JobStore, job_id: str, status: Status, timeout_s: float = WAIT_S) -> Job:
     wait_until(lambda: store.get(job_id).status is status, timeout_s, report=lambda: str(store.get(job_id)))
     return store.get(job_id)
 

@@ -94,7 +94,7 @@ def test_a_sender_killed_before_it_notes_the_answer_delivers_again(
             delivery_id = queue_delivery(store, receiver.url)
             sender = workers.io(settings, chosen)
             receiver.wait_for(1, 30)
-            wait_until(lambda: f"{delivery_id}: Redis: " in sender.text(), 20, report=sender.text)
+            wait_until(lambda: f"{delivery_id}: Redis: " in sender.text(), report=sender.text)
             sender.kill()
             own_redis.start()
             assert outbox.get(delivery_id, "me").attempts == []

@@ -68,7 +68,7 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
     assert Registry(store.db, settings.worker_ttl_s).live() == []
     workers.model(settings)
     for job_id in jobs:
-        job = ended(store, job_id, 15)
+        job = ended(store, job_id)
         assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
 
 
@@ -102,7 +102,7 @@ def test_kill_9_and_another_worker_ends_each_job_exactly_once(
         first.kill()
         workers.model(settings, env=engine_log.env)
         for job_id in jobs:
-            job = ended(store, job_id, 20)
+            job = ended(store, job_id)
             assert job.status is Status.SUCCEEDED
             assert job.attempts <= 2
         while message := events.get_message(timeout=0.3):
@@ -147,9 +147,9 @@ def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
 
     while not over():
         worker = workers.model(settings, ready=False)
-        wait_until(lambda worker=worker: over() or worker.process.poll() is not None, 30, report=worker.text)
+        wait_until(lambda worker=worker: over() or worker.process.poll() is not None, report=worker.text)
     for job_id in beside:
-        job = ended(store, job_id, 20)
+        job = ended(store, job_id)
         assert (job.status, job.attempts) == (Status.SUCCEEDED, 2)
     error = store.get(poison).error
     assert error is not None

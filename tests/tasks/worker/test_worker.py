@@ -85,13 +85,13 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     waiting_for(store, running, Status.RUNNING)
     time.sleep(0.3)
     assert store.cancel(running).status is Status.RUNNING
-    cancelled = ended(store, running, 20)
+    cancelled = ended(store, running)
     assert cancelled.status is Status.CANCELLED
     assert cancelled.result is not None
     assert 0 < cancelled.result["usage"]["completion_tokens"] < 1000
 
     late = submitted(store, publisher, "partial text delay=30 tokens=1000", deadline=time.time() + 2)
-    expired = ended(store, late, 20)
+    expired = ended(store, late)
     assert expired.status is Status.EXPIRED
     assert expired.result is not None
     assert expired.result["finish_reason"] == "expired"

@@ -272,7 +272,7 @@ def test_a_client_that_leaves_ends_what_makes_its_table(
     url = f"/v1/batches/{done.id}/output?format=csv"
     with socket.create_connection(("127.0.0.1", system.port)) as connection:
         connection.sendall(f"GET {url} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-        wait_until(lambda: bool(children(system.pid)), 10)
+        wait_until(lambda: bool(children(system.pid)))
         for child in children(system.pid):
             os.kill(child, signal.SIGSTOP)  # so that it does not end by itself
     wait_until(lambda: not children(system.pid))

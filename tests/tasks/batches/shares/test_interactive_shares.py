@@ -115,7 +115,7 @@ def test_a_key_with_many_jobs_holds_nobody_up(
     """Another key's job waits for what is sent, not for the whole queue; all of both end, each run once."""
     workers.model(settings)
     workers.io(settings)
-    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")), 30)
+    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")))
     time.sleep(0.6)  # a round of the leader, which sees the worker
     many = [send(store, publisher, "hostile", f"delay={JOB_S} x") for _ in range(MANY)]
     waits = [finished(store, send(store, publisher, "honest", f"delay={JOB_S} y")) for _ in range(3)]
@@ -135,7 +135,7 @@ def test_bulk_jobs_of_another_key_run_beside_more_interactive_ones_than_the_work
 ) -> None:
     workers.model(settings.model_copy(update={"slots": 8}))
     workers.io(settings)
-    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")), 30)
+    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")))
     time.sleep(0.6)  # a round of the leader, which sees the worker
     many = [send(store, publisher, "hostile", "delay=0.1 x") for _ in range(5 * MANY)]
     bulk = [send(store, publisher, "honest", "delay=0.1 y", Priority.BULK) for _ in range(2 * MANY)]
@@ -152,12 +152,12 @@ def test_held_jobs_outlive_the_io_worker_and_the_model_worker(
     store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
 ) -> None:
     model, io = workers.model(settings), workers.io(settings)
-    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")), 30)
+    wait_until(lambda: bool(store.db.redis.exists(f"{store.db.prefix}interactive_room")))
     jobs = [send(store, publisher, f"o{n % 3}", "delay=0.3 x") for n in range(40)]
     assert queue_stats(store.db).deferred > 0
     io.kill()
     model.kill()
-    wait_until(lambda: not store.db.redis.exists(f"{store.db.prefix}interactive_room"), 30)
+    wait_until(lambda: not store.db.redis.exists(f"{store.db.prefix}interactive_room"))
     jobs += [send(store, publisher, "late", "delay=0.3 x")]
     workers.io(settings)
     workers.model(settings)

@@ -24,7 +24,7 @@ def test_weights_are_shares_of_the_workers(
     lines = [line(n, "x delay=0.02") for n in range(700)]
     small, large = (client.create(lines, owner=key.id) for key in (light, heavy))
     workers.io(settings)
-    wait_until(lambda: client.get(small).validated and client.get(large).validated, 30)
+    wait_until(lambda: client.get(small).validated and client.get(large).validated)
     workers.model(settings)
     wait_until(lambda: client.get(large).completed >= 100, 60)  # by then what was sent first has ended
     before = client.get(large).completed, client.get(small).completed
