@@ -140,7 +140,7 @@ def cache_of_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One server for all tests that do not harm it; the key prefix of `settings` keeps them apart."""
     server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
+    server.start(appendfsync="no")  # nobody kills it, and it must not wait for a busy disk
     yield server
     server.stop()
 

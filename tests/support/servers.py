@@ -73,13 +73,14 @@ class RedisServer:
         self.url = f"redis://{who}127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, appendonly: str = "yes") -> None:
+    def start(self, appendonly: str = "yes", appendfsync: str = "everysec") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         options = {
             "port": str(self.port),
             "bind": "127.0.0.1",
             "dir": str(self.folder),
             "appendonly": appendonly,
+            "appendfsync": appendfsync,
             "save": "",
             "maxmemory-policy": "noeviction",
         }

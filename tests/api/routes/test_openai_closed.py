@@ -52,7 +52,7 @@ def statuses(http: httpx.Client, marker: str) -> list[str]:
 def cancelled_soon(http: httpx.Client, marker: str, count: int = 1) -> None:
     began = time.monotonic()
     wait_until(
-        lambda: statuses(http, marker) == ["cancelled"] * count, 30, report=lambda: str(jobs(http, marker))
+        lambda: statuses(http, marker) == ["cancelled"] * count, report=lambda: str(jobs(http, marker))
     )
     assert time.monotonic() - began < HEARTBEAT_S + MARGIN_S
 

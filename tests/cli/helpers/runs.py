@@ -29,9 +29,7 @@ def answers(count: int) -> list[tuple[str, str]]:
 def begun(cli: Cli, running: Running, url: str, least: int = 3) -> Begun:
     """Waits until so many requests have ended."""
     run = Begun(cli.folder / "r.jsonl", url)
-    wait_until(
-        lambda: run.done() >= least, 20, alive=lambda: running.process.poll() is None, report=running.text
-    )
+    wait_until(lambda: run.done() >= least, alive=lambda: running.process.poll() is None, report=running.text)
     return run
 
 

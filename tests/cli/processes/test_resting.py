@@ -86,13 +86,12 @@ def test_services_that_were_up_may_end_as_often_as_they_like(quick: Cli) -> None
     wait_until(lambda: "medusaq_batches_led 1" in httpx.get(f"{url}/metrics").text)
     for end in range(START_LIMIT + 1):
         for service in ("redis", "gateway", "io"):
-            wait_until(lambda service=service: _runs(quick, service), 30)  # type: ignore[misc]
+            wait_until(lambda service=service: _runs(quick, service))  # type: ignore[misc]
             os.kill(quick.service(service), signal.SIGKILL)
         for service in ("redis", "gateway", "io"):
             said = re.compile(f"{service} ended .* after {end + 1} ends" if end else f"{service} ended")
             wait_until(
                 lambda said=said: any(map(said.match, running.lines)),  # type: ignore[misc]
-                30,
                 report=running.text,
             )
 

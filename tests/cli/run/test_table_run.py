@@ -241,9 +241,7 @@ def test_a_killed_run_of_a_table_goes_on(cli: Cli, gateway: str) -> None:
     command = ("run", "r.parquet", "-o", "o.parquet", "--template", template, "--url", gateway)
     running = cli.start(*command)
     begun = Begun(cli.folder / "o.parquet", gateway)
-    wait_until(
-        lambda: begun.done() >= 6, 20, alive=lambda: running.process.poll() is None, report=running.text
-    )
+    wait_until(lambda: begun.done() >= 6, alive=lambda: running.process.poll() is None, report=running.text)
     running.send(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
     assert not (cli.folder / "o.parquet").exists()
@@ -266,9 +264,7 @@ def test_an_input_that_changed_meanwhile_is_not_joined(cli: Cli, gateway: str) -
     command = ("run", "r.parquet", "-o", "o.csv", "--template", "{{ n }} delay={{ delay }}", "--url", gateway)
     running = cli.start(*command)
     begun = Begun(cli.folder / "o.csv", gateway)
-    wait_until(
-        lambda: begun.done() >= 3, 20, alive=lambda: running.process.poll() is None, report=running.text
-    )
+    wait_until(lambda: begun.done() >= 3, alive=lambda: running.process.poll() is None, report=running.text)
     whole = (cli.folder / "r.parquet").read_bytes()
     slow(cli.folder, 0.1, 2.5)
     assert running.wait() == 1

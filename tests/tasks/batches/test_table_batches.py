@@ -26,7 +26,7 @@ from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.client import Client, ids, line
 
 TOKEN = "me"
-LIMIT_S = 15.0  # for what takes a second alone, on a machine that is busy with other tests
+LIMIT_S = 60.0  # for what takes a second alone, on a machine that is busy with other tests
 ROWS = 20
 BLANKS = 10_000_000  # lines without a row: seconds of reading
 
