@@ -69,20 +69,23 @@ class HeadWeights:
             return self._shared_lm_head()
         return own_lm_head(self._file, keys[head], self.width, self.vocab_size, self.draft_vocabulary)
 
-    def embeddings(self, ids: Ids | None = None) -> Floats:
-        """The model's, of these tokens or of all: [tokens, width]."""
-        due = self.vocab_size if ids is None else len(ids), self.width
-        return _checked(self._model_rows.embeddings(ids), due, "token embeddings")
+    def embedding_blocks(self, rows: int) -> Iterator[Floats]:
+        """The model's token embeddings, so many rows at a time: [rows, width]."""
+        given = 0
+        for block in self._model_rows.embedding_blocks(rows):
+            given += len(block)
+            yield block
+        _check_shape((given, block.shape[1]), (self.vocab_size, self.width), "token embeddings")
 
     def _shared_lm_head(self) -> Floats:
         rows = self._model_rows.lm_head(self.draft_vocabulary)
-        return _checked(rows, (self.rows, self.width), "lm_head")
+        _check_shape(rows.shape, (self.rows, self.width), "lm_head")
+        return rows
 
 
-def _checked(rows: Floats, due: tuple[int, int], name: str) -> Floats:
-    if rows.shape != due:
-        raise HeadsLoadError(f"the model's {name} has the shape {rows.shape} where {due} is due")
-    return rows
+def _check_shape(shape: tuple[int, ...], due: tuple[int, int], name: str) -> None:
+    if shape != due:
+        raise HeadsLoadError(f"the model's {name} has the shape {shape} where {due} is due")
 
 
 @contextmanager

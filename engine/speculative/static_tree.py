@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree
@@ -43,14 +44,16 @@ class StaticTrees:
         if not slots:
             return trees
 
-        def seconds(nodes: int) -> float:
-            heads = 1 + max(head for (_, head, _), _ in slots[:nodes])
-            return profile.seconds(rows + of_a_node * nodes) + heads * self._head_s
+        heads = list(accumulate((head + 1 for (_, head, _), _ in slots), max))  # that so many nodes ask
 
-        slots = slots[: best_size([len(known) * chance for _, chance in slots], rows, seconds)]
+        def seconds(nodes: int) -> float:
+            return profile.seconds(rows + of_a_node * nodes) + heads[nodes - 1] * self._head_s
+
+        nodes = best_size([len(known) * chance for _, chance in slots], rows, seconds)
+        slots = slots[:nodes]
         began = time.perf_counter()
         filled = self._fill([sequences[i] for i in known], slots)
-        took = (time.perf_counter() - began) / (1 + max(head for (_, head, _), _ in slots))
+        took = (time.perf_counter() - began) / heads[nodes - 1]
         self._head_s += HEAD_SHARE * (took - self._head_s)
         for i, tokens in zip(known, filled, strict=True):
             trees[i] = [

@@ -135,14 +135,11 @@ def _inputs(part: _Part, weights: HeadWeights) -> str:
 
 def _embeddings_in_8_bits(weights: HeadWeights) -> tuple[NDArray[np.int8], Floats]:
     """Integers [vocab_size, width], and the scale of each row [vocab_size, 1]."""
-    table = np.empty((weights.vocab_size, weights.width), dtype=np.int8)
-    scales = np.empty((weights.vocab_size, 1), dtype=np.float32)
-    for first in range(0, weights.vocab_size, AT_ONCE):
-        some = np.arange(first, min(first + AT_ONCE, weights.vocab_size), dtype=np.int32)
-        rows = weights.embeddings(some)
-        scales[some] = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-12) / 127
-        table[some] = np.rint(rows / scales[some])
-    return table, scales
+    table, scales = [], []
+    for rows in weights.embedding_blocks(AT_ONCE):
+        scales.append(np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-12) / 127)
+        table.append(np.rint(rows / scales[-1]).astype(np.int8))
+    return np.concatenate(table), np.concatenate(scales)
 
 
 def _choice(weights: HeadWeights, head: int, given: str, own_bits: int) -> tuple[_Part, str]:

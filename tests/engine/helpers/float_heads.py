@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from engine.medusa.model_rows import ModelRows
@@ -18,9 +20,10 @@ class GivenRows(ModelRows):
         assert self._lm_head is not None, "these heads have their own"
         return self._lm_head.copy() if ids is None else self._lm_head[ids]
 
-    def embeddings(self, ids: Ids | None = None) -> Floats:
-        assert self._embeddings is not None, "these heads do not see the path"
-        return self._embeddings if ids is None else self._embeddings[ids]
+    def embedding_blocks(self, rows: int) -> Iterator[Floats]:
+        whole = self._embeddings
+        assert whole is not None, "these heads do not see the path"
+        return (whole[first:][:rows] for first in range(0, len(whole), rows))
 
 
 class FloatHeads:
@@ -39,7 +42,8 @@ class FloatHeads:
         self._layers = [[weights.layer(h, layer) for layer in range(self.layers)] for h in range(self.heads)]
         self._lm_heads = [weights.lm_head(head) for head in range(weights.lm_heads)]
         self.sees_path = weights.sees_path
-        self._embeddings = weights.embeddings() if weights.sees_path else None
+        blocks = weights.embedding_blocks(weights.vocab_size) if weights.sees_path else ()
+        self._embeddings = np.concatenate([*blocks]) if blocks else None
 
     def propose(
         self, hidden: Floats, heads: int, top: int, first: int = 0, path: Ids | None = None

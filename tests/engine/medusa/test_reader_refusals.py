@@ -17,6 +17,7 @@ from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
 from tests.engine.helpers.float_heads import GivenRows
 from tests.engine.helpers.torch_heads import (
+    EMBEDDINGS,
     HEADS,
     HIDDEN,
     LM_HEAD,
@@ -130,6 +131,12 @@ def test_heads_that_see_the_path_read_one_embedding_more_each(tmp_path: Path) ->
         wrong = {**state, f"{head}.0.linear.weight": torch.ones(WIDTH, inputs * WIDTH)}
         reason = rf"shape \(24, {24 * inputs}\) where \(24, {24 * (2 + head)}\) is due"
         refused(write(tmp_path / "heads.pt", wrong), reason)
+
+
+def test_a_model_whose_embeddings_are_not_its_vocabularys(tmp_path: Path) -> None:
+    path = write(tmp_path / "heads.pt", hydra(1).state_dict())
+    rows = GivenRows(LM_HEAD, EMBEDDINGS[:-1])
+    refused(path, r"token embeddings has the shape \(89, 24\) where \(90, 24\) is due", model_rows=rows)
 
 
 @pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, torch.ones(2), {}, {"state": {}}])

@@ -146,7 +146,8 @@ def test_whatever_is_sent_as_a_schema_is_held_or_refused(writer: Writer, schema:
     if error is not None:
         assert isinstance(error, RequestRefused)
         assert error.param == "response_format"
-        assert error.code in ("invalid_schema", "schema_too_complex")
+        dear = ["schema_too_complex"] if "multipleOf" in str(schema) else []  # a state for each remainder
+        assert error.code in ["invalid_schema", *dear]
         assert "\n" not in error.message
 
 
