@@ -231,7 +231,7 @@ class Speculation(DraftSource):
             self._step.expected = self.profile.observe(rows, seconds)
             self._plain[self._step.requests].note(rows == self._step.requests)
         else:  # idle
-            self.profile.last_rows = rows
+            self.profile.called(rows)
 
     def _settle(self) -> None:
         """Charge the last step to the regret budget: its time against plain decoding of the same tokens.

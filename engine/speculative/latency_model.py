@@ -49,8 +49,15 @@ class LatencyProfile:
     processes within a second, and one for each point, which changes slowly.
     """
 
-    def __init__(self, measured: Mapping[int, float], switch_s: float = 0.0, row_cell_s: float = 0.0) -> None:
-        """measured: rows -> seconds in a short context, at least one point. switch_s: see `switch`.
+    def __init__(
+        self,
+        measured: Mapping[int, float],
+        switch_s: float = 0.0,
+        row_cell_s: float = 0.0,
+        settle_s: float = 0.0,
+    ) -> None:
+        """measured: rows -> seconds in a short context, at least one point. switch_s, settle_s: additional
+        seconds of the first and of the second call with another number of rows than before.
 
         row_cell_s: additional seconds for each row and each token that it attends to.
         """
@@ -60,9 +67,10 @@ class LatencyProfile:
         self._seconds = _without_noise([measured[rows] for rows in self._rows])
         self._calls = [PRIOR_CALLS] * len(self._rows)
         self._speed, self._observed = 1.0, PRIOR_CALLS
-        self.switch_s, self.row_cell_s = switch_s, row_cell_s
+        self.switch_s, self.row_cell_s, self.settle_s = switch_s, row_cell_s, settle_s
         self.context = 0.0  # tokens that a row of the next call attends to, on average
-        self.last_rows = 0  # of the previous call
+        self._last_rows = 0  # of the previous call
+        self._settled = True  # the call before it had as many rows
 
     @property
     def points(self) -> dict[int, float]:
@@ -80,8 +88,19 @@ class LatencyProfile:
         return self._speed * self.switch_s
 
     def next_call(self, rows: int) -> float:
-        """Expected duration of the next call."""
-        return self.seconds(rows) + (self.switch if rows != self.last_rows else 0.0)
+        """Expected duration of the next call.
+
+        The second call with as many rows has a cost of its own on CUDA, which then records the graph; later
+        ones replay it.
+        """
+        if rows != self._last_rows:
+            return self.seconds(rows) + self.switch
+        return self.seconds(rows) + (0.0 if self._settled else self._speed * self.settle_s)
+
+    def called(self, rows: int) -> None:
+        """Note a call of so many rows, whose time is not representative."""
+        self._settled = rows == self._last_rows
+        self._last_rows = rows
 
     def _curve(self, rows: int) -> float:
         points, seconds = self._rows, self._seconds
@@ -101,7 +120,7 @@ class LatencyProfile:
         """Update the curve with the duration of a call; returns the expected duration."""
         expected = self.next_call(rows)
         ratio = seconds / expected
-        self.last_rows = rows
+        self.called(rows)
         if not 1 / OUTLIER < ratio < OUTLIER:
             # A lasting change must still arrive, at a bounded rate.
             ratio = min(OUTLIER, max(1 / OUTLIER, ratio))
@@ -140,17 +159,23 @@ def measure(timer: RowTimer, rows: Iterable[int] = ROWS) -> LatencyProfile:
     """Time all sizes once within FIRST_ROUND_S, noisy ones again, then all in more rounds within BUDGET_S;
     then attention.
 
-    Each size is timed twice in a row: the second call gives T(n), the difference of the first the switch.
+    Each size is timed twice in a row, and once more if the second call took longer than the first, as it does
+    on a device that then records the graph. The last call gives T(n), what the others took more gives the
+    costs of a change.
     """
     decode = timer.decode
     times: dict[int, list[float]] = {}
     switches: list[float] = []
+    settles: list[float] = []
 
-    def twice(n: int) -> float:
+    def in_a_row(n: int) -> float:
         first, second = decode(n), decode(n)
-        times.setdefault(n, []).append(second)
-        switches.append(first - second)
-        return first + second
+        third = decode(n) if second > first else 0.0
+        last = third or second
+        times.setdefault(n, []).append(last)
+        switches.append(first - last)
+        settles.append(second - last)
+        return first + second + third
 
     sizes = sorted(rows)
     for _ in range(WARM_UP):
@@ -158,20 +183,21 @@ def measure(timer: RowTimer, rows: Iterable[int] = ROWS) -> LatencyProfile:
     spent = 0.0
     for n in sizes:
         if spent < FIRST_ROUND_S or len(times) < LEAST_SIZES:
-            spent += twice(n)
+            spent += in_a_row(n)
     spent = 0.0
     while spent < RETIMED_S and (noisy := _noisy(times)):
-        spent += sum(map(twice, noisy))
+        spent += sum(map(in_a_row, noisy))
     spent = 0.0
     for _ in range(MAX_ROUNDS - 1):
         for n in times:  # the small sizes come first, so they get what is left
             if spent + 2 * statistics.median(times[n]) > BUDGET_S:
                 break
-            spent += twice(n)
+            spent += in_a_row(n)
     return LatencyProfile(
         {n: _typical(measured) for n, measured in times.items()},
         max(0.0, statistics.median(switches)),
         _attention(timer, min(ATTENTION_ROWS, sizes[-1])),
+        max(0.0, statistics.median(settles)),
     )
 
 
@@ -208,10 +234,12 @@ def cached_profile(key: str, rows: Iterable[int] = ROWS) -> LatencyProfile | Non
     """The cached profile of this key, None if there is none for these sizes."""
     cached = read_measurement(CACHE_KIND, key)
     try:
-        if cached is None or cached["sizes"] != list(rows):
+        if cached is None or cached["sizes"] != list(rows) or "settle" not in cached:
             return None
         points = {int(n): float(s) for n, s in cached["seconds"].items()}
-        return LatencyProfile(points, float(cached["switch"]), float(cached["row_cell"]))
+        return LatencyProfile(
+            points, float(cached["switch"]), float(cached["row_cell"]), float(cached["settle"])
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("T(n) is measured again, since the cached times are damaged: %s", error)
         return None
@@ -234,6 +262,7 @@ def measure_once(
         "seconds": profile.points,
         "switch": profile.switch_s,
         "row_cell": profile.row_cell_s,
+        "settle": profile.settle_s,
     }
     write_measurement(CACHE_KIND, key, content)
     return profile

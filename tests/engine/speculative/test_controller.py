@@ -180,9 +180,9 @@ def test_without_a_hidden_state_heads_are_not_asked() -> None:
 def test_a_change_of_shape_is_paid_for_twice() -> None:
     """There and back, unless the call before had it already. Calls so long that drafting takes no time."""
     speculation = Speculation(FixedProfile({1: 1.0, 2: 1.3, 64: 30.0}, switch_s=0.2), [Costly(0.6)])
-    speculation.profile.last_rows = 1
+    speculation.profile.called(1)
     assert len(speculation.draft(sequences(1), 64)[0]) == 0, "1.6 tokens in 1.7 s, against 1 in 1"
-    speculation.profile.last_rows = 2
+    speculation.profile.called(2)
     assert len(speculation.draft(sequences(1), 64)[0]) == 1, "in 1.5 s, against 1.2"
 
 

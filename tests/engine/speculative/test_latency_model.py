@@ -167,6 +167,28 @@ def test_a_change_of_size_is_measured_apart() -> None:
     assert (profile.next_call(1), profile.next_call(2)) == pytest.approx((0.01, 0.023))
 
 
+def test_a_device_that_records_a_graph_with_the_second_call_of_a_size() -> None:
+    """As on CUDA, with the times of an H200: the second call after a change takes longest."""
+    calls: list[int] = []
+
+    def decode(rows: int) -> float:
+        calls.append(rows)
+        before = len(calls) - 1
+        while before and calls[before - 1] == rows:
+            before -= 1
+        extra = (0.002, 0.003)[len(calls) - 1 - before] if len(calls) - before < 3 else 0.0
+        return 0.001 + 0.0001 * rows + extra
+
+    profile = measure(timer(decode), (1, 2, 4, 8))
+    assert profile.points == pytest.approx({1: 0.0011, 2: 0.0012, 4: 0.0014, 8: 0.0018})
+    assert (profile.switch, profile.settle_s) == (pytest.approx(0.002), pytest.approx(0.003))
+    expected = []
+    for rows in (4, 4, 4, 1, 4, 4):
+        expected.append(profile.next_call(rows))
+        profile.called(rows)
+    assert expected == pytest.approx([0.0034, 0.0044, 0.0014, 0.0031, 0.0034, 0.0044])
+
+
 def test_a_profile_is_measured_once_for_each_key(folder: Path) -> None:
     calls: list[int] = []
 

@@ -10,7 +10,7 @@ class FixedProfile(LatencyProfile):
 
     def observe(self, rows: int, seconds: float) -> float:
         expected = self.next_call(rows)
-        self.last_rows = rows
+        self.called(rows)
         return expected
 
 
