@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine import DecodeFailed, SamplingParams
 from engine.base.request import Acceptance
@@ -106,6 +107,14 @@ def test_reported_logprobs_are_before_temperature_and_after_bias() -> None:
     assert choice.token == 0
     assert choice.logprob == expected[0]
     assert choice.top == ((0, expected[0]), (2, expected[2]), (3, expected[3])), "best first, ties by id"
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(0, 20))
+def test_the_likeliest_are_those_of_sorting_all(values: list[int], count: int) -> None:
+    logits = np.array(values, np.float32)
+    sampled = Sampler(SamplingParams(temperature=0, logprobs=count), NO_PROMPT).next(logits, 0)
+    best = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
+    assert [token for token, _ in sampled.top] == best
 
 
 def test_logprobs_asked_for_or_not_change_no_choice() -> None:
