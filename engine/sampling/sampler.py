@@ -103,10 +103,10 @@ def _best_first(scaled: Row, weights: Row, total: float, params: SamplingParams)
 
 def _likeliest(logprobs: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Ids of so many tokens, likeliest first, ties by id; sorting a whole vocabulary takes milliseconds."""
-    if not 0 < count < len(logprobs):
-        return np.argsort(-logprobs, kind="stable")[:count]
-    least = np.partition(logprobs, len(logprobs) - count)[len(logprobs) - count]
-    ids = np.flatnonzero(logprobs >= least)
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    last = -min(count, len(logprobs))
+    ids = np.flatnonzero(logprobs >= np.partition(logprobs, last)[last])
     return ids[np.argsort(-logprobs[ids], kind="stable")][:count]
 
 

@@ -98,7 +98,7 @@ class LatencyProfile:
         return self.seconds(rows) + (0.0 if self._settled else self._speed * self.settle_s)
 
     def called(self, rows: int) -> None:
-        """Note a call of so many rows, whose time is not representative."""
+        """Note a call of so many rows, and nothing of its time."""
         self._settled = rows == self._last_rows
         self._last_rows = rows
 

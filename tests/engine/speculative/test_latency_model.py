@@ -168,7 +168,7 @@ def test_a_change_of_size_is_measured_apart() -> None:
 
 
 def test_a_device_that_records_a_graph_with_the_second_call_of_a_size() -> None:
-    """As on CUDA, with the times of an H200: the second call after a change takes longest."""
+    """As on CUDA: the second call after a change takes longest."""
     calls: list[int] = []
 
     def decode(rows: int) -> float:
@@ -222,6 +222,19 @@ def test_a_damaged_cache_is_measured_again(
         )
     assert "measured again" in caplog.text
     assert json.loads(path.read_text())["seconds"]["1"] == pytest.approx(0.002)
+
+
+def test_times_kept_before_the_second_call_was_told_apart_are_measured_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    measure_once("m", nullcontext(timer(lambda n: 0.001 * n)), (1, 2))
+    [path] = folder.iterdir()
+    before = json.loads(path.read_text())
+    del before["settle"]
+    path.write_text(json.dumps(before))
+    again = measure_once("m", nullcontext(timer(lambda n: 0.002 * n)), (1, 2))
+    assert again.seconds(1) == pytest.approx(0.002)
+    assert not caplog.text, "nothing is damaged"
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_no_obstacle(

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections import deque
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -117,19 +118,18 @@ def test_large_tables_hold_nobody_up(
     others = [key(store, f"other{number}") for number in range(AT_ONCE - 1)]
     large = [create(client, content, "t.csv.gz", owner=owner) for owner in others for _ in range(3)]
     wait_until(lambda: len(children(worker.process.pid)) >= AT_ONCE - 1)
-    reading = children(worker.process.pid)
-    for child in reading:
-        os.kill(child, signal.SIGSTOP)
-    for create_small in (
-        lambda: client.create([line(0)], owner=honest),
-        lambda: create(client, b"a\nx\n", owner=honest),
-    ):
-        assert client.end(create_small()).status is BatchStatus.COMPLETED
-    last = create(client, content, "t.csv.gz", owner=key(store, "last"))
-    assert client.end(client.create([line(0)], owner=honest)).status is BatchStatus.COMPLETED
-    assert not any(client.get(batch).validated for batch in large), "there was something to wait for"
-    for child in reading:
-        os.kill(child, signal.SIGCONT)
+    with ExitStack() as stopped:
+        for child in children(worker.process.pid):
+            os.kill(child, signal.SIGSTOP)
+            stopped.callback(os.kill, child, signal.SIGCONT)
+        for create_small in (
+            lambda: client.create([line(0)], owner=honest),
+            lambda: create(client, b"a\nx\n", owner=honest),
+        ):
+            assert client.end(create_small()).status is BatchStatus.COMPLETED
+        last = create(client, content, "t.csv.gz", owner=key(store, "last"))
+        assert client.end(client.create([line(0)], owner=honest)).status is BatchStatus.COMPLETED
+        assert not any(client.get(batch).validated for batch in large), "there was something to wait for"
     for batch in (*large, last):
         client.batches.stop(batch.id, Ending.CANCELLED)
     for batch in (*large, last):
