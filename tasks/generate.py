@@ -21,11 +21,10 @@ from tasks.base.json_logs import about
 from tasks.base.queue_names import GENERATE, QUEUES, queue_of
 from tasks.base.readiness import tell_ready
 from tasks.broker.celery_app import add_queue
-from tasks.broker.publisher import Publisher
 from tasks.broker.wakeable_consumer import WakingConsumer
 from tasks.records.job import Priority
 from tasks.worker.engine_loader import load_engine, refuses_all
-from tasks.worker.flower_line import keep_answers_out_of_logs
+from tasks.worker.flower_line import log_ends_alone
 from tasks.worker.heartbeat import TAKES_TURNS
 from tasks.worker.model_worker import ModelWorker
 
@@ -39,8 +38,8 @@ _consumer: WakingConsumer | None = None
 def _start(**_: object) -> None:
     global _worker
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    keep_answers_out_of_logs()
-    _worker = ModelWorker(settings, Publisher(app), *load_engine(settings))
+    log_ends_alone()
+    _worker = ModelWorker(settings, *load_engine(settings))
     for priority in Priority:  # beside the queues of the command line, which are open to all
         app.amqp.queues.select_add(add_queue(app, queue_of(priority, _worker.model)))
     if refuses_all(settings):  # other models can still run what is in those

@@ -22,7 +22,6 @@ from tasks.base.periodic import Periodic
 from tasks.base.readiness import tell_ready
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.batches.leader import BatchLeader
-from tasks.broker.publisher import Publisher
 from tasks.files.factory import make_store
 from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
@@ -48,7 +47,6 @@ for _outcome in OUTCOMES:  # they are there before the first
 
 
 _store = JobStore(settings)
-_publisher = Publisher(app)
 try:
     _files = FileManager(make_store(settings.files), FileRecords(_store.db))
 except SettingsError as error:
@@ -61,7 +59,7 @@ _reporter: MetricsReporter | None = None
 @signals.worker_ready.connect
 def _start(**_: object) -> None:
     global _batches, _webhooks, _reporter
-    _batches = BatchLeader(settings, _store, _publisher, _files)
+    _batches = BatchLeader(settings, _store, _files)
     _batches.start()
     _webhooks = WebhookSender(settings, _store.db)
     _webhooks.start()
@@ -87,7 +85,7 @@ def _stop(**_: object) -> None:
 def reconcile() -> None:
     """Requeue, expire, resend and drop what is due."""
     try:
-        reconcile_once(_store, _publisher)
+        reconcile_once(_store)
     except StoreUnavailable as error:
         log.warning("reconcile skipped: %s", error)
 
@@ -116,15 +114,11 @@ _periodic = (
 )
 
 
-def reconcile_once(store: JobStore, publisher: Publisher) -> None:
-    """Passes until nothing is due; raises StoreUnavailable.
-
-    All passes come before the first message: a list that is no longer empty would hide the other
-    lost messages from the next pass.
-    """
+def reconcile_once(store: JobStore) -> None:
+    """Passes until nothing is due; raises StoreUnavailable."""
     passes = [store.reconcile()]
     while passes[-1].full:
-        passes.append(store.reconcile())
+        passes.append(store.reconcile(passes[-1].empty))
     counts = [
         sum(column)
         for column in zip(*((p.requeued, p.lost, p.expired, p.resent) for p in passes), strict=True)
@@ -133,4 +127,3 @@ def reconcile_once(store: JobStore, publisher: Publisher) -> None:
         RECONCILED.labels(outcome).inc(count)
     if any(counts):
         log.warning("reconcile: %d requeued, %d failed as lost, %d expired, %d messages sent again", *counts)
-    publisher.try_all([unsent for done in passes for unsent in done.unsent])

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
 from tests.support.peers.s3 import S3Server
 from tests.support.servers import RedisServer, fast_settings
@@ -175,13 +174,6 @@ def store(settings: Settings) -> Iterator[JobStore]:
     store = JobStore(settings)
     yield store
     store.close()
-
-
-@pytest.fixture
-def publisher(settings: Settings) -> Iterator[Publisher]:
-    publisher = Publisher.connect(settings)
-    yield publisher
-    publisher.close()
 
 
 @pytest.fixture

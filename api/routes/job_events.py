@@ -37,8 +37,13 @@ async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> Ev
     has `token_ids`, or `error` if the API key is revoked. For a job that is already running, the text so far
     follows after its worker's next heartbeat.
     """
-    job = await run_in_threadpool(gateway.store.subscribe, job_id, seen_by(request))
+    job = await run_in_threadpool(_watched, gateway, job_id, seen_by(request))
     return EventStream(_events(gateway, job, caller_of(request).key))
+
+
+def _watched(gateway: Gateway, job_id: str, owner: str | None) -> Job:
+    job = gateway.store.get(job_id, owner)
+    return gateway.store.watch(job, gateway.job_events.id, streaming=True)
 
 
 async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[bytes]:

@@ -61,7 +61,7 @@ async def create_job(request: Request, gateway: GatewayDep) -> JSONResponse:
     wait = wait_s(request)
     key = idempotency_key(request)
     body = await json_body(request, JobRequest)
-    job = await run_in_threadpool(submit, gateway, body, owner_of(request), key)
+    job = await run_in_threadpool(submit, gateway, body, owner_of(request), key, awaited=bool(wait))
     if wait and not job.terminal:
         job = await caller_of(request).key.unless_revoked(gateway.job_events.wait(job, wait))
     headers = {"Location": f"/v1/jobs/{job.id}"}

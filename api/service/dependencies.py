@@ -1,4 +1,4 @@
-"""The objects that the routes share: stores, publisher, job events and a cached view of the workers."""
+"""The objects that the routes share: stores, job events and a cached view of the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tasks.base.errors import JobNotFound, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.base.telemetry.tracing import UNTRACED, Tracing
 from tasks.batches.store import BatchStore
-from tasks.broker.publisher import Outbox, Publisher
 from tasks.files.base import FileStore
 from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
@@ -68,8 +67,6 @@ class Gateway:
         self.files = FileManager(objects, FileRecords(database))
         self._file_threads = FileThreads()
         self.table_downloads = TableDownloads()
-        self._publisher = Publisher.connect(settings)
-        self.outbox = Outbox(self._publisher)
         self.job_events = JobEventListener(settings, self.store)
         self.batches = BatchStore(database)
         self.deliveries = DeliveryStore(database, settings)
@@ -152,8 +149,6 @@ class Gateway:
                 return
 
     def close(self) -> None:
-        self.outbox.close()
-        self._publisher.close()
         self.files.objects.close()
         self.store.close()
 

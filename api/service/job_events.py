@@ -1,4 +1,7 @@
-"""Waits for job events: one Redis pub/sub connection per process, with slow polling as a fallback."""
+"""Waits for job events: one Redis pub/sub connection per process, with slow polling as a fallback.
+
+Each process has channels of its own, to which the scripts tell it of the jobs that it waits for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import contextlib
 import json
 import logging
 import time
-from collections import defaultdict
+import uuid
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -26,6 +30,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 2.0  # longest delay if an event is lost with the connection
 RECONNECT_S = 0.5
+MOST_RECENT = 1000  # jobs told of: one may end after its record was read, and before its wait begins
 MAX_PARTS = 256  # buffered for a slow client: about two seconds of the fastest generation
 
 Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: re-read its record
@@ -35,10 +40,12 @@ class JobEventListener:
     """The application's lifespan calls start() and stop()."""
 
     def __init__(self, settings: Settings, store: JobStore) -> None:
+        self.id = uuid.uuid4().hex  # by which the scripts know where somebody waits
         self._settings = settings
         self._store = store
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._inboxes: defaultdict[str, set[Inbox]] = defaultdict(set)
+        self._recent: OrderedDict[str, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,25 +60,32 @@ class JobEventListener:
     async def wait(self, job: Job, seconds: float) -> Job:
         """Wait until the job has ended or `seconds` have passed, and return its record. Raises JobNotFound.
 
-        While Redis is unavailable the last known record is used: the job was accepted.
+        While Redis is unavailable the last known record is used: the job was accepted. A job that was created
+        to be waited for here is read for the first time when it has ended.
         """
         give_up_at = time.monotonic() + seconds
         ended = asyncio.Event()
         self._waiting[job.id].add(ended)
+        unread = self.id not in job.waiters or job.id in self._recent
         try:
             while True:
-                with contextlib.suppress(StoreUnavailable):
-                    job = await run_in_threadpool(self._store.refresh, job)
+                if unread:
+                    with contextlib.suppress(StoreUnavailable):
+                        job = await run_in_threadpool(self._read, job)
                 left = give_up_at - time.monotonic()
                 if job.terminal or left <= 0:
                     return job
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), min(POLL_S, left))
                     ended.clear()
+                unread = True
         finally:
             self._waiting[job.id].discard(ended)
             if not self._waiting[job.id]:
                 del self._waiting[job.id]
+
+    def _read(self, job: Job) -> Job:
+        return self._store.refresh(job) if self.id in job.waiters else self._store.watch(job, self.id)
 
     @contextlib.contextmanager
     def inbox(self, job_id: str) -> Iterator[Inbox]:
@@ -87,7 +101,9 @@ class JobEventListener:
 
     async def _listen(self) -> None:
         """Stay subscribed; reconnect whenever the connection breaks."""
-        events_channel, tokens_channel = (f"{self._store.db.prefix}{name}" for name in ("events", "tokens"))
+        events_channel, tokens_channel = (
+            f"{self._store.db.prefix}{name}:{self.id}" for name in ("events", "tokens")
+        )
         while True:
             try:
                 async with self._client() as client, client.pubsub() as events:
@@ -118,11 +134,18 @@ class JobEventListener:
         job_id, _, _status = data.partition(" ")
         for ended in self._waiting.get(job_id, ()):
             ended.set()
+        self._recent.pop(job_id, None)
+        self._recent[job_id] = None
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
         for inbox in self._inboxes.get(job_id, ()):
             _put_update(inbox, None)
 
     def _wake_all(self) -> None:
-        """After a (re)connect, have all streams re-read their records: events may have been missed."""
+        """After a (re)connect, have all records re-read: events may have been missed."""
+        for waiting in self._waiting.values():
+            for ended in waiting:
+                ended.set()
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
                 _put_update(inbox, None)

@@ -1,4 +1,4 @@
-"""Submits jobs: checks a parsed body against the live workers, stores the job and queues it."""
+"""Submits jobs: checks a parsed body against the live workers and stores the job, which queues it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tasks.schema.job_request import JobRequest, check_deadline
 from tasks.store.workers import WorkerInfo
 
 
-def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = None) -> Job:
-    """Store the job, which accepts it, then send its queue message.
+def submit(
+    gateway: Gateway, body: JobRequest, owner: str, key: str | None = None, *, awaited: bool = False
+) -> Job:
+    """Store the job, which accepts it and sends its queue message. awaited: its end is waited for here.
 
     Raises ApiError, InvalidRequest, IdempotencyConflict and StoreUnavailable.
     """
@@ -28,8 +30,8 @@ def submit(gateway: Gateway, body: JobRequest, owner: str, key: str | None = Non
     if (earlier := gateway.store.earlier(key, body_hash)) is not None:
         return earlier
     new = _checked(gateway, body, owner, online=False)
-    [job] = _send(gateway, replace(new, idempotency_key=key, body_hash=body_hash), [{}])
-    return job
+    waiter = gateway.job_events.id if awaited else ""
+    return gateway.store.create(replace(new, idempotency_key=key, body_hash=body_hash, waiter=waiter))
 
 
 def submit_all(
@@ -46,7 +48,8 @@ def submit_all(
     variants: see JobStore.create_all. streaming, keep_s: see NewJob. Raises the errors of submit().
     """
     new = _checked(gateway, body, owner, online=True)
-    return _send(gateway, replace(new, streaming=streaming, keep_s=keep_s), variants)
+    new = replace(new, streaming=streaming, waiter=gateway.job_events.id, keep_s=keep_s)
+    return gateway.store.create_all(new, variants)
 
 
 def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) -> NewJob:
@@ -71,14 +74,6 @@ def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) ->
         webhook=None if body.webhook is None else body.webhook.chosen(),
         traceparent=gateway.tracing.traceparent(),
     )
-
-
-def _send(gateway: Gateway, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[Job]:
-    made = gateway.store.create_all(new, variants)
-    for job, to_send in made:
-        if to_send:
-            gateway.outbox.put(job)
-    return [job for job, _ in made]
 
 
 def check_target(gateway: Gateway, url: str) -> None:

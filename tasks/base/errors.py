@@ -3,7 +3,6 @@
 TasksError
 ├── SettingsError          a setting has a bad value; the message names the variable
 ├── StoreUnavailable       Redis cannot be reached, is full, or did not answer in time
-├── PublishFailed          the record is stored, but its Celery message could not be sent
 ├── LimitReached           too many jobs are queued, in total or for one key
 │   ├── BudgetSpent        a key has too few tokens left today
 │   └── StorageLimit       an owner's records in Redis have reached their limit of bytes
@@ -44,10 +43,6 @@ class SettingsError(TasksError):
 
 class StoreUnavailable(TasksError):
     """Redis cannot be reached, is full, or did not answer in time."""
-
-
-class PublishFailed(TasksError):
-    """The Celery message could not be sent; the reconciler sends it again."""
 
 
 class LimitReached(TasksError):

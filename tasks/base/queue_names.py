@@ -1,7 +1,7 @@
-"""The names of the Celery queues.
+"""The names of the Celery queues, and of the channel on which Flower hears of messages.
 
 Each model has queues of its own, medusaq.interactive.NAME and medusaq.bulk.NAME; those without a name hold
-what any worker may run.
+what any worker may run. tasks/store/lua/lib/queues.lua makes the same names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import quote
 from tasks.base.settings import Settings
 from tasks.records.job import Priority
 
-GENERATE = "medusaq.generate"  # the task's name: part of the wire format between gateway and workers
+GENERATE = "medusaq.generate"  # the task's name: part of the wire format
 QUEUES = {Priority.INTERACTIVE: "medusaq.interactive", Priority.BULK: "medusaq.bulk"}
 IO_QUEUE = "medusaq.io"
 
@@ -29,3 +29,8 @@ def queue_of(priority: Priority, model: str = "") -> str:
 def list_key(settings: Settings, priority: Priority, model: str = "") -> str:
     """The Redis list that holds the waiting messages of a queue."""
     return settings.key_prefix + queue_of(priority, model)
+
+
+def sent_channel(prefix: str, database: int) -> str:
+    """The channel of Celery's task-sent events; kombu numbers it by the database."""
+    return f"{prefix}/{database}.celeryev/task.sent"

@@ -20,7 +20,8 @@ SLOTS_UNSEEN = 8  # of workers, while none is there: they may just be starting
 GAPS = 2  # between rounds of the leader in which jobs end before others are sent
 WINDOW_S = 1.0  # over which ends are counted, and the longest gap is remembered
 FORGOTTEN = 0.1  # jobs a second
-RESERVED = 8  # one slot in so many is left to jobs of a lower priority that wait
+# One place in so many is left to jobs of a lower priority that wait, where there are as many slots.
+RESERVED = 8
 
 
 class Capacity:
@@ -43,7 +44,7 @@ class Capacity:
         """By model queue; a queue that has no worker has the capacity of all of them, which is that of "".
 
         waiting: queues in which jobs of a lower priority wait, where "" is served by all workers. There the
-        capacity is some slots less and nothing is sent ahead, so that those jobs do not wait for ever.
+        capacity is some places less and nothing is sent ahead, so that those jobs do not wait for ever.
         """
         slots, taken = Counter({"": 0}), Counter({"": 0})
         for worker in workers:
@@ -52,8 +53,8 @@ class Capacity:
                 taken[queue] += worker.slots + lookahead(worker.slots)
         shared = {*taken} if "" in waiting else {*waiting, ""} if waiting else set()
         self._by_queue = {
-            queue: count - reserved
-            if queue in shared and (reserved := slots[queue] // RESERVED)
+            queue: count - math.ceil(count / RESERVED)
+            if queue in shared and slots[queue] >= RESERVED
             else self._of(queue, count or SLOTS_UNSEEN)
             for queue, count in taken.items()
         }

@@ -14,11 +14,9 @@ from tasks.batches.cooldown import Cooldown
 from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
-from tasks.broker.publisher import Publisher
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch, line_job_id
 from tasks.records.batch_work import Active, Line, QueueCounts, Work
-from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority
 
 IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
@@ -29,16 +27,8 @@ MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which i
 class Dispatcher:
     """Keeps the chunk of each batch that is being sent. One thread."""
 
-    def __init__(
-        self,
-        batches: BatchStore,
-        files: FileStore,
-        publisher: Publisher,
-        token: str,
-        cooldown: Cooldown,
-    ) -> None:
-        self._batches, self._files, self._publisher, self._cooldown = batches, files, publisher, cooldown
-        self._token = token
+    def __init__(self, batches: BatchStore, files: FileStore, token: str, cooldown: Cooldown) -> None:
+        self._batches, self._files, self._token, self._cooldown = batches, files, token, cooldown
         self._chunks: dict[str, tuple[int, list[Line]]] = {}
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
@@ -98,7 +88,7 @@ class Dispatcher:
         """Send deferred jobs; returns how many of each owner."""
         deferred = {source.owner: count for source, count in counts.items() if source.name == DEFERRED}
         if deferred:
-            self._publisher.try_all(self._batches.release_deferred(self._token, deferred, queue, priority))
+            self._batches.release_deferred(self._token, deferred, queue, priority)
         return deferred
 
     def _sources(
@@ -146,8 +136,6 @@ class Dispatcher:
         after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
         if not self._batches.enqueue_lines(self._token, batch, after, jobs, queue):
             return None
-        messages = [QueueMessage(job_id, Priority.BULK, line.preview, queue) for job_id, line in jobs]
-        self._publisher.try_all(messages)
         return replace(batch, chunk=after[0], offset=after[1])
 
     def _chunk(self, batch: Batch) -> list[Line]:

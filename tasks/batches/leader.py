@@ -30,7 +30,6 @@ from tasks.batches.ingest import Ingest
 from tasks.batches.segments import remove_all
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps, TimeSlicer
-from tasks.broker.publisher import Publisher
 from tasks.files.manager import FileManager
 from tasks.records.batch import Ending
 from tasks.records.batch_work import Active
@@ -62,9 +61,7 @@ ROUND_SECONDS = Histogram(
 class BatchLeader:
     """start() and stop() belong to the io worker's life."""
 
-    def __init__(
-        self, settings: Settings, store: JobStore, publisher: Publisher, keeper: FileManager
-    ) -> None:
+    def __init__(self, settings: Settings, store: JobStore, keeper: FileManager) -> None:
         self._jobs = store
         self._files = files = keeper.objects
         self._cooldown = Cooldown(RETRY_S)
@@ -72,7 +69,7 @@ class BatchLeader:
         self._batches = BatchStore(store.db)
         self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
-        self._dispatcher = Dispatcher(self._batches, files, publisher, self._token, self._cooldown)
+        self._dispatcher = Dispatcher(self._batches, files, self._token, self._cooldown)
         self._interactive = Capacity(fills=1, most_s=INTERACTIVE_AHEAD_S)
         self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S)
         self._collector = Collector(self._batches, files, self._token)

@@ -16,7 +16,6 @@ from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, 
 from tasks.records.api_key import DEFAULT_MAX_FILES
 from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
 from tasks.records.batch_work import Active, Ended, EndedJob, Line, QueueCounts, Work
-from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
@@ -195,17 +194,16 @@ class BatchStore:
 
     def release_deferred(
         self, token: str, shares: Mapping[str, int], model_queue: str = "", priority: Priority = Priority.BULK
-    ) -> list[QueueMessage]:
-        """Queue so many of each owner's deferred jobs; returns the messages to send. Raises LeadLost."""
+    ) -> list[str]:
+        """Send so many of each owner's deferred jobs, and return their ids. Raises LeadLost."""
         accounts = (
             (f"{owner}@{model_queue}" if model_queue else owner, count) for owner, count in shares.items()
         )
-        status, *flat = self._run(
+        answer: list[str] = self._run(
             "queues/release_deferred", token, priority.value, *(value for pair in accounts for value in pair)
         )
-        _check(status)
-        each = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        return [QueueMessage(job_id, priority, shown, of) for job_id, shown, of in each]
+        _check(answer[0])
+        return answer[1:]
 
     def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
         """While a file is read: so many chunks can be sent, so many lines were seen.
@@ -264,7 +262,8 @@ class BatchStore:
         jobs: Sequence[tuple[str, Line]],
         model_queue: str = "",
     ) -> bool:
-        """Make jobs of the next lines, all for one model queue; after: chunk and offset behind them.
+        """Make jobs of the next lines, all for one model queue, and send them; after: chunk and offset
+        behind them.
 
         False when there is nothing to send any more, or these were sent already. Raises LeadLost.
         """

@@ -1,7 +1,6 @@
-"""Celery over Redis: the application, its queues, publishing, the consumer and task events.
+"""Celery over Redis: the application, its queues, the consumer and task events.
 
-In: messages to send.
-Out: messages on the queues, received in order of priority.
-Public: publisher.Publisher, celery_app.make_app, publisher.Outbox, wakeable_consumer.WakingConsumer,
-celery_app.add_queue.
+In: messages on the queues, which the Lua scripts of the store send.
+Out: messages, received in order of priority.
+Public: celery_app.make_app, celery_app.add_queue, wakeable_consumer.WakingConsumer.
 """

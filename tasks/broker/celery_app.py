@@ -20,8 +20,6 @@ from tasks.records.job import Priority
 
 # Longer than any job runs: leases recover the jobs of a lost worker. The shortest value of all peers applies.
 VISIBILITY_TIMEOUT_S = 24 * 3600
-# One retry is enough: the record is stored before its message is sent, and the reconciler sends it again.
-PUBLISH_RETRY = {"max_retries": 1, "interval_start": 0.0, "interval_step": 0.1, "interval_max": 0.1}
 IN_A_ROW = 8  # interactive messages that are read while bulk ones wait
 
 
@@ -60,7 +58,7 @@ def add_queue(app: Celery, name: str) -> Queue:
 
 
 def make_app(settings: Settings) -> Celery:
-    """A Celery application that sends to, or works for, the stack of these settings."""
+    """A Celery application that works for the stack of these settings."""
     app = Celery("medusaq", set_as_current=False, events="tasks.broker.task_events:WholeEvents")
     app.conf.update(
         **_broker(settings),
@@ -77,9 +75,6 @@ def make_app(settings: Settings) -> Celery:
         result_backend=None,
         task_ignore_result=True,
         task_acks_late=True,
-        task_publish_retry=True,
-        task_publish_retry_policy=PUBLISH_RETRY,
-        task_send_sent_event=True,
         worker_consumer="tasks.broker.wakeable_consumer:WakingConsumer",
         worker_concurrency=settings.concurrency,
         worker_prefetch_multiplier=1,

@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 CHANGING = (  # fields of the hash that a Job is made from, except its request
     *("id", "status", "priority", "model", "created_at", "started_at", "finished_at", "deadline", "attempts"),
-    *("worker", "metadata", "result", "error", "owner", "lane", "preview"),
+    *("worker", "metadata", "result", "error", "owner", "lane", "waiters"),
 )
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
@@ -68,11 +68,11 @@ def random_seed() -> int:
 
 
 def preview(request: Mapping[str, Any]) -> str:
-    """The start of the prompt, or of the last message, on one line."""
+    """The start of the prompt, or of the last message, on one line. What cannot be printed is U+FFFD."""
     text = request.get("prompt")
     if text is None:
         text = request["messages"][-1].get("content", "")
-    return beginning(str(text), PREVIEW_CHARS)
+    return "".join(c if c.isprintable() else "\ufffd" for c in beginning(str(text), PREVIEW_CHARS))
 
 
 def beginning(text: str, chars: int) -> str:
@@ -103,8 +103,8 @@ class NewJob:
     """The fields that a submission sets. deadline is in Unix seconds; body_hash detects a different body.
 
     owner: also the one whose share of the workers a bulk job uses. streaming: a client reads its text while
-    it is generated. keep_s: how long its record is kept after its end, None for the settings' time.
-    traceparent: the trace context of its request.
+    it is generated. waiter: the gateway that is told of its end, "" for none. keep_s: how long its record is
+    kept after its end, None for the settings' time. traceparent: the trace context of its request.
     """
 
     request: Mapping[str, Any]
@@ -117,6 +117,7 @@ class NewJob:
     body_hash: str = ""
     owner: str = ""
     streaming: bool = False
+    waiter: str = ""
     keep_s: float | None = None
     webhook: Webhook | None = None
     traceparent: str = ""
@@ -126,8 +127,8 @@ class NewJob:
 class Job:
     """One record. Times are Unix seconds; attempts counts claims; result may hold partial text.
 
-    model_queue: the model in whose queue it waits; "" is the queue of jobs that any worker may take.
-    preview: the start of its prompt.
+    model_queue: the model in whose queue it waits; "" is the queue of jobs that any worker may take. waiters:
+    the gateways that are told of its end, between spaces.
     """
 
     id: str
@@ -146,7 +147,7 @@ class Job:
     error: dict[str, Any] | None
     owner: str = ""
     model_queue: str = ""
-    preview: str = ""
+    waiters: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -161,9 +162,8 @@ class Job:
         deadline_ms: int | None,
         now_ms: int,
         model_queue: str,
-        shown: str,
     ) -> Job:
-        """The job as create.lua stored it, made without reading it back. shown: its preview."""
+        """The job as create.lua stored it, made without reading it back."""
         return cls(
             id=job_id,
             status=Status.QUEUED,
@@ -181,7 +181,7 @@ class Job:
             error=None,
             owner=new.owner,
             model_queue=model_queue,
-            preview=shown,
+            waiters=new.waiter,
         )
 
     @classmethod
@@ -204,7 +204,7 @@ class Job:
             error=_object(fields.get("error")),
             owner=fields.get("owner", ""),
             model_queue=fields.get("lane", ""),
-            preview=fields.get("preview", ""),
+            waiters=fields.get("waiters", ""),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -7,8 +7,9 @@ Redis does not answer in time.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,7 +21,7 @@ from tasks.base.errors import (
 )
 from tasks.base.queue_names import list_key
 from tasks.base.settings import Settings
-from tasks.records.claim import Claim, QueueMessage
+from tasks.records.claim import Claim
 from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full
@@ -39,6 +40,7 @@ class ClaimRejection(StrEnum):
 
     UNKNOWN = "unknown"  # no such record any more
     BUSY = "busy"  # running under another claim whose lease holds
+    ELSEWHERE = "elsewhere"  # it waits now in the queue of the model that it asks for
     DONE = "done"  # the record is terminal, perhaps since this very claim
 
 
@@ -64,7 +66,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What one reconcile did; full: there may be more of it to do at once."""
+    """What one reconcile did; full: there may be more of it to do at once. empty: lists without a message."""
 
     requeued: int
     lost: int
@@ -72,7 +74,7 @@ class Reconciled:
     resent: int
     dropped: int
     full: bool
-    unsent: tuple[QueueMessage, ...]
+    empty: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +100,16 @@ class JobStore:
     def close(self) -> None:
         self.db.close()
 
-    def create(self, new: NewJob) -> tuple[Job, bool]:
-        """Store a queued job; the flag says whether its message must be sent.
+    def create(self, new: NewJob) -> Job:
+        """Store a job and send its message, or defer it until its owner's share allows it.
 
-        Not when the idempotency key gave an earlier one, nor when the job is deferred until its owner's
-        share allows it. Raises IdempotencyConflict and LimitReached. Safe to repeat with the same NewJob.
+        Gives the earlier job of the same idempotency key. Raises IdempotencyConflict and LimitReached. Safe
+        to repeat with the same NewJob.
         """
         [made] = self.create_all(new, [{}])
         return made
 
-    def create_all(self, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[tuple[Job, bool]]:
+    def create_all(self, new: NewJob, variants: Sequence[Mapping[str, Any]]) -> list[Job]:
         """Store all jobs of one request, or none; as create(), which only a single job may have a key for.
 
         variants: of each job the fields of its request that are not those of new.request. What the jobs have
@@ -130,6 +132,7 @@ class JobStore:
             "deadline_ms": deadline_ms,
             "owner": new.owner,
             "streaming": new.streaming,
+            "waiter": new.waiter,
             "traceparent": new.traceparent,
             "keep_ms": None if new.keep_s is None else round(new.keep_s * 1000),
             "webhook": None if new.webhook is None else new.webhook.stored(),
@@ -149,11 +152,11 @@ class JobStore:
         if answer in FULL:
             raise full(answer, values[0])
         if answer == "existing":
-            return [(self._job(values[0]), False)]
-        now, model_queue, *to_send = values
+            return [self._job(values[0])]
+        now, model_queue = values
         return [
-            (Job.created(new, job_id, request, deadline_ms, int(now), model_queue, shown), flag == "1")
-            for job_id, request, shown, flag in zip(ids, requests, previews, to_send, strict=True)
+            Job.created(new, job_id, request, deadline_ms, int(now), model_queue)
+            for job_id, request in zip(ids, requests, strict=True)
         ]
 
     def earlier(self, key: str | None, body_hash: str) -> Job | None:
@@ -173,10 +176,13 @@ class JobStore:
         """The same job as it is now, read without its request, which never changes; raises JobNotFound."""
         with answering():
             values = self._redis.hmget(self._key(job.id), CHANGING)
-        fields = {name: value for name, value in zip(CHANGING, values, strict=True) if value is not None}
-        if not fields:
-            raise JobNotFound(job.id)
-        return Job.from_hash(fields, job.request)
+        return _refreshed(job, values)
+
+    def watch(self, job: Job, gateway: str, *, streaming: bool = False) -> Job:
+        """As refresh(); from now on the gateway is told of its end. streaming: and of each change, and of its
+        text, which its worker begins to publish.
+        """
+        return _refreshed(job, self._run("jobs/watch", job.id, gateway, int(streaming), *CHANGING))
 
     def page(
         self,
@@ -235,11 +241,11 @@ class JobStore:
 
     def claim(
         self, job_id: str, worker: str, claim_id: str, isolates: bool = False, model: str = ""
-    ) -> Claim | ClaimRejection | QueueMessage:
+    ) -> Claim | ClaimRejection:
         """Take a job for `worker`. claim_id is unique to this claim and makes repeating it safe.
 
         isolates: this worker runs a last attempt alone, see Claim.isolated. model: what it serves. A job for
-        another model that is known waits for that one from now on, and its message must be sent.
+        another model that is known waits for that one from now on.
         """
         arguments = {
             "id": job_id,
@@ -252,23 +258,13 @@ class JobStore:
             "isolates": isolates,
         }
         answer = self._run("jobs/claim", arguments)
-        if answer[0] == "elsewhere":
-            _, model_queue, priority, shown = answer
-            return QueueMessage(job_id, Priority(priority), shown, model_queue)
         if answer[0] != "claimed":
             return ClaimRejection(answer[0])
-        return _claim(job_id, pairs(answer[1:]))
+        return _claim(job_id, *answer[1:])
 
     def start_isolated(self, job_id: str, fencing_token: int) -> bool:
         """Count a last attempt, now that it has the engine to itself. False: the claim is no longer ours."""
         return bool(self._run("jobs/start_isolated", job_id, fencing_token) == 1)
-
-    def subscribe(self, job_id: str, owner: str | None = None) -> Job:
-        """Have the worker publish the text of a job from now on; gives its record, raises JobNotFound."""
-        record = self._run("jobs/subscribe", job_id, owner)
-        if not record:
-            raise JobNotFound(job_id)
-        return self._job(record)
 
     def append_text(self, chunks: Sequence[TextChunk]) -> list[bool]:
         """Keep and publish chunks of texts. False for each whose claim is no longer ours. Safe to repeat."""
@@ -309,7 +305,10 @@ class JobStore:
         return bool(self._run("jobs/finish", end, _dump(result), _dump(error)) == 1)
 
     def requeue(self, job_id: str, fencing_token: int) -> bool:
-        """Queue a running job again without counting the attempt. True: a message must be sent for it."""
+        """Queue a running job again without counting the attempt.
+
+        False: the claim is no longer ours, or the job was cancelled.
+        """
         return bool(self._run("jobs/requeue", job_id, fencing_token, self._ttl_ms) == 1)
 
     def model_queues(self) -> list[str]:
@@ -317,8 +316,11 @@ class JobStore:
         with answering():
             return ["", *sorted(self._redis.smembers(f"{self._prefix}lanes"))]
 
-    def reconcile(self) -> Reconciled:
-        """One pass over expired leases, passed deadlines, lost messages and records past their time."""
+    def reconcile(self, empty: Collection[str] = ()) -> Reconciled:
+        """One pass over expired leases, passed deadlines, lost messages and records past their time.
+
+        empty: of the pass before, if this one goes on with its work.
+        """
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
         queues = [
@@ -334,14 +336,11 @@ class JobStore:
             "gap_ms": gap_ms,
             "limit": RECONCILE_LIMIT,
             "queues": queues,
+            "empty": list(empty),
         }
-        counts, *jobs = self._run("queues/reconcile", arguments)
-        unsent = tuple(
-            QueueMessage(job_id, Priority(priority), shown, model_queue)
-            for job_id, priority, shown, model_queue in jobs
-        )
+        counts, found_empty = self._run("queues/reconcile", arguments)
         done = pairs(counts)
-        return Reconciled(**{**done, "full": bool(done["full"])}, unsent=unsent)
+        return Reconciled(**{**done, "full": bool(done["full"])}, empty=tuple(found_empty))
 
     def _job(self, flat: Sequence[str]) -> Job:
         return self._whole(pairs(flat))
@@ -359,6 +358,14 @@ class JobStore:
         return self.db.scripts.run(name, *args)
 
 
+def _refreshed(job: Job, values: Sequence[str | None]) -> Job:
+    """values: of CHANGING, none of them, or nothing, of a job that is gone."""
+    fields = {name: value for name, value in zip(CHANGING, values, strict=False) if value is not None}
+    if not fields:
+        raise JobNotFound(job.id)
+    return Job.from_hash(fields, job.request)
+
+
 def new_claim_id() -> str:
     """A unique id of one claim, which makes repeating it safe."""
     return uuid.uuid4().hex
@@ -368,23 +375,22 @@ def _dump(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else dump(value)
 
 
-def _claim(job_id: str, fields: Mapping[str, Any]) -> Claim:
-    """From the names and values that claim.lua returns."""
+def _claim(job_id: str, head: str, own: str, shared: str, prompt: str) -> Claim:
+    """From what claim.lua returns."""
+    fields = json.loads(head)
     return Claim(
         job_id=job_id,
-        fencing_token=int(fields["fencing_token"]),
-        attempts=int(fields["attempts"]),
-        request=joined(fields["request"], fields["shared"], fields["prompt"]),
+        fencing_token=fields["fencing_token"],
+        attempts=fields["attempts"],
+        request=joined(own, shared, prompt),
         model=fields["model"] or None,
         priority=Priority(fields["priority"]),
         deadline=seconds(fields["deadline"]),
-        created_at=int(fields["created_at"]) / 1000,
-        claimed_at=int(fields["now"]) / 1000,
-        preview=fields["preview"],
-        streaming=fields["streaming"] == "1",
-        queued_at=int(fields["queued_at"]) / 1000,
+        created_at=fields["created_at"] / 1000,
+        claimed_at=fields["now"] / 1000,
+        streaming=fields["streaming"],
+        queued_at=fields["queued_at"] / 1000,
         batch_id=fields["batch"] or None,
         traceparent=fields["traceparent"],
-        isolated=fields["isolated"] == "1",
-        model_queue=fields["model_queue"],
+        isolated=fields["isolated"],
     )

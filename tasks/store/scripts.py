@@ -20,6 +20,7 @@ import redis
 from redis.commands.core import Script
 
 from tasks.base.errors import StoreUnavailable
+from tasks.base.queue_names import sent_channel
 from tasks.base.telemetry.metrics import timing_redis
 
 Argument = str | int | None | Mapping[str, Any]
@@ -34,14 +35,15 @@ class Scripts:
     """Thread-safe; for the keys below one prefix."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
-        self._prefix = prefix
+        database = client.connection_pool.connection_kwargs.get("db", 0)
+        self._keys = [prefix, sent_channel(prefix, database)]
         self._scripts: dict[str, Script] = {
             name: client.register_script(text) for name, text in assemble(read_sources()).items()
         }
 
     def run(self, name: str, *args: Argument) -> Any:
         with answering():
-            return self._scripts[name](keys=[self._prefix], args=[encode(arg) for arg in args])
+            return self._scripts[name](keys=self._keys, args=[encode(arg) for arg in args])
 
 
 def encode(argument: Argument) -> str | int:

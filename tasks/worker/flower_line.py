@@ -1,4 +1,4 @@
-"""The line that Flower shows as the result of a task, and the filter that keeps answers out of the logs."""
+"""The line that Flower shows as the result of a task, and what of a task is logged."""
 
 from __future__ import annotations
 
@@ -40,5 +40,7 @@ class WithoutAnswers(logging.Filter):
         return True
 
 
-def keep_answers_out_of_logs() -> None:
+def log_ends_alone() -> None:
+    """One line for each task, at its end and without its answer, and none when its message is received."""
     logging.getLogger("celery.app.trace").addFilter(WithoutAnswers())
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)

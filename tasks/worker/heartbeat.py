@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.base.errors import PublishFailed, StoreUnavailable
+from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
 from tasks.records.claim import Claim
 from tasks.store.jobs import Beat, JobStore
 from tasks.store.workers import Registry, WorkerInfo
@@ -50,7 +49,6 @@ class Heartbeat:
         self,
         settings: Settings,
         store: JobStore,
-        publisher: Publisher,
         registry: Registry,
         cancel: Callable[[str], object],
         describe: Callable[[], WorkerInfo],
@@ -59,7 +57,6 @@ class Heartbeat:
         """start_stream begins to publish a job's text; False: it is not in the engine (yet)."""
         self._settings = settings
         self._store = store
-        self._publisher = publisher
         self._registry = registry
         self._cancel = cancel
         self._describe = describe
@@ -154,11 +151,8 @@ class Heartbeat:
         try:
             if self._store.requeue(claim.job_id, claim.fencing_token):
                 log.warning("handed back %s, unfinished while shutting down", claim.job_id)
-                self._publisher.publish(claim.job_id, claim.priority, claim.preview, claim.model_queue)
         except StoreUnavailable as error:
             log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
-        except PublishFailed as error:
-            log.warning("%s", error)
         finally:
             running.disowned = True
             self._cancel(running.request_id)

@@ -18,8 +18,7 @@ from tasks.base.errors import JobFailed, JobNotFound, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.base.telemetry.tracing_setup import begin
-from tasks.broker.publisher import Publisher
-from tasks.records.claim import Claim, QueueMessage
+from tasks.records.claim import Claim
 from tasks.records.job import Status
 from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
 from tasks.store.metrics_store import MetricsReporter
@@ -43,13 +42,12 @@ T = TypeVar("T")
 class ModelWorker:
     """One engine and the jobs it runs; run() is called by as many threads as Celery has."""
 
-    def __init__(self, settings: Settings, publisher: Publisher, engine: EngineService, model: str) -> None:
+    def __init__(self, settings: Settings, engine: EngineService, model: str) -> None:
         """model: the name under which it is served."""
         self._settings = settings
         self._engine = engine
         self.model = model
         self._store = JobStore(settings)
-        self._publisher = publisher
         self._gate = ExclusiveGate()
         self._started_at = time.time()
         self._host = socket.gethostname()
@@ -57,7 +55,6 @@ class ModelWorker:
         self.heartbeat = Heartbeat(
             settings,
             self._store,
-            self._publisher,
             Registry(self._store.db, settings.worker_ttl_s),
             cancel=self._cancel,
             describe=self._describe,
@@ -88,10 +85,6 @@ class ModelWorker:
         claim = self._retry_until_available(
             lambda: self._store.claim(job_id, self.id, token, isolates=True, model=self.model)
         )
-        if isinstance(claim, QueueMessage):
-            log.info("%s waits for %r: this worker serves %r", job_id, claim.model_queue, self.model)
-            self._publisher.try_all([claim])
-            raise Ignore
         if claim is ClaimRejection.DONE:
             return self._stored_end(job_id)
         if isinstance(claim, ClaimRejection):

@@ -191,7 +191,7 @@ def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
     """What cases work with on this stack."""
     with receiving() as receiver:
         load = Load(stack.url, size.delay_s, Hooks(receiver), other=stack.other)
-        ends = Ends(stack.store)
+        ends = Ends(stack.store, load.accepted)
         run = Run(stack, load, size, load.client(), ends, seed)
         try:
             yield run

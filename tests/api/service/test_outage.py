@@ -98,9 +98,9 @@ def test_a_waiter_survives_a_restart(own_redis: RedisServer, tmp_path: Path, wor
     workers.model(settings)
     own_redis.stop()
     own_redis.start()
-    channel = f"{settings.key_prefix}events"
+    channels = f"{settings.key_prefix}events:*"
     store = JobStore(settings)
-    wait_until(lambda: store.db.redis.pubsub_numsub(channel)[0][1] == 1)
+    wait_until(lambda: len(store.db.redis.pubsub_channels(channels)) == 1)
 
     def seconds() -> float:
         """From its end to the answer."""
@@ -183,7 +183,7 @@ async def test_with_redis_frozen_one_cancel_is_tried(
     own_redis: RedisServer, outage_settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway = Gateway(outage_settings, make_store(outage_settings.files))
-    gateway.awaited = {gateway.store.create(new())[0].id for _ in range(5)}
+    gateway.awaited = {gateway.store.create(new()).id for _ in range(5)}
     own_redis.freeze()
     await gateway.abandon()
     assert len([record for record in caplog.records if record.name == "api.service.dependencies"]) == 1

@@ -30,11 +30,11 @@ def test_a_listener_that_does_not_read(settings: Settings, store: JobStore) -> N
 async def _listen_late(settings: Settings, store: JobStore) -> None:
     gateway = Gateway(settings, make_store(settings.files))
     gateway.job_events.start()
-    claim = claimed(store, queued(store, streaming=True))
+    claim = claimed(store, queued(store, streaming=True, waiter=gateway.job_events.id))
     stream = follow(gateway, store.get(claim.job_id), OpenKey())
     assert isinstance(await anext(stream), Job)
     [inbox] = gateway.job_events._inboxes[claim.job_id]
-    await _until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}tokens")[0][1] == 1)
+    await _until(lambda: bool(store.db.redis.pubsub_channels(f"{store.db.prefix}tokens:*")))
 
     at = most = 0
     with gateway.job_events.inbox(claim.job_id) as read:

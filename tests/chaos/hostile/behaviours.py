@@ -266,11 +266,13 @@ ASKED = dict.fromkeys(TAGS, "v" * 500)
 
 
 def listed(store: JobStore, owner: str) -> None:
-    """Each of these jobs lacks one pair of what is asked for. They have ended, so that none has to run."""
+    """Each of these jobs lacks one pair of what is asked for. They have ended, so that none has to run, and
+    their messages wait for a model that nobody serves."""
+    store.db.redis.zadd(f"{store.db.prefix}models", {"gone": 1})
     for n in range(LISTED // 100):
         metadata = {**ASKED, TAGS[n % 2]: "other"}
-        new = NewJob(request={"prompt": "listed"}, owner=owner, metadata=metadata)
-        for job, _ in store.create_all(new, [{"seed": seed} for seed in range(100)]):
+        new = NewJob(request={"prompt": "listed"}, owner=owner, metadata=metadata, model="gone")
+        for job in store.create_all(new, [{"seed": seed} for seed in range(100)]):
             store.cancel(job.id)
 
 

@@ -73,8 +73,8 @@ def client(load: Load) -> Iterator[Client]:
 
 
 @pytest.fixture
-def ends(store: JobStore) -> Iterator[Ends]:
-    ends = Ends(store)
+def ends(store: JobStore, load: Load) -> Iterator[Ends]:
+    ends = Ends(store, load.accepted)
     yield ends
     ends.close()
 
@@ -128,9 +128,9 @@ def test_a_job_that_is_said_to_have_ended_twice(
     store: JobStore, load: Load, client: Client, ends: Ends
 ) -> None:
     job_id = load.job(client)
-    wait_until(lambda: store.db.redis.pubsub_numsub(f"{store.db.prefix}events")[0][1] > 0)
+    wait_until(lambda: store.get(job_id).waiters == Ends.ID)
     end(store, job_id, load.accepted.jobs[job_id].text)
-    store.db.redis.publish(f"{store.db.prefix}events", f"{job_id} {Status.SUCCEEDED}")
+    store.db.redis.publish(f"{store.db.prefix}events:{Ends.ID}", f"{job_id} {Status.SUCCEEDED}")
     wait_until(lambda: ends.counts[job_id] == 2)
     tally = found(store, load, ends)
     assert tally.doubled == 1

@@ -10,17 +10,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import redis
 
+from tasks.base.errors import JobNotFound, StoreUnavailable
 from tasks.records.batch import ENDED, BatchStatus
 from tasks.records.job import TERMINAL, Status
 from tasks.store.jobs import JobStore
 from tests.chaos.clients.client import Client
-from tests.chaos.clients.load import Expected, Load, Order
+from tests.chaos.clients.load import Accepted, Expected, Load, Order
 
 LOOK_S = 0.1
 CANCELLED = "batch_cancelled"  # of a line that did not run to its end
@@ -55,10 +57,13 @@ class Tally:
 
 
 class Ends:
-    """Hears how often each job is said to have ended, straight from the server."""
+    """Hears how often each accepted job is said to have ended, from the server, as a gateway would."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
+    ID = "chaos"
+
+    def __init__(self, store: JobStore, accepted: Accepted) -> None:
+        self._store, self._accepted = store, accepted
+        self._watched: set[str] = set()
         self._stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._listen, name="ends")
@@ -72,13 +77,21 @@ class Ends:
         while not self._stopping.is_set():
             try:
                 with self._store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
-                    events.subscribe(f"{self._store.db.prefix}events")
+                    events.subscribe(f"{self._store.db.prefix}events:{self.ID}")
                     while not self._stopping.is_set():
+                        self._watch()
                         if message := events.get_message(timeout=LOOK_S):
                             job_id, status = message["data"].split()
                             self.counts[job_id] += job_id.startswith("job_") and status in TERMINAL
-            except redis.RedisError:  # an outage is none of its business
+            except (redis.RedisError, StoreUnavailable):  # an outage is none of its business
                 self._stopping.wait(LOOK_S)
+
+    def _watch(self) -> None:
+        """Wait for what was accepted since; of what has ended by then another end is not heard."""
+        for job_id in list(self._accepted.jobs.keys() - self._watched):
+            with suppress(JobNotFound):
+                self._store.watch(self._store.get(job_id), self.ID)
+            self._watched.add(job_id)
 
 
 def jobs(load: Load, client: Client, until: float) -> Tally:

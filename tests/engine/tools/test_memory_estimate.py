@@ -26,11 +26,10 @@ from engine.tools.memory_estimate import (
 )
 from engine.weights.format_selection import Timing, _key
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
 from tests.engine.helpers.tiny import write_tiny_gguf, write_tiny_mamba
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.records import ended, submitted
+from tests.tasks.helpers.records import ended, queued
 
 UNDER, OVER = 1.05, 1.10  # how far a worker's peak may be above the estimate, and the estimate above the peak
 ONE = EngineConfig(weights="as_shipped", speculation=False)
@@ -38,16 +37,16 @@ SHORT, LONG = 24, 8  # jobs: more than the slots, and last prompts that are more
 
 
 def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
-    settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
+    settings: Settings, store: JobStore, workers: Workers
 ) -> None:
     config = EngineConfig(weights="as_shipped", threads=settings.threads)
     estimate = needed(config).total  # before: what is timed once needs more
     changes = {"weights": config.weights, "slots": config.slots, "kv_cells": config.kv_cells}
     settings = settings.model_copy(update=changes | {"lease_ms": 60_000})
     worker = workers.model(settings, ready=False, engine="engine:load")
-    jobs = [submitted(store, publisher, _prompt(n)) for n in range(SHORT + LONG)]
+    jobs = [queued(store, _prompt(n)) for n in range(SHORT + LONG)]
     wait_until(lambda: store.get(jobs[0]).terminal, 120, alive=lambda: worker.process.poll() is None)
-    for job in [*jobs, submitted(store, publisher, "Say why the sea is salty, alone.")]:
+    for job in [*jobs, queued(store, "Say why the sea is salty, alone.")]:
         assert ended(store, job, 120).result is not None
     status = Path(f"/proc/{worker.process.pid}/status").read_text(encoding="utf-8")
     [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", status)

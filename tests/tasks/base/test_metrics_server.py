@@ -15,12 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics_server import CONNECTIONS, HEAD_BYTES, MetricsServer
-from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
 from tasks.store.metrics_store import MetricsStore
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.records import ended, submitted
+from tests.tasks.helpers.records import ended, queued
 
 pytestmark = pytest.mark.stack
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -65,14 +64,14 @@ def test_the_series_are_those_of_the_gateways_and_outlive_redis(
 
 
 def test_a_port_that_is_in_use_costs_only_the_metrics(
-    settings: Settings, store: JobStore, publisher: Publisher, workers: Workers
+    settings: Settings, store: JobStore, workers: Workers
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         worker = workers.model(settings.model_copy(update={"metrics_address": f"127.0.0.1:{port}"}))
-        assert ended(store, submitted(store, publisher, "hi")).result
+        assert ended(store, queued(store, "hi")).result
         assert f"no metrics on 127.0.0.1:{port}, gateways have them: " in worker.text()
 
 

@@ -19,13 +19,11 @@ from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
 
 from cli.doctor.redis_server import reachable
-from tasks.base.errors import PublishFailed, StoreUnavailable
+from tasks.base.errors import StoreUnavailable
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings, redacted
 from tasks.broker.celery_app import make_app
-from tasks.broker.publisher import Publisher
-from tasks.records.claim import QueueMessage
-from tasks.records.job import Job, NewJob, Priority, Status
+from tasks.records.job import Job, NewJob, Status
 from tasks.store.client import async_client, make_client
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
@@ -89,24 +87,23 @@ def test_half_an_address_is_refused(url: str) -> None:
 def test_a_failover_loses_nothing_that_was_replicated(
     sentinels: Sentinels, workers: Workers, tmp_path: Path
 ) -> None:
-    """Store, publisher, both workers, gateway and Flower find the new master by themselves."""
+    """Store, both workers, gateway and Flower find the new master by themselves."""
     settings = fast_settings(sentinels.master, redis_url=sentinels.url, flower_port=free_port())
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.model(settings)
     workers.io(settings)
     gateway = GatewayProcess(settings, tmp_path)
     tools = ExitStack()
     tools.callback(store.close)
-    tools.callback(publisher.close)
     tools.callback(gateway.stop)
     with tools:
         shown = tools.enter_context(flower(settings))
         _tells_no_secret(settings)
-        before = [_submit(store, publisher, f"delay=0.2 before {n}") for n in range(JOBS)]
+        before = [_submit(store, f"delay=0.2 before {n}") for n in range(JOBS)]
         assert sentinels.replicated()
         sentinels.fail_over()
         after: list[str] = []
-        wait_until(lambda: _accepted(store, publisher, after), AFTER_LIMIT_S)
+        wait_until(lambda: _accepted(store, after), AFTER_LIMIT_S)
         ended = [_wait(store, job_id) for job_id in (*before, *after)]
         assert [job.status for job in ended] == [Status.SUCCEEDED] * len(ended)
 
@@ -117,7 +114,7 @@ def test_a_failover_loses_nothing_that_was_replicated(
 
         sentinels.master.start()  # as a replica of its successor
         wait_until(lambda: sentinels.role(sentinels.master) == "slave", AFTER_LIMIT_S)
-        last = _submit(store, publisher, "after its return")
+        last = _submit(store, "after its return")
         assert _wait(store, last).status is Status.SUCCEEDED
         _tells_no_secret(settings)
         logs = "".join(worker.text() for worker in workers.all)
@@ -157,18 +154,13 @@ def unreachable() -> str:
 
 def test_no_error_says_a_password(redis_server: RedisServer, unreachable: str) -> None:
     settings = fast_settings(redis_server, redis_url=unreachable)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     with pytest.raises(StoreUnavailable, match="No master found") as of_store:
         store.get("job_x")
-    with pytest.raises(PublishFailed, match="No master found") as of_publisher:
-        publisher.publish("job_x", Priority.BULK, "x")
     with pytest.raises(MasterNotFoundError) as of_listener:
         asyncio.run(_ping(unreachable))
     store.close()
-    publisher.close()
-    told = "".join(
-        "".join(traceback.format_exception(error.value)) for error in (of_store, of_publisher, of_listener)
-    )
+    told = "".join("".join(traceback.format_exception(error.value)) for error in (of_store, of_listener))
     told += str(list(reachable(settings)))
     assert not [secret for secret in SECRETS if secret in told]
 
@@ -265,16 +257,15 @@ def _reached(store: JobStore) -> bool:
         return False
 
 
-def _submit(store: JobStore, publisher: Publisher, prompt: str) -> str:
-    job, _ = store.create(NewJob(request={"prompt": prompt}))
-    publisher.try_all([QueueMessage.of(job)])
+def _submit(store: JobStore, prompt: str) -> str:
+    job = store.create(NewJob(request={"prompt": prompt}))
     return job.id
 
 
-def _accepted(store: JobStore, publisher: Publisher, ids: list[str]) -> bool:
+def _accepted(store: JobStore, ids: list[str]) -> bool:
     """Submit until as many were taken again: while there is no master, none is."""
     try:
-        ids.append(_submit(store, publisher, "after"))
+        ids.append(_submit(store, "after"))
     except StoreUnavailable:
         return False
     return len(ids) == JOBS

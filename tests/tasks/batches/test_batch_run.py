@@ -13,16 +13,14 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.batches.ingest import Ingest
 from tasks.batches.segments import remove_all
-from tasks.broker.publisher import Publisher
 from tasks.files.records import object_name
 from tasks.records.batch import BatchStatus, Ending, NewBatch
-from tasks.records.claim import QueueMessage
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import COMPLETIONS
 from tasks.store.jobs import JobStore
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.client import Client, answered_once, ids, line
-from tests.tasks.helpers.records import ended, submitted
+from tests.tasks.helpers.records import ended, queued
 
 
 def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, workers: Workers) -> None:
@@ -225,13 +223,13 @@ def test_among_one_owners_batches_the_earlier_deadline_goes_first(
 
 
 def test_interactive_jobs_overtake_a_batch(
-    client: Client, store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     workers.io(settings)
     workers.model(settings)
     batch = client.create([line(n, "x delay=0.1") for n in range(500)])
     wait_until(lambda: client.get(batch).completed >= 10)
-    job = ended(store, submitted(store, publisher, "quick"))
+    job = ended(store, queued(store, "quick"))
     assert job.status is Status.SUCCEEDED
     assert client.get(batch).completed < 250
     client.batches.stop(batch.id, Ending.CANCELLED)
@@ -239,7 +237,7 @@ def test_interactive_jobs_overtake_a_batch(
 
 
 def test_held_jobs_are_sent_in_their_turn(
-    client: Client, store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     workers.io(settings)
     workers.model(settings)
@@ -247,10 +245,8 @@ def test_held_jobs_are_sent_in_their_turn(
     wait_until(lambda: client.get(batch).completed >= 10)
     jobs = []
     for _ in range(100):
-        job, send = store.create(NewJob({"prompt": "x delay=0.05"}, priority=Priority.BULK, owner="single"))
-        if send:
-            publisher.publish_all([QueueMessage.of(job)])
-        jobs.append(job.id)
+        new = NewJob({"prompt": "x delay=0.05"}, priority=Priority.BULK, owner="single")
+        jobs.append(store.create(new).id)
     for job_id in jobs:
         assert ended(store, job_id).status is Status.SUCCEEDED
     assert client.end(batch).completed == 300

@@ -11,14 +11,13 @@ from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
 from tasks.records.batch_work import Active, Work
-from tasks.records.claim import QueueMessage
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import CHAT
 from tasks.store.jobs import Beat, JobStore
 from tasks.store.workers import Registry
 from tests.support.workers import wait_until
 from tests.tasks.helpers.batches import ROOM, claimed, lines, made
-from tests.tasks.helpers.records import batch_store
+from tests.tasks.helpers.records import batch_store, is_sent, sent_ids
 
 
 @pytest.fixture
@@ -174,21 +173,21 @@ def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobSto
 
 def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStore, store: JobStore) -> None:
     def bulk(owner: str) -> tuple[str, bool]:
-        job, to_send = store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner=owner))
-        return job.id, to_send
+        job = store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner=owner))
+        return job.id, is_sent(store, job)
 
     assert bulk("a")[1], "nobody leads: nobody would send it later"
     assert batches.lead("me", {"": 2}) is not None
     assert bulk("a")[1]
     held = [bulk("a"), bulk("b"), bulk("a")]
-    assert [to_send for _, to_send in held] == [False, False, False]
+    assert [sent for _, sent in held] == [False, False, False]
     work = batches.lead("me", {"": 2})
     assert work is not None
     assert (work.in_flight, work.deferred) == ({"": {"a": 2}}, {"": {"a": 2, "b": 1}})
-    assert store.create(NewJob({"prompt": "p"}, owner="a"))[1], "interactive jobs have their own room"
-    assert batches.release_deferred("me", {"a": 1, "b": 5}) == [
-        QueueMessage(held[n][0], Priority.BULK, "p") for n in (0, 1)
-    ]
+    interactive = store.create(NewJob({"prompt": "p"}, owner="a"))
+    assert is_sent(store, interactive), "interactive jobs have their own room"
+    assert batches.release_deferred("me", {"a": 1, "b": 5}) == [held[0][0], held[1][0]]
+    assert sent_ids(store, Priority.BULK)[-2:] == [held[0][0], held[1][0]]
     store.cancel(held[2][0])
     work = batches.lead("me", {"": 2})
     assert work is not None
@@ -283,11 +282,11 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
     for name in names:
         for _ in range(2):  # one takes the room of its lane, the next is held
             new = NewJob(request={"prompt": "x"}, priority=Priority.BULK, owner="o", model=name)
-            ids[name] = store.create(new)[0].id
+            ids[name] = store.create(new).id
     work = lead(batches)
     assert work.deferred == {name: {"o": 1} for name in names}
     assert work.in_flight == {"": {"first": 1}} | {name: {"o": 1} for name in names}
     for name in names:
-        [unsent] = batches.release_deferred("me", {"o": 1}, name)
-        assert (unsent.job_id, unsent.model_queue) == (ids[name], name)
+        assert batches.release_deferred("me", {"o": 1}, name) == [ids[name]]
+        assert ids[name] in sent_ids(store, Priority.BULK, name)
     assert lead(batches).deferred == {}

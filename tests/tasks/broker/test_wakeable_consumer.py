@@ -9,14 +9,13 @@ import pytest
 
 from tasks.base.queue_names import GENERATE, queue_of
 from tasks.broker.celery_app import make_app
-from tasks.broker.publisher import Publisher
 from tasks.broker.wakeable_consumer import overdue_s
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore
 from tests.chaos.faults.proxy import Proxy
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.records import ended, submitted, waiting_for
+from tests.tasks.helpers.records import ended, queued, waiting_for
 
 pytestmark = pytest.mark.stack
 ACKNOWLEDGES = b"\r\nZREM\r\n"  # the command with which kombu acknowledges a message
@@ -35,22 +34,21 @@ def test_an_acknowledgement_that_gets_no_answer_costs_no_place_in_the_prefetch_w
     redis_server: RedisServer, workers: Workers, proxy: Proxy
 ) -> None:
     settings = fast_settings(redis_server, slots=ALL_SLOTS, redis_url=redis_server.within(1))
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"})
     worker = workers.model(through)
     for _ in range(ALL_SLOTS):
-        job_id = submitted(store, publisher, "hello delay=0.5")
+        job_id = queued(store, "hello delay=0.5")
         waiting_for(store, job_id, Status.RUNNING)
         proxy.lose(ACKNOWLEDGES)
         assert ended(store, job_id).status is Status.SUCCEEDED
         wait_until(lambda: proxy.has_lost, report=worker.text)
-    together = [submitted(store, publisher, "hello delay=1") for _ in range(ALL_SLOTS)]
+    together = [queued(store, "hello delay=1") for _ in range(ALL_SLOTS)]
     wait_until(lambda: len(store.page(10, status=Status.RUNNING).jobs) == ALL_SLOTS, report=worker.text)
     for job_id in together:
         assert ended(store, job_id).status is Status.SUCCEEDED
     key = f"{settings.key_prefix}unacked"
     wait_until(lambda: store.db.redis.hlen(key) == 0, report=worker.text)
-    publisher.close()
     store.close()
 
 
@@ -59,14 +57,13 @@ def test_a_connection_that_falls_silent_is_given_up(
 ) -> None:
     """As of a host that is gone, whose kernel ends nothing. A frozen server looks the same."""
     settings = fast_settings(redis_server, redis_url=redis_server.within(1))
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     through = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1"})
     worker = workers.model(through)
     proxy.lose(ASKS)
     wait_until(lambda: proxy.has_lost, report=worker.text)
-    job_id = submitted(store, publisher, "hello")
+    job_id = queued(store, "hello")
     assert ended(store, job_id).status is Status.SUCCEEDED, worker.text()
-    publisher.close()
     store.close()
 
 

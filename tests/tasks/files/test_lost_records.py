@@ -120,7 +120,7 @@ GONE: dict[str, tuple[Argument, ...]] = {
     "webhooks/replay": (HOOK, "o"),
     "keys/revoke": (KEY,),
     "jobs/append_text": (MS, JOB, 1, 0, "text", "{}"),
-    "jobs/subscribe": (JOB, ""),
+    "jobs/watch": (JOB, "gateway", "1", "status"),
 }
 
 

@@ -217,7 +217,7 @@ def _of_job(state: State, number: int) -> list[Step[State]]:
         after = state._replace(keys=keys)
         if answer[0] != "claimed":
             return after
-        return after.with_fences(number, int(pairs(answer[1:])["fencing_token"]), stale=held or stale)
+        return after.with_fences(number, json.loads(answer[1])["fencing_token"], stale=held or stale)
 
     def wrote(_: Any, keys: Keys) -> State:
         return state._replace(keys=keys).with_fences(number, 0, stale)

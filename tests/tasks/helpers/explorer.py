@@ -18,7 +18,9 @@ import redis
 from tasks.store.scripts import Argument, assemble, encode, read_sources
 
 PREFIX = "x:"
+CHANNEL = "x:events"
 LIST = "queue"
+SENT = "list medusaq."  # how the names of the lists begin to which scripts send messages
 MS = 1000
 TTL = 10**9  # ms; no record is dropped here
 NEVER = 10**9  # ms
@@ -82,9 +84,18 @@ class Broken(AssertionError):
 
 
 class Read(dict[str, Any]):
-    """Keys as they were read from the server, and the text that puts them there again."""
+    """Keys as they were read from the server, and the text that puts them there again.
+
+    sent: the Celery list of each message that the script has sent, which is not kept among the keys.
+    """
 
     text: str
+    sent: tuple[str, ...] = ()
+
+
+def sent_by(keys: Keys) -> tuple[str, ...]:
+    """The lists of the messages that the script before has sent."""
+    return keys.sent if isinstance(keys, Read) else ()
 
 
 class Known:
@@ -101,9 +112,16 @@ class Known:
     def add(self, call: Call, reply: tuple[str, str]) -> None:
         answer, said = reply
         if said not in self._read:
-            keys = Read(_keys(said))
+            whole = _keys(said)
+            keys = Read({name: value for name, value in whole.items() if not name.startswith(SENT)})
             keys.text = _text(keys)
-            self._read[said] = self._distinct.setdefault(keys.text, keys)
+            keys.sent = tuple(
+                name.removeprefix("list ")
+                for name, texts in sorted(whole.items())
+                if name.startswith(SENT)
+                for _ in texts
+            )
+            self._read[said] = self._distinct.setdefault(f"{keys.text}{keys.sent}", keys)
         self.answers[call] = json.loads(answer), self._read[said]
 
 
@@ -144,7 +162,7 @@ class Server:
         missing = [call for call in dict.fromkeys(wanted) if call not in answers]
         with self._client.pipeline(transaction=False) as pipe:
             for sha, text, given in missing:
-                pipe.evalsha(sha, 1, PREFIX, text, *given)
+                pipe.evalsha(sha, 2, PREFIX, CHANNEL, text, *given)
             for call, reply in zip(missing, pipe.execute(), strict=True):
                 self._known.add(call, reply)
         return [answers[call] for call in wanted]
@@ -154,7 +172,8 @@ class Step(NamedTuple, Generic[S]):
     """What may happen in a state: a script, and the state that its answer and the keys after it make.
 
     script None: nothing but the actors' memory, or the keys as given, changes. own: the system does it by
-    itself, when nothing fails: such steps must lead out of every state.
+    itself, when nothing fails: such steps must lead out of every state. keys: on which the script runs, if
+    not on those of the state.
     """
 
     name: str
@@ -162,6 +181,7 @@ class Step(NamedTuple, Generic[S]):
     script: str | None = None
     arguments: Sequence[Argument] = ()
     own: bool = True
+    keys: Keys | None = None
 
 
 @dataclass
@@ -213,7 +233,11 @@ def _explore(server: Server, model: Model[S], most: int) -> Explored:
     frontier = {0: first}
     while frontier:
         todo = [(index, before, step) for index, before in frontier.items() for step in model.steps(before)]
-        calls = [(model.keys(before), step.script, step.arguments) for _, before, step in todo if step.script]
+        calls = [
+            (step.keys or model.keys(before), step.script, step.arguments)
+            for _, before, step in todo
+            if step.script
+        ]
         answers = iter(server.run(calls))
         frontier = {}
         for index, before, step in todo:

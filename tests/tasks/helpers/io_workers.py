@@ -11,7 +11,6 @@ from typing import Any
 from tasks.base.settings import Settings
 from tasks.batches.leader import BatchLeader
 from tasks.batches.store import BatchStore
-from tasks.broker.publisher import Publisher
 from tasks.files.base import NewObject
 from tasks.files.local import LocalStore
 from tasks.files.manager import FileManager
@@ -67,10 +66,10 @@ class Folder(LocalStore):
 class IoWorker:
     """One that may lead, round by round."""
 
-    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
+    def __init__(self, settings: Settings, store: JobStore) -> None:
         self.files = Folder(Path(settings.files))
         self.keeper = FileManager(self.files, FileRecords(store.db))
-        self.driver = BatchLeader(settings, store, publisher, self.keeper)
+        self.driver = BatchLeader(settings, store, self.keeper)
 
     def until(self, holds: Callable[[], bool]) -> None:
         def after_a_round() -> bool:
@@ -83,13 +82,13 @@ class IoWorker:
 class System:
     """Several of them over one store, and what clients and model workers do."""
 
-    def __init__(self, settings: Settings, store: JobStore, publisher: Publisher) -> None:
-        self.settings, self.store, self.publisher = settings, store, publisher
+    def __init__(self, settings: Settings, store: JobStore) -> None:
+        self.settings, self.store = settings, store
         self.batches = BatchStore(store.db)
         self.io_workers: list[IoWorker] = []
 
     def io(self) -> IoWorker:
-        self.io_workers.append(IoWorker(self.settings, self.store, self.publisher))
+        self.io_workers.append(IoWorker(self.settings, self.store))
         return self.io_workers[-1]
 
     def create(self, lines: int, **fields: Any) -> Batch:

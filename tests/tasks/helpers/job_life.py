@@ -6,11 +6,12 @@ is found. The same scripts that production runs, on a real server; only the cloc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from typing import Any
 
-from tasks.store.scripts import Argument, pairs
-from tests.tasks.helpers.explorer import CLOCK, MS, TERMINAL, TTL, Keys, Model, Server, Step
+from tasks.store.scripts import Argument
+from tests.tasks.helpers.explorer import CLOCK, MS, TERMINAL, TTL, Keys, Model, Server, Step, sent_by
 from tests.tasks.helpers.job_state import (
     BEGAN,
     CAP,
@@ -22,6 +23,7 @@ from tests.tasks.helpers.job_state import (
     LEASE,
     MODEL,
     OLD,
+    OTHER,
     OWNER,
     QUEUES,
     RECONCILE,
@@ -31,7 +33,10 @@ from tests.tasks.helpers.job_state import (
     WORKERS,
     State,
     Worker,
+    beside_other,
+    claim,
     finish,
+    without_other,
 )
 
 
@@ -40,7 +45,7 @@ class JobLife(Model[State]):
 
     deadline: ms, or None. model: that it asks for, not known when it was created, but by now. serve: what the
     workers have. ends: the statuses in which the job has been seen. held: it is an interactive one, held
-    until a leader releases it, which may die before it sends the message.
+    until a leader releases it, or another one ends.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class JobLife(Model[State]):
             "deadline_ms": deadline,
             "owner": OWNER,
             "streaming": False,
+            "waiter": "",
             "traceparent": "",
             "webhook": HOOK,
             "max_tokens": SET_ASIDE,
@@ -72,8 +78,11 @@ class JobLife(Model[State]):
             "jobs": [{"id": JOB, "preview": "", "prompt": ""}],
         }
         began = {f"string {CLOCK}": str(BEGAN), **(LEADS if held else {})}
-        [(answer, keys)] = server.run([(began, "jobs/create", (create, "{}"))])
-        assert answer[3] == ("" if held else "1")
+        before = beside_other(began) if held else began
+        [(_, keys)] = server.run([(before, "jobs/create", (create, "{}"))])
+        assert len(sent_by(keys)) == (0 if held else 1)
+        if held:
+            keys = without_other(keys, began)
         if model:
             keys["zset models"] = {model: "1"}
         self._first = State(keys, (Worker(), Worker())).with_messages(0 if held else 1)
@@ -99,44 +108,39 @@ class JobLife(Model[State]):
     def _system(self, state: State) -> list[Step[State]]:
         queued = len(state.queue)
 
-        def reconciled(sent: bool) -> Any:
-            def then(answer: Any, keys: Keys) -> State:
-                after = state._replace(keys=keys)
-                return after.with_messages(queued + len(answer[1:])) if sent else after
-
-            return then
-
         def tick(_: Any, keys: Keys) -> State:
             return state._replace(keys={**keys, f"string {CLOCK}": str(state.now + 1)})
 
-        def released(sent: bool) -> Any:
-            def then(answer: Any, keys: Keys) -> State:
-                after = state._replace(keys=keys)
-                return after.with_messages(queued + len(answer[1:]) // 3) if sent else after
+        def after(_: Any, keys: Keys) -> State:
+            return self._after(state, keys)
 
-            return then
+        def unheard(_: Any, keys: Keys) -> State:
+            return state._replace(keys=keys)
+
+        def other_ended(_: Any, keys: Keys) -> State:
+            return self._after(state, without_other(keys, state.keys), sent_by(keys))
 
         reconcile = ({**RECONCILE, "queues": QUEUES[self._priority]},)
         release = (LEADER, self._priority, OWNER, 1)
         of_leader = [
-            Step("released", released(sent=True), "queues/release_deferred", release),
+            Step("released", after, "queues/release_deferred", release),
+            Step("released, message lost", unheard, "queues/release_deferred", release, own=False),
             Step(
-                "released, message lost",
-                released(sent=False),
-                "queues/release_deferred",
-                release,
+                "another one ends",
+                other_ended,
+                "jobs/finish",
+                (finish(1, "succeeded", OTHER), "", ""),
                 own=False,
+                keys=beside_other(state.keys) if self._held else None,
             ),
         ]
         return [
             *(of_leader if self._held else ()),
             Step("time passes", tick),
-            Step("reconcile", reconciled(sent=True), "queues/reconcile", reconcile),
-            Step("reconcile, message lost", reconciled(sent=False), "queues/reconcile", reconcile, own=False),
+            Step("reconcile", after, "queues/reconcile", reconcile),
+            Step("reconcile, message lost", unheard, "queues/reconcile", reconcile, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
-            Step(
-                "cancel", lambda _, keys: state._replace(keys=keys), "jobs/cancel", (JOB, TTL, ""), own=False
-            ),
+            Step("cancel", after, "jobs/cancel", (JOB, TTL, ""), own=False),
         ]
 
     def _late(self, state: State) -> list[Step[State]]:
@@ -154,21 +158,21 @@ class JobLife(Model[State]):
             return steps
         steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
         if worker.stage == "taken":
-            claim = self._claim(index, worker)
+            claiming = self._claim(index, worker)
             steps.append(
                 Step(
                     f"{name} claims",
                     lambda got, keys: self._claimed(state, index, got, keys),
                     "jobs/claim",
-                    claim,
+                    claiming,
                 )
             )
-            if self._model:  # before it sends the message on
+            if self._model:
                 killed = Step(
-                    f"{name} claims and is killed",
+                    f"{name} claims and is killed, message lost",
                     lambda _, keys: state._replace(keys=keys).idle(index),
                     "jobs/claim",
-                    claim,
+                    claiming,
                     own=False,
                 )
                 steps.append(killed)
@@ -190,7 +194,7 @@ class JobLife(Model[State]):
 
     def _of_running(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
-        claim = self._claim(index, worker)
+        claiming = self._claim(index, worker)
         status = "cancelled" if worker.told_to_stop else "expired" if state.overdue else "succeeded"
         end = (finish(worker.fencing_token, status), "{}", "")
 
@@ -209,8 +213,8 @@ class JobLife(Model[State]):
         def handed_back(sent: bool) -> Any:
             def then(answer: Any, keys: Keys) -> State:
                 back = answer == 1 and worker.stage == "running"
-                after = state._replace(keys=keys, entered=state.entered - back).idle(index)
-                return after.with_messages(len(state.queue) + 1) if sent and answer == 1 else after
+                after = self._after(state, keys) if sent else state._replace(keys=keys)
+                return after._replace(entered=state.entered - back).idle(index)
 
             return then
 
@@ -234,22 +238,24 @@ class JobLife(Model[State]):
             Step(
                 f"{name} hands back, message lost", handed_back(sent=False), "jobs/requeue", back, own=False
             ),
-            Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claim, own=False),
+            Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claiming, own=False),
         ]
 
     def _claim(self, index: int, worker: Worker) -> tuple[Argument]:
-        return (
-            {
-                "id": JOB,
-                "worker": WORKERS[index],
-                "claim_id": worker.token,
-                "lease_ms": LEASE * MS,
-                "max_attempts": CAP,
-                "ttl_ms": TTL,
-                "model": self._serve[index],
-                "isolates": True,
-            },
-        )
+        return (claim(WORKERS[index], worker.token, self._serve[index]),)
+
+    def _after(self, state: State, keys: Keys, sent: tuple[str, ...] | None = None) -> State:
+        """Of a script that may send a message. sent: of which the keys no longer say it."""
+        after = state._replace(keys=keys)
+        if sent is None:
+            sent = sent_by(keys)
+        if not sent:
+            return after
+        job = after.job
+        assert job["status"] == "queued", "a message of a job that does not wait"
+        of_model = f".{job['lane']}" if job.get("lane") else ""
+        assert sent == (f"medusaq.{self._priority}{of_model}",), "not one message in the job's queue"
+        return after.with_messages(len(state.queue) + 1)
 
     def _taken(self, state: State, index: int) -> State:
         after = state.with_messages(len(state.queue) - 1)
@@ -257,14 +263,12 @@ class JobLife(Model[State]):
         return after.with_worker(index, stage="taken", token=f"t{after.tokens}")
 
     def _claimed(self, state: State, index: int, answer: Any, keys: Keys) -> State:
-        after = state._replace(keys=keys)
-        if answer[0] == "elsewhere":
-            return after.idle(index).with_messages(len(state.queue) + 1)
+        after = self._after(state, keys)
         if answer[0] != "claimed":
             return after.idle(index)
-        claimed = pairs(answer[1:])
+        claimed = json.loads(answer[1])
         stage, fencing_token = (
-            "waiting" if claimed["isolated"] == "1" else "running",
+            "waiting" if claimed["isolated"] else "running",
             int(claimed["fencing_token"]),
         )
         enters = stage == "running" and fencing_token != state.workers[index].fencing_token
@@ -314,11 +318,12 @@ class JobLife(Model[State]):
 
     def check(self, before: State, step: Step[State], answer: Any, after: State) -> None:
         job, keys = after.job, after.keys
+        script = None if step.keys else step.script  # else of another job
         if before.terminal:
             assert job == before.job, "an ended job has changed"
-        if step.script in ("jobs/heartbeat", "jobs/start_isolated", "jobs/finish", "jobs/requeue"):
+        if script in ("jobs/heartbeat", "jobs/start_isolated", "jobs/finish", "jobs/requeue"):
             self._check_token(before, step, answer)
-        if step.script == "jobs/claim" and answer[0] == "claimed":
+        if script == "jobs/claim" and answer[0] == "claimed":
             serves = self._serve[WORKERS.index(step.name[0])]
             assert not serves or serves == self._model, "given to a worker of another model"
             holder = before.job["claim_token"] if before.job["status"] == "running" else None
@@ -327,7 +332,7 @@ class JobLife(Model[State]):
                     "taken from one whose lease holds"
                 )
                 assert not before.overdue, "given to a worker after its deadline"
-        if step.script == "jobs/finish" and answer == 1:
+        if script == "jobs/finish" and answer == 1:
             assert before.terminal or before.job["status"] == "running", "an end of a job that does not run"
             assert before.winner in (0, after.winner), "two winners"
             assert before.terminal == (step.name.endswith("again")), "an end was written twice"
@@ -339,7 +344,7 @@ class JobLife(Model[State]):
         live = not after.terminal
         if not live:
             self.ends.add(job["status"])
-        if step.script == "queues/reconcile":
+        if script == "queues/reconcile":
             assert not (after.overdue and job["status"] == "queued"), "it waits on after its deadline"
         if not live or job["status"] == "queued":  # of a running one the engine sees to it
             has = live and bool(job["deadline"])
@@ -350,8 +355,10 @@ class JobLife(Model[State]):
         assert held == (f"zset interactive_held:{OWNER}" in keys), "held jobs are miscounted"
         counted = live and (job.get("counted") == "1" or not self._held)  # else it was run without a release
         assert not (held and counted), "it is held, and takes a place"
-        if step.script == "queues/release_deferred" and len(answer) > 1:
+        if script == "queues/release_deferred" and len(answer) > 1:
             assert counted, "released, and takes no place"
+        if step.name == "another one ends":
+            assert not held, "what waits does not take the place of what has ended"
         lists = {
             "zset leases": job["status"] == "running",
             "zset expiry": not live,

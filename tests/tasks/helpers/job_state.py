@@ -30,7 +30,8 @@ HOOK = json.dumps({"url": "http://x/", "to": "x:80", "events": [f"job.{status}" 
 WORKERS = ("a", "b")
 HOLDING = ("waiting", "running")
 LEADER = "l"
-LEADS = {"string led_by": LEADER, "string interactive_room": '{"":0}'}  # there is no room: jobs are held
+LEADS = {"string led_by": LEADER, "string interactive_room": '{"":1}'}  # where another runs, jobs are held
+OTHER = "job_2"  # an interactive one of nobody in particular
 
 
 class Worker(NamedTuple):
@@ -95,12 +96,53 @@ class State(NamedTuple):
         return self._replace(keys=keys)
 
 
-def finish(fencing_token: int, status: str) -> Argument:
+def beside_other(keys: Keys) -> Keys:
+    """The same, with OTHER running."""
+    record = {"id": OTHER, "status": "running", "seq": "99", "priority": "interactive", "fence": "1"}
+    record |= {"attempts": "1", "counted": "1", "metadata": "{}", "model": "m", "enqueued_at": "0"}
+    places = keys.get("hash interactive_outstanding", {})
+    indexes = {f"zset {name}": {OTHER: "99"} for name in ("jobs", "status:running", "leases")}
+    with_it = {name: {**keys.get(name, {}), **index} for name, index in indexes.items()}
     return {
-        "id": JOB,
+        **keys,
+        **with_it,
+        f"hash job:{OTHER}": record,
+        "hash interactive_outstanding": {**places, "": "1"},
+    }
+
+
+def without_other(keys: Keys, before: Keys) -> Keys:
+    """The same, as if OTHER had never been. before: the keys before it was there."""
+    left: Keys = {}
+    for name, value in keys.items():
+        if name == "hash ended":
+            value = before.get(name, {})
+        elif isinstance(value, dict):
+            value = {member: of for member, of in value.items() if member not in (OTHER, "")}
+        if value and name != f"hash job:{OTHER}":
+            left[name] = value
+    return left
+
+
+def finish(fencing_token: int, status: str, job: str = JOB) -> Argument:
+    return {
+        "id": job,
         "fencing_token": fencing_token,
         "status": status,
         "model": "",
         "ttl_ms": TTL,
         "tokens": TOOK,
+    }
+
+
+def claim(worker: str, token: str, model: str) -> Argument:
+    return {
+        "id": JOB,
+        "worker": worker,
+        "claim_id": token,
+        "lease_ms": LEASE * MS,
+        "max_attempts": CAP,
+        "ttl_ms": TTL,
+        "model": model,
+        "isolates": True,
     }

@@ -18,9 +18,9 @@ from tests.support.workers import wait_until
 def test_a_snapshot_is_restored_into_a_server_with_a_log(own_redis: RedisServer, tmp_path: Path) -> None:
     settings = fast_settings(own_redis)
     store = JobStore(settings)
-    kept, _ = store.create(NewJob(request={"prompt": "before"}))
+    kept = store.create(NewJob(request={"prompt": "before"}))
     store.db.redis.save()
-    later, _ = store.create(NewJob(request={"prompt": "after"}))
+    later = store.create(NewJob(request={"prompt": "after"}))
     store.close()
 
     restored = RedisServer(tmp_path / "restored")

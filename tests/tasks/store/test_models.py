@@ -14,10 +14,8 @@ from engine.tools.failing_engine import REASON
 from engine.tools.model_registry import NamedModel, Register
 from tasks.base.queue_names import QUEUES, list_key, queue_of
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
 from tasks.io import reconcile_once
 from tasks.records.batch import BatchStatus, NewBatch
-from tasks.records.claim import QueueMessage
 from tasks.records.job import Priority, Status
 from tasks.schema.openai_requests import JOBS
 from tasks.store.jobs import ClaimRejection, JobStore
@@ -25,7 +23,17 @@ from tasks.store.queue_stats import queue_stats
 from tasks.store.workers import MOST_SEEN, Registry, WorkerInfo
 from tests.support.workers import Worker, Workers, wait_until
 from tests.tasks.helpers.client import Client, line
-from tests.tasks.helpers.records import claimed, ended, new, queued, submitted, waiting_for
+from tests.tasks.helpers.records import (
+    claimed,
+    ended,
+    is_sent,
+    lose_messages,
+    new,
+    queued,
+    send_again,
+    sent_ids,
+    waiting_for,
+)
 
 ONE, TWO = "one", "Two, too"  # as a file may be called
 WORKER = "here:1"
@@ -51,11 +59,9 @@ def job_line(number: int, model: str | None, prompt: str = "hello") -> dict[str,
 # Records and queues
 
 
-def test_a_job_waits_in_the_queue_of_its_model(
-    store: JobStore, publisher: Publisher, settings: Settings
-) -> None:
+def test_a_job_waits_in_the_queue_of_its_model(store: JobStore, settings: Settings) -> None:
     seen(store, TWO)
-    known, unknown, unnamed = (submitted(store, publisher, "x", model=m) for m in (TWO, "never", None))
+    known, unknown, unnamed = (queued(store, "x", model=m) for m in (TWO, "never", None))
     assert [store.get(job_id).model_queue for job_id in (known, unknown, unnamed)] == [TWO, "", ""]
     assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE, TWO)) == 1
     assert store.db.redis.llen(list_key(settings, Priority.INTERACTIVE)) == 2
@@ -85,29 +91,29 @@ def test_a_worker_sends_on_what_is_for_another_model(store: JobStore) -> None:
     job_id = queued(store, model=TWO, priority=Priority.BULK, owner="o")
     assert store.get(job_id).model_queue == ""
     seen(store, TWO)
-    sent_on = store.claim(job_id, WORKER, "token", model=ONE)
-    assert sent_on == QueueMessage(job_id, Priority.BULK, "hi", TWO)
+    assert store.claim(job_id, WORKER, "token", model=ONE) is ClaimRejection.ELSEWHERE
+    assert sent_ids(store, Priority.BULK, TWO) == [job_id]
     job = store.get(job_id)
     assert (job.status, job.model_queue, job.attempts) == (Status.QUEUED, TWO, 0)
     assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {f"o@{TWO}": "1"}
     claim = store.claim(job_id, WORKER, "other", model=TWO)
-    assert not isinstance(claim, ClaimRejection | QueueMessage)
-    assert claim.model_queue == TWO
+    assert not isinstance(claim, ClaimRejection)
     assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED)
     assert store.db.redis.hgetall(f"{store.db.prefix}outstanding") == {}
 
 
 def test_what_nobody_knows_is_claimed_and_refused_by_any(store: JobStore) -> None:
     job_id = queued(store, model="never")
-    assert not isinstance(store.claim(job_id, WORKER, "token", model=ONE), ClaimRejection | QueueMessage)
+    assert not isinstance(store.claim(job_id, WORKER, "token", model=ONE), ClaimRejection)
 
 
 def test_the_reconciler_sends_lost_messages_to_the_queue_of_the_model(
-    store: JobStore, publisher: Publisher, settings: Settings
+    store: JobStore, settings: Settings
 ) -> None:
     seen(store, ONE, TWO)
     patient = JobStore(settings.model_copy(update={"lease_ms": 1}))
     lost = [queued(store, model=model, priority=p) for model in (ONE, TWO, None) for p in Priority]
+    lose_messages(store)
     store.db.redis.lpush(list_key(settings, Priority.INTERACTIVE, ONE), "{}")  # so this one is not lost
 
     def sent() -> dict[str, list[str]]:
@@ -115,7 +121,7 @@ def test_the_reconciler_sends_lost_messages_to_the_queue_of_the_model(
         found = {name: store.db.redis.lrange(settings.key_prefix + name, 0, -1) for name in queues}
         return {n: [json.loads(m)["headers"]["id"] for m in ms if m != "{}"] for n, ms in found.items()}
 
-    wait_until(lambda: (reconcile_once(patient, publisher), sum(map(len, sent().values())) >= 5)[1])
+    wait_until(lambda: (reconcile_once(patient), sum(map(len, sent().values())) >= 5)[1])
     got = sent()
     for job_id, (model, priority) in zip(
         lost, ((m, p) for m in (ONE, TWO, "") for p in Priority), strict=True
@@ -144,9 +150,9 @@ def test_a_lease_that_ran_out_puts_a_job_back_into_the_queue_of_its_model(
     quick = JobStore(settings.model_copy(update={"lease_ms": 200}))
     job_id = queued(store, model=TWO)
     claimed(quick, job_id)
-    found: list[QueueMessage] = []
-    wait_until(lambda: (found.extend(store.reconcile().unsent), bool(found))[1])
-    assert found == [QueueMessage(job_id, Priority.INTERACTIVE, "hi", TWO)]
+    lose_messages(store)
+    wait_until(lambda: store.reconcile().requeued == 1)
+    assert sent_ids(store, Priority.INTERACTIVE, TWO) == [job_id]
     quick.close()
 
 
@@ -166,12 +172,12 @@ def test_how_the_queues_of_models_stand(store: JobStore) -> None:
 
 
 def test_each_model_answers_its_own_and_a_dead_ones_jobs_wait(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     workers.io(settings)
     one, two = serve(workers, settings, ONE), serve(workers, settings, TWO)
     jobs = {
-        submitted(store, publisher, f"n{n}", model=model, priority=priority): model
+        queued(store, f"n{n}", model=model, priority=priority): model
         for n in range(3)
         for model in (ONE, TWO)
         for priority in Priority
@@ -181,14 +187,14 @@ def test_each_model_answers_its_own_and_a_dead_ones_jobs_wait(
         job = ended(store, job_id)
         assert (job.status, job.model) == (Status.SUCCEEDED, model)
         assert (job.worker or "").endswith(f":{pids[model]}")
-    unnamed = ended(store, submitted(store, publisher, "any"))
+    unnamed = ended(store, queued(store, "any"))
     assert unnamed.model in (ONE, TWO), "the record says which"
 
-    under_way = submitted(store, publisher, "delay=30", model=TWO)
+    under_way = queued(store, "delay=30", model=TWO)
     waiting_for(store, under_way, Status.RUNNING)
     two.kill()
-    left = [submitted(store, publisher, "x", model=TWO, priority=priority) for priority in Priority]
-    assert ended(store, submitted(store, publisher, "x", model=ONE)).status is Status.SUCCEEDED
+    left = [queued(store, "x", model=TWO, priority=priority) for priority in Priority]
+    assert ended(store, queued(store, "x", model=ONE)).status is Status.SUCCEEDED
     waiting_for(store, under_way, Status.QUEUED, 20)  # its lease has run out
     assert {store.get(job_id).status for job_id in left} == {Status.QUEUED}
     store.cancel(under_way)
@@ -198,12 +204,12 @@ def test_each_model_answers_its_own_and_a_dead_ones_jobs_wait(
 
 
 def test_a_worker_that_leaves_hands_back_to_its_own_kind(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     brief = settings.model_copy(update={"drain_s": 0.1})
     serve(workers, settings, ONE)
     two = serve(workers, brief, TWO)
-    job_id = submitted(store, publisher, "delay=30", model=TWO)
+    job_id = queued(store, "delay=30", model=TWO)
     waiting_for(store, job_id, Status.RUNNING)
     assert two.terminate() == 0
     job = store.get(job_id)
@@ -212,13 +218,15 @@ def test_a_worker_that_leaves_hands_back_to_its_own_kind(
 
 
 def test_jobs_of_older_gateways_reach_their_model(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     """In the queues of all, with a model: who takes one sends it on, or says that the model is unknown."""
     jobs = [queued(store, model=model) for model in (ONE, TWO, "never") for _ in range(4)]
+    lose_messages(store)
     serve(workers, settings, ONE)
     serve(workers, settings, TWO)
-    publisher.publish_all([QueueMessage(job_id, Priority.INTERACTIVE, "x") for job_id in jobs])
+    for job_id in jobs:
+        send_again(settings, job_id)
     for n, job_id in enumerate(jobs):
         job = ended(store, job_id)
         if n < 8:
@@ -268,7 +276,7 @@ def test_single_bulk_jobs_are_held_for_their_model_alone(store: JobStore, client
     assert client.batches.lead("me", {"": 1}) is not None
 
     def bulk(model: str | None) -> bool:
-        return store.create(new(priority=Priority.BULK, model=model, owner="o"))[1]
+        return is_sent(store, store.create(new(priority=Priority.BULK, model=model, owner="o")))
 
     assert [bulk(m) for m in (ONE, ONE, TWO, None, TWO)] == [True, False, True, True, False]
     work = client.batches.lead("me", {"": 1})
@@ -277,14 +285,14 @@ def test_single_bulk_jobs_are_held_for_their_model_alone(store: JobStore, client
     assert work.in_flight == {ONE: {"o": 1}, TWO: {"o": 1}, "": {"o": 1}}
     assert queue_stats(store.db).models[TWO]["bulk"].jobs == 2, "held ones wait too"
     [released] = client.batches.release_deferred("me", {"o": 9}, TWO)
-    assert released.model_queue == TWO
+    assert released in sent_ids(store, Priority.BULK, TWO)
 
 
 # Named models
 
 
 def test_a_worker_serves_a_model_by_its_name(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, tmp_path: Path
+    store: JobStore, settings: Settings, workers: Workers, tmp_path: Path
 ) -> None:
     path = Path(default_model_path())
     Register(tmp_path / "medusaq").add(NamedModel("small", digest_file(path, "x")))
@@ -292,7 +300,7 @@ def test_a_worker_serves_a_model_by_its_name(
     worker = workers.model(named, env={"XDG_DATA_HOME": str(tmp_path)})
     [info] = Registry(store.db, 5).live()
     assert (info.model, info.pid) == ("small", worker.process.pid)
-    assert ended(store, submitted(store, publisher, "x", model="small")).status is Status.SUCCEEDED
+    assert ended(store, queued(store, "x", model="small")).status is Status.SUCCEEDED
 
 
 @pytest.mark.parametrize("names", [(), ("small", "large")])
@@ -311,12 +319,12 @@ def test_a_worker_of_an_unknown_name_says_which_there_are(
 
 
 def test_a_worker_that_can_only_refuse_leaves_what_names_no_model_to_others(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
+    store: JobStore, settings: Settings, workers: Workers
 ) -> None:
-    unnamed = [submitted(store, publisher, "x", priority=priority) for priority in Priority]
+    unnamed = [queued(store, "x", priority=priority) for priority in Priority]
     why = {"MEDUSAQ_MODEL": "./small.v1.gguf", REASON: "the disk is gone"}
     workers.model(settings, engine=REFUSING, env=why)
-    refused = ended(store, submitted(store, publisher, "x", model="small.v1"))
+    refused = ended(store, queued(store, "x", model="small.v1"))
     assert (refused.error or {})["code"] == "model_load_failed"
     assert (refused.error or {})["message"] == "the disk is gone"
     serve(workers, settings, ONE)

@@ -6,8 +6,6 @@ from functools import partial
 
 import pytest
 
-from tasks.broker.publisher import Publisher
-from tasks.records.claim import QueueMessage
 from tasks.records.job import NewJob, Status
 from tasks.store.jobs import JobStore
 from tests.support.servers import RedisServer, fast_settings
@@ -20,12 +18,11 @@ LIMIT_S = 30.0
 @pytest.mark.stack
 def test_workers_go_on_once_it_takes_writes_again(own_redis: RedisServer, workers: Workers) -> None:
     settings = fast_settings(own_redis)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     started = [workers.model(settings), workers.io(settings)]
 
     def run() -> None:
-        job, _ = store.create(NewJob(request={"prompt": "x"}))
-        publisher.try_all([QueueMessage.of(job)])
+        job = store.create(NewJob(request={"prompt": "x"}))
         wait_until(lambda: store.get(job.id).status is Status.SUCCEEDED, LIMIT_S, report=started[0].text)
 
     try:
@@ -38,7 +35,6 @@ def test_workers_go_on_once_it_takes_writes_again(own_redis: RedisServer, worker
         assert [worker.process.poll() for worker in started] == [None, None]
     finally:
         store.close()
-        publisher.close()
 
 
 def _refused(worker: Worker) -> bool:

@@ -15,7 +15,7 @@ from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tasks.store.scripts import Argument
 from tests.support.servers import RedisServer, fast_settings
-from tests.tasks.helpers.records import claimed
+from tests.tasks.helpers.records import claimed, messages, sent_ids
 
 PROMPT = "x" * 200_000
 SEEDS = ({"seed": 1}, {"seed": 2}, {"seed": 3})
@@ -26,7 +26,7 @@ def new(prompt: str = PROMPT, **fields: Any) -> NewJob:
 
 
 def made(store: JobStore, *variants: dict[str, Any], **fields: Any) -> list[Job]:
-    return [job for job, _ in store.create_all(new(**fields), variants or SEEDS)]
+    return store.create_all(new(**fields), variants or SEEDS)
 
 
 def shared(store: JobStore) -> set[str]:
@@ -50,10 +50,12 @@ def test_every_reader_gets_the_whole_request(store: JobStore) -> None:
     assert [job.request for job in jobs] == wanted
     assert [store.get(job.id) for job in jobs] == jobs
     assert [store.refresh(job) for job in jobs] == jobs
-    assert [store.subscribe(job.id).request for job in jobs] == wanted
+    assert [store.watch(job, "gateway").request for job in jobs] == wanted
     assert [job.request for job in store.page(10).jobs][::-1] == wanted
     claim = claimed(store, jobs[1].id)
-    assert (claim.request, claim.preview) == (wanted[1], PROMPT[:59] + "…")
+    assert claim.request == wanted[1]
+    shown = repr(PROMPT[:59] + "…")
+    assert [message["headers"]["argsrepr"] for message in messages(store)] == [shown] * 3
     assert store.requeue(jobs[1].id, claim.fencing_token)
     assert claimed(store, jobs[1].id, token="again").request == wanted[1], "a second attempt too"
     assert [store.cancel(job.id).request for job in jobs] == wanted
@@ -75,9 +77,11 @@ def test_a_job_alone_shares_nothing(store: JobStore) -> None:
 
 
 def test_messages_are_sent_for_all_but_those_held_back(store: JobStore) -> None:
-    assert [sent for _, sent in store.create_all(new(), SEEDS)] == [True] * 3
+    jobs = made(store)
+    assert sent_ids(store) == [job.id for job in jobs]
     store.db.scripts.run("leader/lead", "me", '{"": 1}', "{}", 1, "id")  # with room for one bulk job
-    assert [sent for _, sent in store.create_all(new(priority=Priority.BULK), SEEDS)] == [True, False, False]
+    first, *_ = made(store, priority=Priority.BULK)
+    assert sent_ids(store, Priority.BULK) == [first.id]
 
 
 def test_it_goes_with_the_last_job_that_refers_to_it(store: JobStore) -> None:
@@ -115,8 +119,8 @@ def test_a_creation_that_is_sent_twice_makes_the_same_jobs(
 
     monkeypatch.setattr(store.db.scripts, "run", twice)
     jobs = store.create_all(new(), SEEDS)
-    assert [sent for _, sent in jobs] == [True] * 3
-    assert {job.id for job in store.page(10).jobs} == {job.id for job, _ in jobs}
+    assert sent_ids(store) == [job.id for job in jobs]
+    assert {job.id for job in store.page(10).jobs} == {job.id for job in jobs}
     assert len(store.page(10).jobs) == 3
 
 

@@ -66,7 +66,7 @@ def counted(store: JobStore, owner: str) -> int:
 
 
 def test_records_of_one_owner(store: JobStore, owner: str, other: str) -> None:
-    first, _ = store.create(new(owner, "x" * 60_000))
+    first = store.create(new(owner, "x" * 60_000))
     with pytest.raises(StorageLimit, match="may take 100,000 bytes"):
         store.create(new(owner, "x" * 60_000))
     store.create(new(other, "x" * 60_000))
@@ -89,7 +89,7 @@ def test_owners_without_a_limit_of_their_own(redis_server: RedisServer) -> None:
 
 
 def test_results_are_reserved_and_then_counted_as_they_are(store: JobStore, owner: str) -> None:
-    job, _ = store.create(new(owner, tokens=5000))
+    job = store.create(new(owner, tokens=5000))
     before = counted(store, owner)
     assert before > 40_000
     end(store, job.id, "y" * 10_000)
@@ -103,7 +103,7 @@ def test_results_are_reserved_and_then_counted_as_they_are(store: JobStore, owne
 
 def test_results_count_even_beyond_the_limit(store: JobStore, owner: str) -> None:
     """What was accepted is kept, whatever it takes."""
-    job, _ = store.create(new(owner))
+    job = store.create(new(owner))
     end(store, job.id, "y" * MOST)
     assert store.get(job.id).result == {"text": "y" * MOST}
     with pytest.raises(StorageLimit):
@@ -114,7 +114,7 @@ def test_results_count_even_beyond_the_limit(store: JobStore, owner: str) -> Non
 
 
 def test_jobs_made_together_count_what_they_share_once(store: JobStore, owner: str) -> None:
-    jobs = [job for job, _ in store.create_all(new(owner, "x" * 50_000), [{"seed": n} for n in range(10)])]
+    jobs = store.create_all(new(owner, "x" * 50_000), [{"seed": n} for n in range(10)])
     assert 50_000 < counted(store, owner) < 90_000
     with pytest.raises(StorageLimit):
         store.create_all(new(owner, "x" * 50_000), [{"seed": n} for n in range(10)])
@@ -129,7 +129,7 @@ def test_jobs_made_together_count_what_they_share_once(store: JobStore, owner: s
 
 def test_deliveries_that_wait_for_a_receiver(store: JobStore, owner: str, outbox: DeliveryStore) -> None:
     for _ in range(6):  # each tells 10,000 bytes
-        job, _ = store.create(new(owner, webhook=ALL))
+        job = store.create(new(owner, webhook=ALL))
         end(store, job.id, "y" * 10_000)
         store.delete(job.id)
     with pytest.raises(StorageLimit):
@@ -183,8 +183,8 @@ def test_scripts_that_run_twice_count_once(
         once(name, *args)
         return once(name, *args)
 
-    single, _ = store.create(new(owner, idempotency_key="k", metadata={"a": "b"}, tokens=100))
-    several = [job for job, _ in store.create_all(new(owner), [{"seed": 1}, {"seed": 2}])]
+    single = store.create(new(owner, idempotency_key="k", metadata={"a": "b"}, tokens=100))
+    several = store.create_all(new(owner), [{"seed": 1}, {"seed": 2}])
     before = counted(store, owner)
     for job in (single, *several):
         store.cancel(job.id)
@@ -192,8 +192,8 @@ def test_scripts_that_run_twice_count_once(
     assert counted(store, owner) == 0
 
     monkeypatch.setattr(store.db.scripts, "run", twice)
-    single, _ = store.create(new(owner, idempotency_key="k", metadata={"a": "b"}, tokens=100))
-    several = [job for job, _ in store.create_all(new(owner), [{"seed": 1}, {"seed": 2}])]
+    single = store.create(new(owner, idempotency_key="k", metadata={"a": "b"}, tokens=100))
+    several = store.create_all(new(owner), [{"seed": 1}, {"seed": 2}])
     assert counted(store, owner) == before
     end(store, single.id, "done")
     for job in several:
@@ -207,7 +207,7 @@ def test_scripts_that_run_twice_count_once(
 
 def test_idempotency_keys_go_with_their_jobs_and_not_before(store: JobStore, owner: str) -> None:
     """Those of jobs that were refused or deleted would stay for a day each, counted by nobody."""
-    job, _ = store.create(new(owner, idempotency_key="k", body_hash="h"))
+    job = store.create(new(owner, idempotency_key="k", body_hash="h"))
     with pytest.raises(StorageLimit):
         store.create(new(owner, "x" * MOST, idempotency_key="big", body_hash="h"))
     assert store.db.redis.keys(f"{store.db.prefix}idem:*") == [f"{store.db.prefix}idem:job:k"]
@@ -217,11 +217,11 @@ def test_idempotency_keys_go_with_their_jobs_and_not_before(store: JobStore, own
 
 
 def test_a_record_of_an_earlier_release_was_never_counted(store: JobStore, owner: str) -> None:
-    old = [store.create(new(owner))[0] for _ in range(2)]
+    old = [store.create(new(owner)) for _ in range(2)]
     for job in old:
         store.db.redis.hdel(f"{store.db.prefix}job:{job.id}", "stored", "reserved", "note")
     store.db.redis.delete(f"{store.db.prefix}stored_bytes")
-    kept, _ = store.create(new(owner))
+    kept = store.create(new(owner))
     before = counted(store, owner)
     end(store, old[0].id, "y" * 1000)
     store.delete(old[0].id)
@@ -246,7 +246,7 @@ def test_a_record_of_an_earlier_release_was_never_counted(store: JobStore, owner
 def test_what_is_counted_is_about_what_redis_takes(
     store: JobStore, owner: str, fields: dict[str, Any]
 ) -> None:
-    job, _ = store.create(new(owner, **fields))
+    job = store.create(new(owner, **fields))
     end(store, job.id, "y" * 100)
     every = (key.removeprefix(store.db.prefix) for key in store.db.redis.scan_iter(f"{store.db.prefix}*"))
     keys = [f"{store.db.prefix}{key}" for key in every if not key.startswith("key")]
@@ -259,13 +259,13 @@ def test_addresses_that_are_gone_are_few(store: JobStore, outbox: DeliveryStore,
     """Each of another address: those that answered 410 first are forgotten."""
     gone = f"{store.db.prefix}hook_gone:{owner}"
     store.db.redis.zadd(gone, {f"{n:040x}": 1 + n for n in range(10_000)})
-    job, _ = store.create(new(owner, webhook=ALL))
+    job = store.create(new(owner, webhook=ALL))
     end(store, job.id)
     [due] = take(outbox)
     outbox.done(due, Attempt(0.01, 410), DeliveryStatus.DISABLED)
     assert store.db.redis.zcard(gone) == 10_000
     assert store.db.redis.zscore(gone, f"{0:040x}") is None
-    again, _ = store.create(new(owner, webhook=ALL))
+    again = store.create(new(owner, webhook=ALL))
     end(store, again.id)
     assert not take(outbox)
     [delivery, _] = outbox.page(owner, 10)[0]

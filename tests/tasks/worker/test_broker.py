@@ -13,12 +13,11 @@ import pytest
 from tasks.base.queue_names import IO_QUEUE, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
-from tasks.broker.publisher import Publisher
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
-from tests.tasks.helpers.records import ended, queued, submit_many, submitted, waiting_for
+from tests.tasks.helpers.records import ended, queued, submit_many, unsent, waiting_for
 
 pytestmark = pytest.mark.stack
 SCRIPT = "tokens=7 steps=4 drafted=lookup:5:3 delay=0.1"
@@ -26,11 +25,11 @@ SCRIPT = "tokens=7 steps=4 drafted=lookup:5:3 delay=0.1"
 
 def test_redis_restart_in_the_middle_loses_nothing(own_redis: RedisServer, workers: Workers) -> None:
     settings = fast_settings(own_redis, lease_ms=20_000)  # none runs out in the outage
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.io(settings)
     worker = workers.model(settings)
-    jobs = submit_many(store, publisher, 20, "delay=0.4")
-    running = submitted(store, publisher, "delay=2 long")
+    jobs = submit_many(store, 20, "delay=0.4")
+    running = queued(store, "delay=2 long")
     waiting_for(store, running, Status.RUNNING)
     own_redis.stop()
     time.sleep(1.5)
@@ -39,25 +38,23 @@ def test_redis_restart_in_the_middle_loses_nothing(own_redis: RedisServer, worke
         job = ended(store, job_id)
         assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
     assert worker.process.poll() is None
-    assert ended(store, submitted(store, publisher, "after")).status is Status.SUCCEEDED
+    assert ended(store, queued(store, "after")).status is Status.SUCCEEDED
     assert worker.terminate() == 0
-    publisher.close()
     store.close()
 
 
 def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> None:
     settings = fast_settings(own_redis, redis_url=own_redis.within(1))
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.io(settings)
     workers.model(settings)
-    jobs = submit_many(store, publisher, 10, "delay=0.5")
+    jobs = submit_many(store, 10, "delay=0.5")
     wait_until(lambda: store.get(jobs[0]).status is not Status.QUEUED)
     own_redis.freeze()
     time.sleep(2.5)
     own_redis.thaw()
     for job_id in jobs:
         assert ended(store, job_id).status is Status.SUCCEEDED
-    publisher.close()
     store.close()
 
 
@@ -65,8 +62,11 @@ def test_redis_frozen_and_thawed(own_redis: RedisServer, workers: Workers) -> No
 def test_a_lost_message_is_sent_again_by_the_io_worker(
     store: JobStore, settings: Settings, workers: Workers
 ) -> None:
+    lost = unsent(store)
+    time.sleep(0.5)
+    assert store.get(lost).status is Status.QUEUED
     workers.io(settings)
-    assert ended(store, queued(store)).status is Status.SUCCEEDED
+    assert ended(store, lost).status is Status.SUCCEEDED
 
 
 @pytest.mark.usefixtures("worker")
@@ -81,7 +81,7 @@ def test_the_reconciler_needs_no_process_beside_the_io_worker(
     for tick in ("medusaq.reconcile", "medusaq.drop_files"):  # an io worker of an earlier release runs, too
         app.send_task(tick, queue=IO_QUEUE)
     app.close()
-    assert ended(store, queued(store)).status is Status.SUCCEEDED
+    assert ended(store, unsent(store)).status is Status.SUCCEEDED
     waiting = settings.key_prefix + IO_QUEUE
     wait_until(
         lambda: store.db.redis.llen(waiting) == 0 == store.db.redis.hlen(f"{settings.key_prefix}unacked")
@@ -103,9 +103,7 @@ def test_a_worker_answers_what_flower_asks(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_events_tell_flower_the_prompt_and_the_result(
-    settings: Settings, store: JobStore, publisher: Publisher
-) -> None:
+def test_events_tell_flower_the_prompt_and_the_result(settings: Settings, store: JobStore) -> None:
     app = make_app(settings)
     seen: dict[str, dict[str, object]] = {}
 
@@ -122,11 +120,12 @@ def test_events_tell_flower_the_prompt_and_the_result(
                     own.drain_events(timeout=5)
 
             drain_until({"worker-heartbeat"})  # now the subscription stands
-            submitted(store, publisher, f"What is this? {SCRIPT}")
-            submitted(store, publisher, "fail=decode_failed")
+            queued(store, f"What is this? {SCRIPT}")
+            queued(store, "fail=decode_failed")
             drain_until({"task-succeeded", "task-failed"})
     assert {"task-sent", "task-received", "task-started", "task-succeeded", "task-failed"} <= set(seen)
-    assert seen["task-received"]["args"] == repr(f"What is this? {SCRIPT}")
+    assert seen["task-sent"]["queue"] == queue_of(Priority.INTERACTIVE)
+    assert seen["task-sent"]["args"] == seen["task-received"]["args"] == repr(f"What is this? {SCRIPT}")
     assert re.fullmatch(
         r"'7 tokens, [\d.]+ tok/s, 4 steps, 1\.75 tokens/step, lookup 60% accepted, stop \| What is this\?'",
         str(seen["task-succeeded"]["result"]),

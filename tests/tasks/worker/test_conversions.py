@@ -67,7 +67,6 @@ def claim(body: dict[str, Any]) -> Claim:
         deadline=job.deadline,
         created_at=NOW - 3,
         claimed_at=NOW - 1,
-        preview="",
     )
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
-from tasks.records.claim import QueueMessage
 from tasks.records.job import Status
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Worker, Workers, wait_until
-from tests.tasks.helpers.records import ended, queued, submit_many, submitted, waiting_for
+from tests.tasks.helpers.records import ended, queued, send_again, submit_many, unsent, waiting_for
 
 pytestmark = pytest.mark.stack
 
@@ -43,22 +41,21 @@ def engine_log(tmp_path: Path) -> Log:
 
 def test_interactive_overtakes_bulk(redis_server: RedisServer, workers: Workers, engine_log: Log) -> None:
     settings = fast_settings(redis_server, slots=1)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
-    bulk = submit_many(store, publisher, 8, "delay=0.05")
-    fast = [submitted(store, publisher, f"delay=0.05 n{n}") for n in range(3)]
+    store = JobStore(settings)
+    bulk = submit_many(store, 8, "delay=0.05")
+    fast = [queued(store, f"delay=0.05 n{n}") for n in range(3)]
     workers.model(settings, env=engine_log.env)
     for job_id in (*bulk, *fast):
         ended(store, job_id)
     order = [request.partition(".")[0] for request in engine_log.lines("start")]
     assert order == [*fast, *bulk]
-    publisher.close()
     store.close()
 
 
 def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
-    store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
+    store: JobStore, worker: Worker, workers: Workers, settings: Settings
 ) -> None:
-    jobs = submit_many(store, publisher, 30, "delay=0.7")
+    jobs = submit_many(store, 30, "delay=0.7")
     wait_until(lambda: store.get(jobs[settings.slots - 1]).status is not Status.QUEUED)
     assert worker.terminate() == 0
     statuses = [store.get(job_id).status for job_id in jobs]
@@ -73,9 +70,9 @@ def test_sigterm_lets_running_jobs_finish_and_loses_no_message(
 
 
 def test_sigterm_hands_back_what_does_not_finish_in_time(
-    store: JobStore, publisher: Publisher, worker: Worker, workers: Workers, settings: Settings
+    store: JobStore, worker: Worker, workers: Workers, settings: Settings
 ) -> None:
-    long = [submitted(store, publisher, f"delay=10 n{n}") for n in range(2)]
+    long = [queued(store, f"delay=10 n{n}") for n in range(2)]
     for job_id in long:
         waiting_for(store, job_id, Status.RUNNING)
     started = time.monotonic()
@@ -90,40 +87,33 @@ def test_sigterm_hands_back_what_does_not_finish_in_time(
 
 
 def test_kill_9_and_another_worker_ends_each_job_exactly_once(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers, engine_log: Log
+    store: JobStore, settings: Settings, workers: Workers, engine_log: Log
 ) -> None:
-    ends: list[str] = []
     workers.io(settings)
     first = workers.model(settings, env=engine_log.env)
-    with store.db.redis.pubsub() as events:
-        events.subscribe(f"{store.db.prefix}events")
-        jobs = submit_many(store, publisher, 24, "delay=0.3")
-        wait_until(lambda: len(engine_log.lines("end")) >= 6)
-        first.kill()
-        workers.model(settings, env=engine_log.env)
-        for job_id in jobs:
-            job = ended(store, job_id)
-            assert job.status is Status.SUCCEEDED
-            assert job.attempts <= 2
-        while message := events.get_message(timeout=0.3):
-            if message["type"] == "message":
-                ends.append(message["data"].split()[0])
-    assert sorted(ends) == sorted(jobs)
+    jobs = submit_many(store, 24, "delay=0.3")
+    wait_until(lambda: len(engine_log.lines("end")) >= 6)
+    first.kill()
+    workers.model(settings, env=engine_log.env)
+    for job_id in jobs:
+        job = ended(store, job_id)
+        assert job.status is Status.SUCCEEDED
+        assert job.attempts <= 2
+    assert store.db.redis.hgetall(f"{store.db.prefix}ended") == {"succeeded": str(len(jobs))}
     assert any(store.get(job_id).attempts == 2 for job_id in jobs)
 
 
 def test_a_prompt_that_kills_workers_ends_as_worker_lost(redis_server: RedisServer, workers: Workers) -> None:
     settings = fast_settings(redis_server, max_attempts=2, lease_ms=600)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.io(settings)
-    poison = submitted(store, publisher, "die=1")
+    poison = queued(store, "die=1")
     for _ in range(2):
         worker = workers.model(settings, ready=False)
         assert worker.process.wait(20) == -signal.SIGKILL
     job = ended(store, poison)
     assert job.error is not None
     assert (job.status, job.error["code"], job.attempts) == (Status.FAILED, "worker_lost", 2)
-    publisher.close()
     store.close()
 
 
@@ -132,14 +122,14 @@ def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
 ) -> None:
     """They are lost as often as it is, but for the last time, when each has a worker to itself."""
     settings = fast_settings(redis_server, max_attempts=2, lease_ms=2000)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.io(settings)
-    poison = queued(store, "die=1")
-    beside = [submitted(store, publisher, f"delay=2 n{n}") for n in range(3)]
+    poison = unsent(store, "die=1")
+    beside = [queued(store, f"delay=2 n{n}") for n in range(3)]
     first = workers.model(settings, ready=False)
     for job_id in beside:
         waiting_for(store, job_id, Status.RUNNING, 20)
-    publisher.publish_all([QueueMessage.of(store.get(poison))])
+    send_again(settings, poison)
     assert first.process.wait(20) == -signal.SIGKILL
 
     def over() -> bool:
@@ -154,7 +144,6 @@ def test_jobs_beside_a_prompt_that_kills_workers_are_unharmed(
     error = store.get(poison).error
     assert error is not None
     assert error["code"] == "worker_lost"
-    publisher.close()
     store.close()
 
 
@@ -162,15 +151,14 @@ def test_an_engine_that_closes_stops_its_worker_and_the_job_goes_on_elsewhere(
     redis_server: RedisServer, workers: Workers
 ) -> None:
     settings = fast_settings(redis_server, max_attempts=1, lease_ms=600)
-    store, publisher = JobStore(settings), Publisher.connect(settings)
+    store = JobStore(settings)
     workers.io(settings)
     worker = workers.model(settings)
-    job_id = submitted(store, publisher, "close=1 delay=5")
+    job_id = queued(store, "close=1 delay=5")
     assert worker.process.wait(15) == 1
     error = ended(store, job_id).error
     assert error is not None
     assert error["code"] == "worker_lost"
-    publisher.close()
     store.close()
 
 

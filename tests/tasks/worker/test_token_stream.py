@@ -23,6 +23,8 @@ from tests.tasks.helpers.records import claimed, queued
 
 pytestmark = pytest.mark.stack
 
+GATEWAY = "gateway"
+
 
 @dataclass
 class Delta:
@@ -43,7 +45,7 @@ def listening(store: JobStore) -> Iterator[list[dict[str, Any]]]:
     """Collects the parts that are published, once the block is left."""
     heard: list[dict[str, Any]] = []
     with store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
-        events.subscribe(f"{store.db.prefix}tokens")
+        events.subscribe(f"{store.db.prefix}tokens:{GATEWAY}")
         assert events.get_message(timeout=2) is None, "the confirmation, which is ignored"
         yield heard
         while message := events.get_message(timeout=0.3):
@@ -51,7 +53,7 @@ def listening(store: JobStore) -> Iterator[list[dict[str, Any]]]:
 
 
 def running(store: JobStore) -> Claim:
-    return claimed(store, queued(store, streaming=True))
+    return claimed(store, queued(store, streaming=True, waiter=GATEWAY))
 
 
 def kept(store: JobStore, claim: Claim, text: str) -> None:
@@ -142,7 +144,9 @@ def test_the_heartbeat_says_that_somebody_listens(store: JobStore) -> None:
     pair = (claim.job_id, claim.fencing_token)
     assert not claim.streaming
     assert store.heartbeat([pair]) == [Beat.OK]
-    assert store.subscribe(claim.job_id).status is Status.RUNNING
+    assert store.watch(store.get(claim.job_id), GATEWAY).status is Status.RUNNING
+    assert store.heartbeat([pair]) == [Beat.OK], "it waits for the end alone"
+    store.watch(store.get(claim.job_id), GATEWAY, streaming=True)
     assert store.heartbeat([pair]) == [Beat.STREAMING]
     store.cancel(claim.job_id)
     assert store.heartbeat([pair]) == [Beat.CANCEL]
@@ -150,7 +154,7 @@ def test_the_heartbeat_says_that_somebody_listens(store: JobStore) -> None:
 
 def test_a_job_watched_in_the_queue_is_claimed_as_such(store: JobStore) -> None:
     job_id = queued(store)
-    store.subscribe(job_id)
+    store.watch(store.get(job_id), GATEWAY, streaming=True)
     assert claimed(store, job_id).streaming
 
 

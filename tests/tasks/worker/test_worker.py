@@ -8,13 +8,11 @@ import pytest
 
 import engine
 from tasks.base.settings import Settings
-from tasks.broker.publisher import Publisher
-from tasks.records.claim import QueueMessage
-from tasks.records.job import Acceptance, Decoding, NewJob, Priority, Status
+from tasks.records.job import Acceptance, Decoding, NewJob, Status
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
 from tests.support.workers import Worker, Workers, wait_until
-from tests.tasks.helpers.records import claimed, ended, new, queued, submitted, waiting_for
+from tests.tasks.helpers.records import claimed, ended, queued, send_again, unsent, waiting_for
 
 pytestmark = pytest.mark.stack
 
@@ -24,9 +22,9 @@ def test_the_names_of_a_request_are_the_engines() -> None:
     assert list(Acceptance) == list(engine.Acceptance)
 
 
-def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, worker: Worker) -> None:
+def test_outcomes(settings: Settings, store: JobStore, worker: Worker) -> None:
     """Success, failure, a foreign model, cancels and deadlines, by one worker, which survives them all."""
-    good = ended(store, submitted(store, publisher, "hello there delay=0.2 tokens=10"))
+    good = ended(store, queued(store, "hello there delay=0.2 tokens=10"))
     assert good.status is Status.SUCCEEDED
     assert good.error is None
     assert good.result is not None
@@ -50,14 +48,14 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     shown = f"10 tokens, {timing['tokens_per_s']:.1f} tok/s, 10 steps, 1.00 tokens/step, stop"
     wait_until(lambda: shown in worker.text(), report=worker.text)
 
-    bad = ended(store, submitted(store, publisher, "fail=decode_failed delay=0.05"))
+    bad = ended(store, queued(store, "fail=decode_failed delay=0.05"))
     assert bad.status is Status.FAILED
     assert bad.error == {"code": "decode_failed", "message": "as the script says", "param": None}
 
-    foreign = ended(store, submitted(store, publisher, "hi", model="another"))
+    foreign = ended(store, queued(store, "hi", model="another"))
     assert foreign.error is not None
     assert (foreign.error["code"], foreign.error["param"]) == ("model_not_found", "model")
-    assert ended(store, submitted(store, publisher, "hi", model="scripted")).status is Status.SUCCEEDED
+    assert ended(store, queued(store, "hi", model="scripted")).status is Status.SUCCEEDED
 
     for param, value, code in (
         ("temperature", -1, "invalid_request"),
@@ -65,15 +63,13 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
         ("acceptance", "any", "invalid_request"),
         ("decoding", "medusa", "no_heads"),
     ):
-        refused, _ = store.create(NewJob(request={"prompt": "hi", param: value}))
-        publisher.publish_all([QueueMessage.of(refused)])
+        refused = store.create(NewJob(request={"prompt": "hi", param: value}))
         error = ended(store, refused.id).error
         assert error is not None
         assert (error["param"], error["code"]) == (param, code)
 
     asked = {"prompt": 'cut=1 tokens=3 {"a":', "response_format": {"type": "json_object"}}
-    torn, _ = store.create(NewJob(request=asked))
-    publisher.publish_all([QueueMessage.of(torn)])
+    torn = store.create(NewJob(request=asked))
     incomplete = ended(store, torn.id)
     assert (incomplete.status, (incomplete.error or {})["code"]) == (Status.FAILED, "incomplete")
     assert incomplete.result is not None, "the text so far is not lost"
@@ -81,7 +77,7 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert incomplete.result["usage"]["completion_tokens"] == 3
     wait_until(lambda: "incomplete: the answer was cut off after 3 tokens" in worker.text())
 
-    running = submitted(store, publisher, "partial text delay=30 tokens=1000")
+    running = queued(store, "partial text delay=30 tokens=1000")
     waiting_for(store, running, Status.RUNNING)
     time.sleep(0.3)
     assert store.cancel(running).status is Status.RUNNING
@@ -90,21 +86,21 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert cancelled.result is not None
     assert 0 < cancelled.result["usage"]["completion_tokens"] < 1000
 
-    late = submitted(store, publisher, "partial text delay=30 tokens=1000", deadline=time.time() + 2)
+    late = queued(store, "partial text delay=30 tokens=1000", deadline=time.time() + 2)
     expired = ended(store, late)
     assert expired.status is Status.EXPIRED
     assert expired.result is not None
     assert expired.result["finish_reason"] == "expired"
 
-    early = queued(store, deadline=time.time() + 0.05)
+    early = unsent(store, deadline=time.time() + 0.05)
     time.sleep(0.1)
-    publisher.publish_all([QueueMessage.of(store.get(early))])
+    send_again(settings, early)
     assert ended(store, early).result is None
 
     stored = {name: value for name, value in good.result.items() if name != "speculation"}
-    old = queued(store)
+    old = unsent(store)
     assert store.finish(old, claimed(store, old).fencing_token, Status.SUCCEEDED, result=stored)
-    publisher.publish_all([QueueMessage.of(store.get(old))])
+    send_again(settings, old)
     shown_again = f"'10 tokens, {timing['tokens_per_s']:.1f} tok/s, stop'"
     wait_until(lambda: shown_again in worker.text(), report=worker.text)
 
@@ -113,35 +109,33 @@ def test_outcomes(settings: Settings, store: JobStore, publisher: Publisher, wor
     assert info.metrics["generated_tokens_total"] > 10
     assert not info.has_heads
     assert "Traceback" not in worker.text()
+    assert "received" not in worker.text(), "one line for each job, at its end"
 
 
 def test_a_job_that_waits_to_be_alone_obeys_cancels_and_deadlines(
-    settings: Settings, store: JobStore, publisher: Publisher, worker: Worker
+    settings: Settings, store: JobStore, worker: Worker
 ) -> None:
-    beside = submitted(store, publisher, "partial text delay=30 tokens=1000")
+    beside = queued(store, "partial text delay=30 tokens=1000")
     waiting_for(store, beside, Status.RUNNING)
     for status in (Status.CANCELLED, Status.EXPIRED):
         deadline = time.time() + 2 if status is Status.EXPIRED else None
-        last, _ = store.create(new("hello", deadline=deadline))
-        store.db.redis.hset(f"{store.db.prefix}job:{last.id}", "attempts", settings.max_attempts - 1)
-        publisher.publish_all([QueueMessage.of(last)])
-        waiting_for(store, last.id, Status.RUNNING)
+        last = unsent(store, "hello", deadline=deadline)
+        store.db.redis.hset(f"{store.db.prefix}job:{last}", "attempts", settings.max_attempts - 1)
+        send_again(settings, last)
+        waiting_for(store, last, Status.RUNNING)
         if status is Status.CANCELLED:
-            store.cancel(last.id)
-        job = ended(store, last.id)
+            store.cancel(last)
+        job = ended(store, last)
         assert (job.status, job.result) == (status, None)
         wait_until(lambda: f"{status} before it ran" in worker.text(), report=worker.text)  # noqa: B023
     assert store.get(beside).status is Status.RUNNING
-    assert ended(store, submitted(store, publisher, "hello")).status is Status.SUCCEEDED
+    assert ended(store, queued(store, "hello")).status is Status.SUCCEEDED
     store.cancel(beside)
 
 
-def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
-    store: JobStore, publisher: Publisher, worker: Worker
-) -> None:
+def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(store: JobStore, worker: Worker) -> None:
     """Of a record that no gateway of this version lets in."""
-    job, _ = store.create(NewJob(request={"prompt": "hi", "logit_bias": {"word": 1}}))
-    publisher.publish_all([QueueMessage.of(job)])
+    job = store.create(NewJob(request={"prompt": "hi", "logit_bias": {"word": 1}}))
     failed = ended(store, job.id, 5)
     assert (failed.status, failed.attempts) == (Status.FAILED, 1)
     assert failed.error is not None
@@ -151,33 +145,29 @@ def test_an_error_of_our_own_is_not_taken_for_a_lost_worker(
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_lease_of_a_long_job_is_renewed(
-    store: JobStore, publisher: Publisher, settings: Settings, workers: Workers
-) -> None:
+def test_the_lease_of_a_long_job_is_renewed(store: JobStore, settings: Settings, workers: Workers) -> None:
     workers.io(settings)
-    job_id = submitted(store, publisher, "delay=7")
+    job_id = queued(store, "delay=7")
     job = ended(store, job_id)
     assert (job.status, job.attempts) == (Status.SUCCEEDED, 1)
 
 
-def test_repeated_messages_do_nothing(store: JobStore, publisher: Publisher, worker: Worker) -> None:
-    job_id = submitted(store, publisher, "delay=3")
+def test_repeated_messages_do_nothing(settings: Settings, store: JobStore, worker: Worker) -> None:
+    job_id = queued(store, "delay=3")
     waiting_for(store, job_id, Status.RUNNING)
-    publisher.publish_all([QueueMessage.of(store.get(job_id))])
+    send_again(settings, job_id)
     before = ended(store, job_id)
-    publisher.publish_all([QueueMessage.of(before)])
-    publisher.publish("job_none", Priority.BULK, "x")
-    assert ended(store, submitted(store, publisher, "last")).status is Status.SUCCEEDED
+    send_again(settings, job_id)
+    send_again(settings, "job_none")
+    assert ended(store, queued(store, "last")).status is Status.SUCCEEDED
     assert store.get(job_id) == before
     assert before.attempts == 1
     assert "Traceback" not in worker.text()
 
 
-def test_a_job_taken_by_another_worker_is_dropped(
-    store: JobStore, publisher: Publisher, worker: Worker
-) -> None:
+def test_a_job_taken_by_another_worker_is_dropped(store: JobStore, worker: Worker) -> None:
     """The lease is lost while this worker still computes: its result must not be written."""
-    job_id = submitted(store, publisher, "mine delay=5")
+    job_id = queued(store, "mine delay=5")
     waiting_for(store, job_id, Status.RUNNING)
     fencing_token = int(store.db.redis.hget(f"{store.db.prefix}job:{job_id}", "fence"))
     assert store.requeue(job_id, fencing_token)

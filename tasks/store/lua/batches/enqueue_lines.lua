@@ -14,11 +14,11 @@ if batch[1] ~= int(args.chunk) or batch[2] ~= int(args.offset) then return 'move
 redis.call('HSET', key, 'chunk', int(args.next_chunk), 'place', int(args.next_offset))
 local metadata = cjson.encode({ batch_id = id })
 for i, line in ipairs(args.lines) do
-  add_job(line.job_id, 'bulk', batch[4], ARGV[i + 1], metadata, batch[5], line.preview, 'model', line.model,
-    'lane', model_queue, 'batch', id, 'line', int(line.number), 'custom_id', line.custom_id,
+  add_job(line.job_id, 'bulk', batch[4], ARGV[i + 1], metadata, batch[5], line.preview, 0,
+    'model', line.model, 'lane', model_queue, 'counted', 1, 'batch', id, 'line', int(line.number), 'custom_id', line.custom_id,
     unpack(reserve_quota(batch[4], line.max_tokens)))
-  add_pending(line.job_id, 'bulk', model_queue)
   redis.call('SADD', key .. ':live', line.job_id)
-  add_in_flight(line.job_id, 'bulk', batch[4], model_queue)
+  add_in_flight('bulk', batch[4], model_queue)
+  send({ id = line.job_id, priority = 'bulk', lane = model_queue, preview = line.preview })
 end
 return 'ok'

@@ -43,6 +43,5 @@ if webhook ~= '' then
     b[4] .. ',"failed":' .. b[5] .. '}', 'output_file_id', quoted(b[6]), 'error_file_id', quoted(b[7]),
     'errors', b[8] or '' })
 end
-redis.call('PUBLISH', P .. 'events', id .. ' ' .. status)
 wake()
 return 'ok'

@@ -1,9 +1,8 @@
 -- needs: base, job_states, jobs, queues
 -- ARGV: an object of id, worker, claim_id, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
 --       serves, '' for any), isolates (it runs last attempts alone and says when one begins)
--- Returns 'claimed' with names and values of what the worker needs, or why not: 'unknown' | 'busy' | 'done', or
--- 'elsewhere' with the model in whose queue the job waits now, its priority and preview: the worker sends the message
--- there.
+-- Returns 'claimed' with an object of what the worker needs, the request, what it shares with others and its prompt, as JSON
+-- or ''; or why not: 'unknown' | 'busy' | 'done' | 'elsewhere' (it waits now in the queue of the model that it asks for).
 local args = cjson.decode(ARGV[1])
 local job = load_job(args.id)
 if not job then return { 'unknown' } end
@@ -19,21 +18,21 @@ if not ours then
   if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
 
   -- Sent to the queue of all, by an older release or before its model was known.
-  local model, own = redis.call('HGET', key, 'model') or '', args.model
+  local model, own = job.model, args.model
   if own ~= '' and model ~= '' and model ~= own and (job.lane == model or known(model)) then
+    leave_lists(job)
     move_to_model_queue(job, model)
     requeue(job, job.attempts)
-    return { 'elsewhere', model, job.priority, job.preview }
+    return { 'elsewhere' }
   end
 
   leave_lists(job)
-  move(job, 'running')
   -- Lost before, perhaps by the fault of another job that ran beside it: the last attempt is made without others.
   local last = job.attempts > 0 and job.attempts + 1 >= args.max_attempts
   job.uncounted = last and args.isolates and 1 or ''
   job.fence = job.fence + 1
   if job.uncounted == '' then job.attempts = job.attempts + 1 end
-  redis.call('HSET', key, 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
+  move(job, 'running', 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
     'claim_token', args.claim_id, 'started_at', int(NOW), 'uncounted', job.uncounted)
   if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
   notify_subscribers(job)
@@ -42,12 +41,12 @@ end
 local lease_until = int(NOW + args.lease_ms)
 redis.call('HSET', key, 'lease_until', lease_until)
 redis.call('ZADD', P .. 'leases', lease_until, job.id)
-local rest = redis.call('HMGET', key, 'request', 'model', 'deadline', 'created_at', 'traceparent', 'prompt_part')
+local rest = redis.call('HMGET', key, 'request', 'created_at', 'traceparent', 'prompt_part')
 local shared = {}
-if job.shared ~= '' then shared = redis.call('HMGET', P .. 'shared:' .. job.shared, 'rest', rest[6] or '') end
+if job.shared ~= '' then shared = redis.call('HMGET', P .. 'shared:' .. job.shared, 'rest', rest[4] or '') end
 local isolated = job.uncounted ~= ''
-return { 'claimed', 'fencing_token', int(job.fence), 'attempts', int(job.attempts + (isolated and 1 or 0)), 'request', rest[1],
-  'model', rest[2], 'priority', job.priority, 'deadline', rest[3], 'created_at', rest[4], 'now', int(NOW),
-  'preview', job.preview, 'streaming', job.watched, 'queued_at', int(job.enqueued_at), 'batch', job.batch,
-  'traceparent', rest[5] or '', 'isolated', isolated and '1' or '', 'model_queue', job.lane,
-  'shared', shared[1] or '', 'prompt', shared[2] or '' }
+-- The deadline as text: the encoder would round it.
+return { 'claimed', cjson.encode({ fencing_token = job.fence, attempts = job.attempts + (isolated and 1 or 0), model = job.model,
+  priority = job.priority, deadline = job.deadline and int(job.deadline) or '', created_at = tonumber(rest[2]), now = NOW,
+  streaming = job.watched ~= '', queued_at = job.enqueued_at, batch = job.batch, traceparent = rest[3] or '',
+  isolated = isolated }), rest[1], shared[1] or '', shared[2] or '' }

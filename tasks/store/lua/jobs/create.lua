@@ -1,15 +1,15 @@
 -- needs: base, idempotency, job_records, queues, quotas
 -- ARGV: an object, then each job's request, and of jobs that are made together what their requests have in common and
 --       each of their prompts. All of these texts are JSON objects, which joined are the whole requests.
---       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, streaming (a client reads its text), traceparent,
+--       priority, model ('' for none), metadata (as JSON), deadline_ms, owner, streaming (a client reads its text), waiter
+--       (the gateway where somebody waits, '' for none), traceparent,
 --       keep_ms (how long the records are kept when that is not the usual time), webhook (JSON of url, to and events),
 --       max_tokens (most of each answer), reserved_bytes (for each result), idempotency_key ('' for none), body_hash,
 --       idempotency_ttl_ms; max_queued jobs in all, max_stored_bytes of an owner;
 --       jobs: of each its id, preview and prompt (its place among the prompts, '' for none)
--- Makes all of the jobs or none. Returns 'created' with ms of now, the model queue, and of each job '1' if its message must be
--- sent by the caller, or '' if its owner's share does not allow it yet; 'existing' with the record; 'conflict' with
--- the id of the other job; or what is full with its limit and ms until it has capacity, 0 for unknown:
--- 'queue' | 'jobs' | 'tokens' | 'storage'.
+-- Makes all of the jobs or none, and sends the messages of those that their owner's share allows now. Returns 'created' with
+-- ms of now and the model queue; 'existing' with the record; 'conflict' with the id of the other job; or what is full
+-- with its limit and ms until it has capacity, 0 for unknown: 'queue' | 'jobs' | 'tokens' | 'storage'.
 local args = cjson.decode(ARGV[1])
 local jobs = args.jobs
 local id = jobs[1].id
@@ -19,12 +19,7 @@ if earlier then return earlier end
 -- A client that lost the reply of its first call asks again with the same ids.
 if redis.call('EXISTS', P .. 'job:' .. id) == 1 then
   if #jobs == 1 then return { 'existing', redis.call('HGETALL', P .. 'job:' .. id) } end
-  local made = redis.call('HMGET', P .. 'job:' .. id, 'created_at', 'lane')
-  local answer = { 'created', made[1], made[2] }
-  for _, job in ipairs(jobs) do
-    table.insert(answer, redis.call('ZSCORE', queue_key('pending', args.priority, made[2]), job.id) and '1' or '')
-  end
-  return answer
+  return { 'created', unpack(redis.call('HMGET', P .. 'job:' .. id, 'created_at', 'lane')) }
 end
 
 local priority, owner, tokens = args.priority, args.owner, args.max_tokens
@@ -64,41 +59,46 @@ if shared then
 end
 
 local model_queue = model_queue_of(args.model)
-local capacities = cjson.decode(redis.call('GET', P .. priority .. '_room') or '{}')
-local capacity = capacities[model_queue] or capacities['']
+local capacity = capacity_of(priority, model_queue)
+
+-- Fields that all of the jobs have alike.
+local alike = { 'model', args.model, 'lane', model_queue, 'reserved', int(args.reserved_bytes) }
+local function add_field(name, value)
+  table.insert(alike, name)
+  table.insert(alike, value)
+end
+if keyed(owner) then add_field('seat', 1) end
+if shared then add_field('shared', id) end
+if args.streaming then add_field('watched', 1) end
+if (args.waiter or '') ~= '' then add_field('waiters', args.waiter) end
+if args.traceparent ~= '' then add_field('traceparent', args.traceparent) end
+if args.keep_ms then add_field('keep_ms', int(args.keep_ms)) end
+if webhook ~= '' then add_field('webhook', webhook) end
 
 local function create(job, request)
-  local key = P .. 'job:' .. job.id
-  local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
-    job.preview, 'model', args.model, 'lane', model_queue, unpack(reserve_quota(owner, tokens)))
-  redis.call('HSET', key, 'reserved', int(args.reserved_bytes))
-  resize(key, owner, further)
+  local deferred = capacity and (has_deferred(priority, model_queue) or in_flight(priority, model_queue) >= capacity)
+  local fields = reserve_quota(owner, tokens)
+  for _, value in ipairs(alike) do table.insert(fields, value) end
+  for _, value in ipairs(deferred and {} or { 'counted', 1 }) do table.insert(fields, value) end
   if shared then
     local shared_by_it = #common + redis.call('HSTRLEN', shared, job.prompt)
-    redis.call('HSET', key, 'shared', id, 'prompt_part', job.prompt, 'shared_bytes', int(shared_by_it))
+    for _, value in ipairs({ 'prompt_part', job.prompt, 'shared_bytes', int(shared_by_it) }) do table.insert(fields, value) end
     redis.call('SADD', shared .. ':jobs', job.id)
   end
-  if keyed(owner) then
-    redis.call('HSET', key, 'seat', 1)
-    redis.call('HINCRBY', P .. 'live', owner, 1)
+  local seq = add_job(job.id, priority, owner, request, args.metadata, args.deadline_ms and int(args.deadline_ms) or '',
+    job.preview, further, unpack(fields))
+  if keyed(owner) then redis.call('HINCRBY', P .. 'live', owner, 1) end
+  if deferred then
+    local held = counts_key('held', priority)
+    redis.call('ZADD', held .. ':' .. account(owner, model_queue), seq, job.id)
+    redis.call('HINCRBY', held, account(owner, model_queue), 1)
+    if priority == 'bulk' then wake() end -- an interactive one is sent by the script that ends another
+    return
   end
-  if args.streaming then redis.call('HSET', key, 'watched', 1) end
-  if args.traceparent ~= '' then redis.call('HSET', key, 'traceparent', args.traceparent) end
-  if args.keep_ms then redis.call('HSET', key, 'keep_ms', int(args.keep_ms)) end
-  if webhook ~= '' then redis.call('HSET', key, 'webhook', webhook) end
-  if capacity and (has_deferred(priority, model_queue) or in_flight(priority, model_queue) >= capacity) then
-    local deferred = counts_key('held', priority)
-    redis.call('ZADD', deferred .. ':' .. account(owner, model_queue), seq, job.id)
-    redis.call('HINCRBY', deferred, account(owner, model_queue), 1)
-    wake()
-    return ''
-  end
-  add_pending(job.id, priority, model_queue)
-  add_in_flight(job.id, priority, owner, model_queue)
-  return '1'
+  add_in_flight(priority, owner, model_queue)
+  send({ id = job.id, priority = priority, lane = model_queue, preview = job.preview })
 end
 
-local answer = { 'created', int(NOW), model_queue }
-for i, job in ipairs(jobs) do table.insert(answer, create(job, ARGV[i + 1])) end
+for i, job in ipairs(jobs) do create(job, ARGV[i + 1]) end
 note_key('job', args.idempotency_key, args.body_hash, id, int(args.idempotency_ttl_ms))
-return answer
+return { 'created', int(NOW), model_queue }

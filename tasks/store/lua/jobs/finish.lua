@@ -8,8 +8,6 @@ local fencing_token = args.fencing_token
 if not job or job.fence ~= fencing_token then return 0 end
 if job.written_fence == fencing_token then return 1 end -- the reply of the first try was lost
 if job.status ~= 'running' then return 0 end
-local key = P .. 'job:' .. job.id
-redis.call('HSET', key, 'written_fence', int(fencing_token))
-if (redis.call('HGET', key, 'model') or '') == '' then redis.call('HSET', key, 'model', args.model) end
-close(job, args.status, ARGV[2], ARGV[3], args.ttl_ms, args.tokens)
+close(job, args.status, ARGV[2], ARGV[3], args.ttl_ms, args.tokens, 'written_fence', int(fencing_token),
+  'model', job.model == '' and args.model or job.model)
 return 1

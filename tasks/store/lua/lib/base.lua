@@ -1,12 +1,13 @@
 -- What every script has. KEYS[1] is the key prefix of this installation; the other keys are made from it, so
--- this runs on one Redis, not on a cluster. The only clock is that of Redis, in ms. The keys are listed at the top
--- of the library of their subject.
+-- this runs on one Redis, not on a cluster. KEYS[2] is a channel that has the number of the database in its name, see
+-- queues.lua. The only clock is that of Redis, in ms. The keys are listed at the top of the library of their subject.
 --
 -- key:ID hash           a key and its limits; its id is the owner of what it makes
 -- keys hash             SHA-256 of an API key -> its id, of those that stand
 -- key_ids list          ids of all keys ever made, in their order
 -- seq                   the last sequence number given
--- events                channel: "ID STATUS" when a job ends, and at each change of a streaming one
+-- events:GATEWAY        channel: "ID STATUS" when a job ends for which somebody waits there, and at each change of a
+--                       streaming one
 -- wake                  channel: there is something to send or to collect
 -- figures, figures:WORKER    workers that left metrics for Prometheus, and the metrics of each
 --

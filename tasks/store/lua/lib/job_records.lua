@@ -1,4 +1,4 @@
--- needs: base, idempotency, jobs, queues, quotas
+-- needs: base, idempotency, jobs, quotas
 -- The first and the last of a job: its record and its places in the indexes.
 --
 -- shared:ID hash        what requests have in common whose jobs were made together, as JSON objects: 'rest' of all of
@@ -14,10 +14,11 @@ local function job_bytes(request, metadata, preview)
   return JOB_BYTES + #request + #preview + metadata_bytes(metadata)
 end
 
--- The record of a new job and its place in the lists; the caller decides when its message is sent.
-local function add_job(id, priority, owner, request, metadata, deadline, preview, ...)
+-- The record of a new job and its place in the lists; its message is not sent yet. further: bytes that it takes
+-- beside these texts; then names and values of further fields.
+local function add_job(id, priority, owner, request, metadata, deadline, preview, further, ...)
   local seq = redis.call('INCR', P .. 'seq')
-  local bytes = job_bytes(request, metadata, preview)
+  local bytes = job_bytes(request, metadata, preview) + further
   count_bytes(owner, bytes)
   redis.call('HSET', P .. 'job:' .. id, 'stored', int(bytes), 'id', id, 'status', 'queued', 'seq', seq, 'priority', priority,
     'owner', owner, 'request', request, 'metadata', metadata, 'deadline', deadline, 'preview', preview,
@@ -42,9 +43,8 @@ local function release_shared(job)
   end
 end
 
+-- Drop a job that has ended, and so is in no list of live ones.
 local function forget(job)
-  leave_lists(job)
-  redis.call('ZREM', P .. 'deadlines', job.id)
   redis.call('ZREM', P .. 'expiry', job.id)
   for _, scope in ipairs(scopes(job.owner)) do
     redis.call('ZREM', scope .. 'jobs', job.id)

@@ -5,33 +5,41 @@
 -- expiry                ended jobs: id -> when the record is dropped
 -- ended                 status -> how many jobs have ended in it, ever
 -- text:ID               the text so far of a streaming job that runs
--- tokens                channel: the chunks of the text of streaming jobs, as JSON
+-- tokens:GATEWAY        channel: the chunks of the text of streaming jobs that it waits for, as JSON
 
-local function move(job, status)
+-- Into another status; then names and values of further fields.
+local function move(job, status, ...)
   for _, scope in ipairs(scopes(job.owner)) do
     redis.call('ZREM', scope .. 'status:' .. job.status, job.id)
     redis.call('ZADD', scope .. 'status:' .. status, int(job.seq), job.id)
   end
-  redis.call('HSET', P .. 'job:' .. job.id, 'status', status)
+  redis.call('HSET', P .. 'job:' .. job.id, 'status', status, ...)
   job.status = status
 end
 
+-- Tell the gateways where somebody waits for the job.
+local function tell(job)
+  for gateway in job.waiters:gmatch('%S+') do
+    redis.call('PUBLISH', P .. 'events:' .. gateway, job.id .. ' ' .. job.status)
+  end
+end
+
 local function notify_subscribers(job)
-  if job.watched ~= '' then redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. job.status) end
+  if job.watched ~= '' then tell(job) end
 end
 
 -- The one way into a terminal status; callers have checked that the job is not in one. tokens: of prompt and
--- answer, none unless given.
-local function close(job, status, result, failure, ttl_ms, tokens)
+-- answer, none unless given; then names and values of further fields.
+local function close(job, status, result, failure, ttl_ms, tokens, ...)
   leave_lists(job)
-  redis.call('ZREM', P .. 'deadlines', job.id)
-  move(job, status)
+  if job.deadline then redis.call('ZREM', P .. 'deadlines', job.id) end
+  local more = #result + #failure - (tonumber(job.reserved) or 0)
+  if job.stored ~= '' then count_bytes(job.owner, more) end -- one of an earlier release is not counted
+  move(job, status, 'finished_at', int(NOW), 'result', result, 'error', failure,
+    'stored', job.stored == '' and '' or int(job.stored + more), ...)
   redis.call('HINCRBY', P .. 'ended', status, 1)
-  redis.call('HSET', P .. 'job:' .. job.id, 'finished_at', int(NOW), 'result', result, 'error', failure)
-  resize(P .. 'job:' .. job.id, job.owner, #result + #failure - (tonumber(job.reserved) or 0))
-  remove_in_flight(job)
   settle_quota(job, tokens or 0)
-  redis.call('DEL', P .. 'text:' .. job.id)
+  if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end
   if job.batch == '' then
     redis.call('ZADD', P .. 'expiry', int(NOW + (tonumber(job.keep_ms) or ttl_ms)), job.id)
   else -- it stays until its batch has the result
@@ -43,7 +51,8 @@ local function close(job, status, result, failure, ttl_ms, tokens)
   if job.webhook ~= '' then
     announce(job.id, job.owner, job.webhook, status, { 'metadata', job.metadata, 'error', failure, 'result', result })
   end
-  redis.call('PUBLISH', P .. 'events', job.id .. ' ' .. status)
+  tell(job)
+  remove_in_flight(job) -- the last, as it may send another job
 end
 
 local function cancel(job, ttl_ms)
@@ -56,11 +65,9 @@ end
 
 local function requeue(job, attempts)
   leave_lists(job)
-  move(job, 'queued')
-  redis.call('HSET', P .. 'job:' .. job.id, 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '',
-    'uncounted', '')
-  add_pending(job.id, job.priority, job.lane)
+  move(job, 'queued', 'attempts', int(attempts), 'enqueued_at', int(NOW), 'worker', '', 'uncounted', '')
   if job.deadline then redis.call('ZADD', P .. 'deadlines', int(job.deadline), job.id) end
+  send(job)
   notify_subscribers(job)
 end
 

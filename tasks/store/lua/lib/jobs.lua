@@ -9,7 +9,7 @@ local TERMINAL = { succeeded = true, failed = true, cancelled = true, expired = 
 local FIELDS = { 'id', 'status', 'seq', 'priority', 'fence', 'attempts', 'lease_until', 'cancel_requested',
   'deadline', 'enqueued_at', 'claim_token', 'written_fence', 'metadata', 'preview', 'owner', 'batch',
   'counted', 'watched', 'keep_ms', 'set_aside', 'spent_in', 'seat', 'webhook', 'uncounted', 'lane', 'shared', 'note',
-  'stored', 'reserved' }
+  'stored', 'reserved', 'waiters', 'model' }
 local NUMBERS = { 'seq', 'fence', 'attempts', 'lease_until', 'deadline', 'enqueued_at', 'written_fence' }
 
 -- Before the names of the indexes that a job of this owner is in: those of all jobs, and those of its key.
@@ -43,12 +43,16 @@ local function load_job(id)
   return job
 end
 
--- The jobs of an index whose records are there; an id without a record is taken out of the index.
+-- Iterates over the jobs of an index whose records are there, each as it is when its turn comes: the end of one may
+-- send another. An id without a record is taken out of the index.
 local function jobs_of(index, ids)
-  local jobs = {}
-  for _, id in ipairs(ids) do
-    local job = load_job(id)
-    if job then table.insert(jobs, job) else redis.call('ZREM', index, id) end
+  local place = 0
+  return function()
+    while place < #ids do
+      place = place + 1
+      local job = load_job(ids[place])
+      if job then return job end
+      redis.call('ZREM', index, ids[place])
+    end
   end
-  return jobs
 end

@@ -1,5 +1,5 @@
--- needs: base
--- Where queued jobs wait, and how many jobs of each owner are sent.
+-- needs: base, jobs
+-- Where queued jobs wait, the Celery messages that name them, and how many jobs of each owner are sent.
 --
 -- pending:PRIORITY[:MODEL]   queued jobs: id -> when their message was last sent. The model queue is that of MODEL,
 --                       or '', from which every worker takes jobs
@@ -12,6 +12,46 @@
 -- outstanding           bulk jobs in flight, sent and not ended: account -> how many
 -- interactive_held:ACCOUNT, interactive_held, interactive_outstanding    the same of interactive jobs
 -- claimed:PRIORITY[:MODEL]   when the newest message claimed so far was sent
+-- medusaq.PRIORITY[.MODEL]   list: the messages of a queue, as kombu keeps them; MODEL is percent-encoded
+-- KEYS[2]               channel: the events by which Flower hears of messages
+
+local TASK = 'medusaq.generate' -- part of the wire format, as the names of the queues are
+-- Both as Celery writes them, but for the body, which kombu takes as plain text too. The test compares them.
+local MESSAGE = '{"body":"[[\\"%s\\"],{},{\\"callbacks\\":null,\\"errbacks\\":null,\\"chain\\":null,\\"chord\\":null}]",' ..
+  '"content-encoding":"utf-8","content-type":"application/json","headers":{"lang":"py","task":"' .. TASK .. '","id":"%s",' ..
+  '"shadow":null,"eta":null,"expires":null,"group":null,"group_index":null,"retries":0,"timelimit":[null,null],' ..
+  '"root_id":"%s","parent_id":null,"argsrepr":%s,"kwargsrepr":"{}","origin":"medusaq","ignore_result":true,' ..
+  '"replaced_task_nesting":0,"stamped_headers":null,"stamps":{}},"properties":{"correlation_id":"%s","delivery_mode":2,' ..
+  '"delivery_info":{"exchange":"","routing_key":"%s"},"priority":0,"delivery_tag":"%s"}}'
+local EVENT = '{"type":"task-sent","hostname":"medusaq","uuid":"%s","root_id":"%s","parent_id":null,"name":"' .. TASK ..
+  '","args":%s,"kwargs":"{}","retries":0,"eta":null,"expires":null,"queue":"%s","exchange":"","routing_key":"%s",' ..
+  '"timestamp":%s}'
+local EVENT_MESSAGE = '{"body":%s,"content-encoding":"utf-8","content-type":"application/json","headers":' ..
+  '{"hostname":"medusaq"},"properties":{"delivery_mode":1,"delivery_info":{"exchange":"celeryev","routing_key":"task.sent"},' ..
+  '"priority":0,"delivery_tag":"%s"}}'
+
+local function queue_name(priority, model_queue)
+  local name = 'medusaq.' .. priority
+  if model_queue == '' then return name end
+  return name .. '.' .. model_queue:gsub('[^%w_.~-]', function(byte) return ('%%%02X'):format(byte:byte()) end)
+end
+
+-- A text as Python shows it, where all of it is printable.
+local function shown(text)
+  local quote = text:find("'", 1, true) and not text:find('"', 1, true) and '"' or "'"
+  return quote .. text:gsub('\\', '\\\\'):gsub(quote, '\\' .. quote) .. quote
+end
+
+-- job: its id, priority, lane and preview. What fails here fails alone: the job is noted as pending, and the reconciler
+-- sends its message again.
+local function push_message(job)
+  local id, queue = job.id, queue_name(job.priority, job.lane)
+  local now = ('%d.%06d'):format(TIME[1], TIME[2])
+  local tag, args = id .. '-' .. now, cjson.encode(shown(job.preview)) -- a script sends at most one of a job
+  redis.pcall('LPUSH', P .. queue, MESSAGE:format(id, id, id, args, id, queue, tag))
+  local event = EVENT:format(id, id, args, queue, queue, now)
+  redis.pcall('PUBLISH', KEYS[2], EVENT_MESSAGE:format(cjson.encode(event), tag))
+end
 
 -- Whether jobs may wait for a model that no worker serves at the moment.
 local function known(model)
@@ -53,10 +93,13 @@ local function counts_key(name, priority)
   return P .. (priority == 'interactive' and 'interactive_' or '') .. name
 end
 
+-- A live job is in one of these: leases, pending, or held.
 local function leave_lists(job)
-  redis.call('ZREM', queue_key('pending', job.priority, job.lane), job.id)
-  if job.lane ~= '' then redis.call('ZREM', queue_key('pending', job.priority, ''), job.id) end -- of an older release
-  redis.call('ZREM', P .. 'leases', job.id)
+  if job.status == 'running' then
+    redis.call('ZREM', P .. 'leases', job.id)
+    return
+  end
+  if redis.call('ZREM', queue_key('pending', job.priority, job.lane), job.id) == 1 then return end
   local of = account(job.owner, job.lane)
   local deferred = counts_key('held', job.priority)
   if redis.call('ZREM', deferred .. ':' .. of, job.id) == 1 then
@@ -64,23 +107,16 @@ local function leave_lists(job)
   end
 end
 
--- Note a queued job whose message is sent now.
-local function add_pending(id, priority, model_queue)
-  redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), id)
-  if model_queue ~= '' then redis.call('SADD', P .. 'lanes', model_queue) end
+-- Send the message of a queued job. job: its id, priority, lane and preview.
+local function send(job)
+  redis.call('ZADD', queue_key('pending', job.priority, job.lane), int(NOW), job.id)
+  if job.lane ~= '' then redis.call('SADD', P .. 'lanes', job.lane) end
+  push_message(job)
 end
 
--- From now until it ends, the job counts as in flight for its owner.
-local function add_in_flight(id, priority, owner, model_queue)
-  redis.call('HSET', P .. 'job:' .. id, 'counted', 1)
+-- From now until it ends, a job whose record says counted is in flight for its owner.
+local function add_in_flight(priority, owner, model_queue)
   redis.call('HINCRBY', counts_key('outstanding', priority), account(owner, model_queue), 1)
-end
-
-local function remove_in_flight(job)
-  if job.counted == '' then return end
-  local of, counts = account(job.owner, job.lane), counts_key('outstanding', job.priority)
-  if redis.call('HINCRBY', counts, of, -1) <= 0 then redis.call('HDEL', counts, of) end
-  if job.priority == 'bulk' or redis.call('EXISTS', P .. 'interactive_held') == 1 then wake() end
 end
 
 -- Jobs in flight of one model queue, or of all.
@@ -92,6 +128,12 @@ local function in_flight(priority, model_queue)
   return sum
 end
 
+-- How many jobs of a model queue may be in flight; nil for any number, while nobody leads.
+local function capacity_of(priority, model_queue)
+  local capacities = cjson.decode(redis.call('GET', P .. priority .. '_room') or '{}')
+  return capacities[model_queue] or capacities['']
+end
+
 local function has_deferred(priority, model_queue)
   for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do
     if model_queue_of_account(name) == model_queue then return true end
@@ -99,10 +141,69 @@ local function has_deferred(priority, model_queue)
   return false
 end
 
+-- Send a deferred job.
+local function release(job)
+  leave_lists(job)
+  redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW), 'counted', 1)
+  add_in_flight(job.priority, job.owner, job.lane)
+  send(job)
+end
+
+-- The accounts of a model queue that have deferred interactive jobs, with their jobs in flight for their weight.
+local function accounts_in_line(model_queue)
+  local sent, accounts = {}, {}
+  local counts = redis.call('HGETALL', P .. 'interactive_outstanding')
+  for i = 1, #counts, 2 do sent[counts[i]] = tonumber(counts[i + 1]) end
+  for _, name in ipairs(redis.call('HKEYS', P .. 'interactive_held')) do
+    if model_queue_of_account(name) == model_queue then
+      local owner = owner_of_account(name)
+      local weight = keyed(owner) and redis.call('HGET', P .. 'key:' .. owner, 'weight') or '1'
+      table.insert(accounts, { name = name, load = (sent[name] or 0) / tonumber(weight) })
+    end
+  end
+  return accounts
+end
+
+-- The account whose turn it is, which leaves the line, by the rule of fair_share.py: the one with the least load. Among
+-- equals chance decides: of more accounts than places each has its turn.
+local function take_first(accounts)
+  local first, equal = nil, 0
+  for i, candidate in ipairs(accounts) do
+    if not first or candidate.load < accounts[first].load then
+      first, equal = i, 1
+    elseif candidate.load == accounts[first].load then
+      equal = equal + 1
+      if math.random(equal) == 1 then first = i end
+    end
+  end
+  return table.remove(accounts, first).name
+end
+
+-- An interactive job has ended: the next deferred one takes its place, unless there are fewer places by now.
+local function release_next(model_queue)
+  if redis.call('EXISTS', P .. 'interactive_held') == 0 then return end
+  local capacity = capacity_of('interactive', model_queue)
+  if capacity and in_flight('interactive', model_queue) >= capacity then return end
+  math.randomseed(tonumber(TIME[2])) -- the server begins each script with the same numbers
+  local accounts = accounts_in_line(model_queue)
+  while #accounts > 0 do
+    local index = P .. 'interactive_held:' .. take_first(accounts)
+    for job in jobs_of(index, redis.call('ZRANGE', index, 0, 0)) do return release(job) end
+  end
+end
+
+-- The leader sends bulk jobs, and interactive ones where places were added.
+local function remove_in_flight(job)
+  if job.counted == '' then return end
+  local of, counts = account(job.owner, job.lane), counts_key('outstanding', job.priority)
+  if redis.call('HINCRBY', counts, of, -1) <= 0 then redis.call('HDEL', counts, of) end
+  if job.priority == 'bulk' then wake() else release_next(job.lane) end
+end
+
 -- Assign a job to the queue of the model that it asks for.
 local function move_to_model_queue(job, model_queue)
   remove_in_flight(job)
   job.lane = model_queue
   redis.call('HSET', P .. 'job:' .. job.id, 'lane', model_queue)
-  if job.counted ~= '' then add_in_flight(job.id, job.priority, job.owner, model_queue) end
+  if job.counted ~= '' then add_in_flight(job.priority, job.owner, model_queue) end
 end

@@ -1,15 +1,21 @@
 -- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
--- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, and queues: of each
---       its priority, its model queue, and its Celery list.
--- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), then
--- id, priority, preview and model queue of each job whose message must be sent.
+-- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, queues: of each
+--       its priority, its model queue, and its Celery list; and empty: lists that the first of several passes found empty.
+-- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), and the
+-- lists that were empty: for the next pass, from which the messages that this one sends must not hide lost ones.
 --
 -- reconciled_at, grace_since    when the reconciler last looked, and, after a gap, since when leases that ran out are
 --                       spared for a while
 local args = cjson.decode(ARGV[1])
 local ttl, lease, limit = args.ttl_ms, args.lease_ms, args.limit
 local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
-local send = {}
+local is_empty, empty = {}, {}
+for _, list in ipairs(args.empty or {}) do is_empty[list] = true end
+for _, queue in ipairs(args.queues) do
+  local list = queue[3]
+  is_empty[list] = is_empty[list] or redis.call('LLEN', list) == 0
+  if is_empty[list] then table.insert(empty, list) end
+end
 
 local function due_ids(index, until_ms)
   local ids = redis.call('ZRANGEBYSCORE', index, '-inf', int(until_ms), 'LIMIT', 0, limit)
@@ -19,10 +25,6 @@ end
 
 local function due(index, until_ms)
   return jobs_of(index, due_ids(index, until_ms))
-end
-
-local function to_send(job)
-  table.insert(send, { job.id, job.priority, job.preview, job.lane })
 end
 
 -- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
@@ -44,7 +46,7 @@ not_longer('bulk_room', LEAD_MS)
 not_longer('interactive_room', LEAD_MS)
 for _, queue in ipairs(args.queues) do
   local priority, model_queue = unpack(queue)
-  for _, job in ipairs(not_beyond(queue_key('pending', priority, model_queue), NOW)) do
+  for job in not_beyond(queue_key('pending', priority, model_queue), NOW) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
   end
   local claimed = queue_key('claimed', priority, model_queue)
@@ -60,18 +62,17 @@ if last > NOW then hooks_earlier(last - NOW) end
 if NOW - last > args.gap_ms then redis.call('SET', P .. 'grace_since', int(last), 'PX', int(lease)) end
 
 local since = tonumber(redis.call('GET', P .. 'grace_since') or int(NOW))
-for _, job in ipairs(due(P .. 'leases', math.min(NOW, since))) do
+for job in due(P .. 'leases', math.min(NOW, since)) do
   if close_if_not_runnable(job, args.max_attempts, ttl) then
     lost = lost + 1
   else
     requeue(job, job.attempts)
-    to_send(job)
     requeued = requeued + 1
   end
 end
 
 -- A running job past its deadline is the engine's to end, which keeps the partial text.
-for _, job in ipairs(due(P .. 'deadlines', NOW)) do
+for job in due(P .. 'deadlines', NOW) do
   if job.status == 'queued' then
     close(job, 'expired', '', '', ttl)
     expired = expired + 1
@@ -84,14 +85,13 @@ end
 for _, queue in ipairs(args.queues) do
   local priority, model_queue, list = unpack(queue)
   local newest = NOW
-  if redis.call('LLEN', list) > 0 then
+  if not is_empty[list] then
     newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, model_queue)) or '0'))
   end
-  for _, job in ipairs(due(queue_key('pending', priority, model_queue), newest - args.resend_after_ms)) do
+  for job in due(queue_key('pending', priority, model_queue), newest - args.resend_after_ms) do
     redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
-    redis.call('ZADD', queue_key('pending', priority, model_queue), int(NOW), job.id)
     job.lane = model_queue
-    to_send(job)
+    send(job)
     resent = resent + 1
   end
 end
@@ -104,11 +104,11 @@ for _, model_queue in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
   if waiting == 0 then redis.call('SREM', P .. 'lanes', model_queue) end
 end
 
-for _, job in ipairs(due(P .. 'expiry', NOW)) do
+for job in due(P .. 'expiry', NOW) do
   forget(job)
   dropped = dropped + 1
 end
 for _, id in ipairs(due_ids(P .. 'batches:expiry', NOW)) do drop_batch(id) end
 
 return { { 'requeued', requeued, 'lost', lost, 'expired', expired, 'resent', resent, 'dropped', dropped, 'full', full },
-  unpack(send) }
+  empty }

@@ -9,7 +9,6 @@ import pytest
 
 from tasks.base.settings import Settings
 from tasks.batches import leader as batch_driver
-from tasks.broker.publisher import Publisher
 from tasks.store.jobs import JobStore
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.io_workers import IoWorker, System
@@ -26,8 +25,8 @@ def short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def system(settings: Settings, store: JobStore, publisher: Publisher) -> Iterator[System]:
-    system = System(settings, store, publisher)
+def system(settings: Settings, store: JobStore) -> Iterator[System]:
+    system = System(settings, store)
     yield system
     for io in system.io_workers:
         io.driver.stop()

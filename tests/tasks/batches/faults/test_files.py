@@ -19,6 +19,7 @@ from tasks.records.batch import BatchStatus, Ending, NewBatch, line_job_id
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import COMPLETIONS
 from tests.tasks.helpers.io_workers import IoWorker, System
+from tests.tasks.helpers.records import is_sent
 
 
 def test_an_error_while_finalizing_loses_no_result(
@@ -72,7 +73,8 @@ def test_without_room_for_temporary_files_batches_wait(
 def hold_a_job(system: System) -> None:
     """A bulk job that waits for its turn."""
     system.store.db.redis.set(f"{system.store.db.prefix}bulk_room", '{"": 0}')
-    assert not system.store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner="single"))[1]
+    job = system.store.create(NewJob({"prompt": "p"}, priority=Priority.BULK, owner="single"))
+    assert not is_sent(system.store, job)
 
 
 def is_held(system: System) -> bool:

@@ -72,20 +72,20 @@ def test_what_short_jobs_have_ends_with_them() -> None:
     assert capacity.update([worker("m", 4)]) == {"": 5, "m": 5}
 
 
-def test_where_a_lower_priority_waits_one_slot_in_eight_is_left_to_it() -> None:
+def test_where_a_lower_priority_waits_one_place_in_eight_is_left_to_it() -> None:
     workers = [worker("a", 8), worker("b", 16), worker("c", 4)]
     capacity = Capacity(1, 0.2)
     assert capacity.update(workers) == {"": 35, "a": 10, "b": 20, "c": 5}
-    assert capacity.update(workers, waiting=["b"]) == {"": 32, "a": 10, "b": 18, "c": 5}
-    assert capacity.update(workers, waiting=["c"]) == {"": 32, "a": 10, "b": 20, "c": 5}, "too few slots"
-    assert capacity.update(workers, waiting=[""]) == {"": 32, "a": 9, "b": 18, "c": 5}
+    assert capacity.update(workers, waiting=["b"]) == {"": 30, "a": 10, "b": 17, "c": 5}
+    assert capacity.update(workers, waiting=["c"]) == {"": 30, "a": 10, "b": 20, "c": 5}, "too few slots"
+    assert capacity.update(workers, waiting=[""]) == {"": 30, "a": 8, "b": 17, "c": 5}
     assert capacity.update([], waiting=["a", ""]) == {"": SLOTS_UNSEEN}
 
 
 def test_nothing_is_sent_ahead_of_those_that_wait() -> None:
     capacity, _ = after_short_jobs()
     assert capacity.update([worker("m", 8)])["m"] > 50
-    assert capacity.update([worker("m", 8)], waiting=["m"])["m"] == 9
+    assert capacity.update([worker("m", 8)], waiting=["m"])["m"] == 8
     assert capacity.in_flight == ["m"]
     capacity.note(found(m=100), {"m": 0})
     assert capacity.in_flight == []

@@ -12,7 +12,7 @@ from tasks.records.claim import Claim
 from tasks.records.job import TERMINAL, Priority, Status
 from tasks.store.jobs import Beat, ClaimRejection, JobStore
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.tasks.helpers.records import WORKER, claimed, new, queued
+from tests.tasks.helpers.records import WORKER, claimed, lose_messages, new, queued, sent_ids
 
 RESULT = {"text": "done"}
 
@@ -36,11 +36,11 @@ def terminal(store: JobStore, status: Status) -> str:
 
 def test_create_stores_a_queued_record(store: JobStore) -> None:
     before = time.time()
-    job, created = store.create(
+    job = store.create(
         new("héllo\n wörld", priority=Priority.BULK, model="m", deadline=before + 60, metadata={"run": "1"})
     )
-    assert created
     assert job == store.get(job.id)
+    assert sent_ids(store, Priority.BULK) == [job.id]
     assert (job.status, job.priority, job.model, job.attempts) == (Status.QUEUED, Priority.BULK, "m", 0)
     assert job.request["prompt"] == "héllo\n wörld"
     assert job.metadata == {"run": "1"}
@@ -51,26 +51,23 @@ def test_create_stores_a_queued_record(store: JobStore) -> None:
 
 def test_creating_again_with_the_same_id_changes_nothing(store: JobStore) -> None:
     same = new()
-    first, created = store.create(same)
-    again, created_again = store.create(same)
-    assert (created, created_again, first) == (True, False, again)
+    assert store.create(same) == store.create(same)
+    assert sent_ids(store) == [same.id]
 
 
 def test_idempotency_key(store: JobStore) -> None:
-    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
-    again, created = store.create(new(idempotency_key="k", body_hash="a"))
-    assert (again.id, created) == (first.id, False)
+    first = store.create(new(idempotency_key="k", body_hash="a"))
+    assert store.create(new(idempotency_key="k", body_hash="a")).id == first.id
     with pytest.raises(IdempotencyConflict, match=first.id):
         store.create(new(idempotency_key="k", body_hash="b"))
-    other, created = store.create(new(idempotency_key="other", body_hash="b"))
-    assert created
-    assert other.id != first.id
+    other = store.create(new(idempotency_key="other", body_hash="b"))
+    assert sent_ids(store) == [first.id, other.id]
     assert 0 < store.db.redis.pttl(f"{store.db.prefix}idem:job:k") <= 24 * 3600 * 1000
 
 
 def test_an_earlier_job_is_found_by_its_key(store: JobStore) -> None:
     assert store.earlier("k", "a") is None
-    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    first = store.create(new(idempotency_key="k", body_hash="a"))
     assert store.earlier("k", "a") == first
     assert store.earlier(None, "a") is None
     with pytest.raises(IdempotencyConflict, match=first.id):
@@ -87,12 +84,10 @@ def test_the_end_names_the_model_that_ran_it(store: JobStore) -> None:
 
 
 def test_idempotency_key_of_a_deleted_job_is_free(store: JobStore) -> None:
-    first, _ = store.create(new(idempotency_key="k", body_hash="a"))
+    first = store.create(new(idempotency_key="k", body_hash="a"))
     store.cancel(first.id)
     store.delete(first.id)
-    again, created = store.create(new(idempotency_key="k", body_hash="b"))
-    assert created
-    assert again.id != first.id
+    assert store.create(new(idempotency_key="k", body_hash="b")).id != first.id
 
 
 def test_claim_makes_it_running(store: JobStore) -> None:
@@ -102,7 +97,6 @@ def test_claim_makes_it_running(store: JobStore) -> None:
     assert (claim.fencing_token, claim.attempts, claim.request["prompt"]) == (1, 1, "a prompt")
     assert (job.status, job.worker, job.attempts) == (Status.RUNNING, WORKER, 1)
     assert job.started_at == claim.claimed_at
-    assert claim.preview == "a prompt"
 
 
 def test_claim_repeated_with_its_token_is_the_same_claim(store: JobStore) -> None:
@@ -209,17 +203,34 @@ def test_heartbeat_answers_in_order(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_finish_writes_the_end_and_publishes_it(store: JobStore, status: Status) -> None:
-    job_id = queued(store)
+def test_finish_writes_the_end_and_tells_the_gateways_that_wait(store: JobStore, status: Status) -> None:
+    job_id, other = queued(store, waiter="one"), queued(store)
     claim = claimed(store, job_id)
-    with store.db.redis.pubsub() as events:
-        events.subscribe(f"{store.db.prefix}events")
-        assert events.get_message(timeout=2)["type"] == "subscribe"
+    for gateway in ("one", "two", "two"):
+        watched = store.watch(store.get(job_id), gateway)
+    assert watched.waiters == "one two"
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
+        events.psubscribe(f"{store.db.prefix}events*")
+        events.get_message(timeout=2)
+        store.cancel(other)
         assert store.finish(job_id, claim.fencing_token, status, result=RESULT, error={"code": "c"})
-        assert events.get_message(timeout=2)["data"] == f"{job_id} {status}"
+        heard = [events.get_message(timeout=2) for _ in range(2)]
+        assert events.get_message(timeout=0.1) is None, "nobody waits for the other"
+    told = {message["channel"].removeprefix(store.db.prefix): message["data"] for message in heard}
+    assert told == dict.fromkeys(("events:one", "events:two"), f"{job_id} {status}")
+    assert store.watch(store.get(job_id), "late").status is status
     job = store.get(job_id)
     assert (job.status, job.result, job.error) == (status, RESULT, {"code": "c"})
     assert job.finished_at is not None
+
+
+def test_a_job_remembers_the_gateways_that_asked_last(store: JobStore) -> None:
+    job = store.create(new())
+    for n in range(100):
+        job = store.watch(job, f"{n:032}")
+    waiters = job.waiters.split()
+    assert waiters == [f"{n:032}" for n in range(100 - len(waiters), 100)]
+    assert 10 < len(waiters) < 20
 
 
 def test_finish_repeated_by_its_writer_is_true_and_changes_nothing(store: JobStore) -> None:
@@ -309,6 +320,7 @@ def test_delete(store: JobStore) -> None:
         store.get(job_id)
     with pytest.raises(JobNotFound):
         store.delete(job_id)
+    lose_messages(store)
     left = sorted(store.db.redis.keys(f"{store.db.prefix}*"))
     assert left == [f"{store.db.prefix}{name}" for name in ("claimed:interactive", "ended", "seq")]
 
