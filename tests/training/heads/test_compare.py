@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,23 +28,26 @@ def trained(model: str, states: Path, folder: Path, kind: Kind, quiet: Console) 
     return output
 
 
-def printed(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-    main()
-    return capsys.readouterr().out
+@pytest.fixture
+def compare(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[list[Path], Path], str]:
+    """Runs it with heads files and a collection, and returns what it prints."""
+
+    def run(heads: list[Path], answers: Path) -> str:
+        arguments = ["compare", *map(str, heads), "--answers", str(answers), "--model", tiny_gguf]
+        monkeypatch.setattr(sys, "argv", arguments)
+        main()
+        return capsys.readouterr().out
+
+    return run
 
 
 def test_it_prints_the_scores_that_training_found(
-    tiny_gguf: str,
-    states: Path,
-    tmp_path: Path,
-    quiet: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    compare: Callable[[list[Path], Path], str], tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
 ) -> None:
     files = [trained(tiny_gguf, states, tmp_path, kind, quiet) for kind in Kind]
-    arguments = [*map(str, files), "--answers", str(states), "--model", tiny_gguf]
-    lines = printed(arguments, monkeypatch, capsys).splitlines()
+    lines = compare(files, states).splitlines()
     assert len(lines) == len(files)
     for path, line in zip(files, lines, strict=True):
         with safe_open(path, framework="pt") as file:
@@ -57,21 +61,11 @@ def test_it_prints_the_scores_that_training_found(
         )
 
 
-@pytest.mark.parametrize(
-    ("heads", "answers", "says"), [("none.safetensors", None, "none.safetensors"), (None, "none", "none")]
-)
 def test_what_is_not_there_is_named(
-    heads: str | None,
-    answers: str | None,
-    says: str,
-    tiny_gguf: str,
-    states: Path,
-    tmp_path: Path,
-    quiet: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    compare: Callable[[list[Path], Path], str], states: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / heads if heads else trained(tiny_gguf, states, tmp_path, Kind.HYDRA, quiet)
-    folder = tmp_path / answers if answers else states
-    with pytest.raises(SystemExit, match=says):
-        printed([str(path), "--answers", str(folder), "--model", tiny_gguf], monkeypatch, capsys)
+    heads, answers = tmp_path / "none.safetensors", tmp_path / "none"
+    with pytest.raises(SystemExit, match=r"none\.safetensors: no such file"):
+        compare([heads], states)
+    with pytest.raises(SystemExit, match="none holds no collected states"):
+        compare([heads], answers)
