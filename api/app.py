@@ -24,6 +24,7 @@ from api.routes import (
     jobs,
     metrics,
     openai,
+    responses,
     system,
     webhooks,
 )
@@ -78,6 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(files.router)
     app.include_router(job_events.router)
     app.include_router(openai.router)
+    app.include_router(responses.router)
     app.include_router(comparison.router)
     app.include_router(webhooks.router)
     app.include_router(system.router)

@@ -31,6 +31,7 @@ from engine.base.request import (
 from engine.core.engine import ModelInfo
 from engine.medusa.layouts import HeadsLoadError
 from engine.sampling.grammar import response_grammar
+from engine.sampling.tool_grammar import answer_grammar
 from engine.service import EngineService, load
 from engine.serving.metrics import EngineMetrics
 
@@ -56,6 +57,7 @@ __all__ = [
     "TextDelta",
     "Timing",
     "TokenLogprob",
+    "answer_grammar",
     "load",
     "response_grammar",
 ]

@@ -64,7 +64,7 @@ LONGEST_FIRST = (
     "engine/speculative/tuning/test_weights_exchange.py",
     "cli/run/test_run.py",
     "engine/sampling/test_any_schema.py",
-    "api/routes/test_openai_stream.py",
+    "api/routes/openai/test_stream.py",
     "cli/commands/test_batch.py",
     "project/deployment/test_compose.py",
     "engine/core/exactness/test_constrained.py",

@@ -35,6 +35,13 @@ class EventStream(EventSourceResponse):
             self._at_end()
 
 
+async def resumed(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events from the first on, which was awaited before the response began."""
+    yield first
+    async for event in events:
+        yield event
+
+
 def encoded(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
     """Encode one event; an object becomes one line of JSON."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))

@@ -7,8 +7,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
 
-from tasks.base.errors import BatchNotFound, DeliveryNotFound, FileNotFound, JobNotFound, TasksError
-from tasks.records.ids import BATCH, DELIVERY, FILE, JOB, IdSyntax
+from tasks.base.errors import (
+    BatchNotFound,
+    DeliveryNotFound,
+    FileNotFound,
+    JobNotFound,
+    ResponseNotFound,
+    TasksError,
+)
+from tasks.records.ids import BATCH, DELIVERY, FILE, JOB, RESPONSE, IdSyntax
 
 
 def checked(syntax: IdSyntax, unknown: Callable[[str], TasksError]) -> Callable[[str], str]:
@@ -28,6 +35,7 @@ def schema(syntax: IdSyntax) -> WithJsonSchema:
 
 
 JobId = Annotated[str, AfterValidator(checked(JOB, JobNotFound)), schema(JOB)]
+ResponseId = Annotated[str, AfterValidator(checked(RESPONSE, ResponseNotFound)), schema(RESPONSE)]
 BatchId = Annotated[str, AfterValidator(checked(BATCH, BatchNotFound)), schema(BATCH)]
 FileId = Annotated[str, AfterValidator(checked(FILE, FileNotFound)), schema(FILE)]
 DeliveryId = Annotated[str, AfterValidator(checked(DELIVERY, DeliveryNotFound)), schema(DELIVERY)]

@@ -57,7 +57,7 @@ class BatchRequest(TableFields):
     """A batch to run. The fields from priority on, and those of tables, extend OpenAI's."""
 
     input_file_id: Annotated[str, schema(FILE)]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/jobs"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/jobs"]
     completion_window: Literal["24h"] = "24h"
     metadata: dict[MetaKey, MetaValue] | None = Field(None, max_length=MAX_METADATA)
     output_expires_after: ExpiresAfter | None = None

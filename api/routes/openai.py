@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.http.error_responses import error_object
 from api.http.errors import ApiError
-from api.http.sse import EventStream, encoded
+from api.http.sse import EventStream, encoded, resumed
 from api.requests.caller import caller_of
 from api.requests.parsing import json_bytes, unless_closed
 from api.requests.schemas import ErrorBody
@@ -26,7 +26,8 @@ from api.service.online_request import MAX_CHOICES, MOST_BODIES, read
 from api.service.online_run import OnlineRun
 from api.service.stream_chunks import ChatChoice, CompletionChoice, StreamChoice
 from tasks.records.endpoints import CHAT, COMPLETIONS
-from tasks.schema.openai_responses import answer, answer_of_several, envelope, may_call_tools, total_usage
+from tasks.schema.openai_responses import answer, answer_of_several, envelope, total_usage
+from tasks.schema.tool_calls import may_call_tools
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response
         if online.stream:
             events = _events(run, model)
             first = await unless_closed(request, anext(events))
-            return EventStream(_after(first, events), run.cancel_rest, headers)
+            return EventStream(resumed(first, events), run.cancel_rest, headers)
         await unless_closed(request, run.wait())
     except BaseException:
         run.cancel_rest()
@@ -120,12 +121,6 @@ async def _events(run: OnlineRun, model: str | None) -> AsyncGenerator[bytes, No
         yield encoded(error_object(error))
     else:
         yield encoded(DONE)
-
-
-async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    yield first
-    async for event in events:
-        yield event
 
 
 async def _chunks(run: OnlineRun, model: str | None) -> AsyncGenerator[dict[str, Any], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.http.errors import BadRequest, BodyTooLarge
 from tasks.base.errors import InvalidRequest
-from tasks.records.endpoints import COMPLETIONS
+from tasks.records.endpoints import COMPLETIONS, RESPONSES
 from tasks.records.job import random_seed
 from tasks.schema import openai_requests
 from tasks.schema.job_request import SEED_LIMIT, JobRequest, invalid_body, invalid_request, parse, read_object
@@ -25,7 +26,8 @@ E = TypeVar("E", InvalidRequest, BadRequest)
 @dataclass(frozen=True, slots=True)
 class OnlineRequest:
     """job: the fields that the jobs of all choices share. variants: the fields in which the job of each
-    choice differs, `n` per prompt. include_usage: send a last chunk with the usage. body: as sent.
+    choice differs, `n` per prompt. include_usage: send a last chunk with the usage. body: as sent. kept:
+    whether the records are kept as long as other jobs'.
     """
 
     job: JobRequest
@@ -34,6 +36,7 @@ class OnlineRequest:
     stream: bool
     include_usage: bool
     body: dict[str, Any]
+    kept: bool = False
 
 
 class _StreamOptions(BaseModel):
@@ -76,6 +79,32 @@ def read(data: bytes, endpoint: str, most_bytes: int) -> OnlineRequest:
     return OnlineRequest(job, _variants(job, prompts, n), n, bool(options.stream), usage, body)
 
 
+def read_response(
+    body: dict[str, Any], earlier: Sequence[Mapping[str, Any]], most_bytes: int
+) -> OnlineRequest:
+    """A request to RESPONSES. earlier: the messages of the responses that it continues.
+
+    Raises InvalidRequest, and BodyTooLarge if the whole conversation exceeds most_bytes.
+    """
+    try:
+        options = _Options.model_validate({"stream": body.get("stream")})
+    except ValidationError as error:
+        raise invalid_body(error) from None
+    given = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+    fields, problems = body_fields(RESPONSES, given)
+    for problem in problems:
+        raise invalid_request(problem)
+    at = 1 if fields["response"]["instructed"] else 0
+    fields["messages"][at:at] = earlier
+    data = json.dumps(fields).encode()
+    if len(data) > most_bytes:
+        message = f"input: the conversation has {len(data):,} bytes, over the limit of {most_bytes:,}"
+        raise BodyTooLarge(message, param="input")
+    job = _parsed(data, given)
+    kept = job.response is not None and job.response.store
+    return OnlineRequest(job, ({},), 1, bool(options.stream), False, body, kept)
+
+
 def _prompts(body: dict[str, Any]) -> list[str] | None:
     """The prompts if there are several; None for anything else."""
     prompts = body.get("prompt")
@@ -105,8 +134,12 @@ def _job(endpoint: str, body: dict[str, Any], prompt: str = "prompt") -> JobRequ
     fields, problems = body_fields(endpoint, body)
     for problem in problems:
         raise invalid_request(problem)
+    return _parsed(json.dumps(fields).encode(), body, prompt)
+
+
+def _parsed(data: bytes, body: dict[str, Any], prompt: str = "prompt") -> JobRequest:
     try:
-        return parse(json.dumps(fields).encode(), JobRequest)
+        return parse(data, JobRequest)
     except InvalidRequest as error:
         if error.param is None:
             raise

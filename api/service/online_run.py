@@ -119,8 +119,9 @@ def _submit(gateway: Gateway, request: OnlineRequest, owner: str) -> list[Job]:
     latest = time.time() + gateway.settings.online_timeout_s
     due = latest if request.job.deadline is None else min(request.job.deadline, latest)
     body = request.job.model_copy(update={"deadline": due})
+    keep_s = None if request.kept else KEEP_S
     try:
-        return submit_all(gateway, body, request.variants, owner, streaming=request.stream, keep_s=KEEP_S)
+        return submit_all(gateway, body, request.variants, owner, streaming=request.stream, keep_s=keep_s)
     except BadRequest as error:
         raise _with_request_field(error, request) from None
 

@@ -41,7 +41,7 @@ def submit_all(
     owner: str,
     *,
     streaming: bool,
-    keep_s: float,
+    keep_s: float | None,
 ) -> list[Job]:
     """Store all jobs of one online request or none, and send their queue messages.
 

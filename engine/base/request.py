@@ -47,10 +47,10 @@ class SamplingParams:
     prompt or output (CTRL, arXiv:1909.05858); presence and frequency subtract from tokens of the output.
     logprobs: None for none, else the number of alternatives reported per token (0-20); they are
     of the model's distribution before grammar, temperature and filters, after logit_bias and penalties.
-    grammar: what the answer must match, as response_grammar() makes it; None for any text. Tokens that it
+    grammar: what the answer must match, as answer_grammar() makes it; None for any text. Tokens that it
     refuses have probability 0 before temperature and filters, and the end of generation is
     refused until the answer is complete. One that max_tokens or a stop string ended may not be: see
-    Completion.complete.
+    Completion.complete. grammar_field: the field of the caller's request that refusals of the grammar name.
     """
 
     max_tokens: int = 256
@@ -69,6 +69,7 @@ class SamplingParams:
     logprobs: int | None = None
     acceptance: Acceptance = Acceptance.EXACT
     grammar: str | None = None
+    grammar_field: str = "response_format"
 
     def __post_init__(self) -> None:
         checks = (

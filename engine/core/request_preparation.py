@@ -73,7 +73,8 @@ class RequestPreparation:
                 raise _Stopped(reason)
 
         try:
-            constraint = self._grammars.begin(request.sampling.grammar, check)
+            sampling = request.sampling
+            constraint = self._grammars.begin(sampling.grammar, check, sampling.grammar_field)
         except _Stopped as stop:
             sequence = SequenceState(request, prompt, arrived)
             sequence.finish = stop.reason

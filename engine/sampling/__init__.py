@@ -3,5 +3,5 @@
 In: logits and sampling parameters.
 Out: sampled tokens with log probabilities.
 Public: sampler.SampledToken, sampler.Constraint, grammar.Grammars, sampler.Sampler,
-grammar.response_grammar.
+grammar.response_grammar, tool_grammar.answer_grammar.
 """

@@ -38,6 +38,7 @@ LONGEST_NUMBER = 32  # characters, where the schema does not want more: a double
 FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Characters of a grammar that is asked what it forces: that takes 0.5 ms for 1,000 characters of a constant.
 MOST_AHEAD = 16 * 1024
+RESPONSE_FORMAT = "response_format"
 NO_TOKEN = "NoExtension"  # as llguidance's errors begin where nothing may come next
 
 Mask = NDArray[np.bool_]  # [vocabulary], what may come next
@@ -60,31 +61,33 @@ def response_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     inner = response_format.get("json_schema")
     if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
         raise RequestRefused("response_format has no json_schema with a schema", param="response_format")
-    return _json_grammar(inner["schema"], inner.get("strict") is True)
+    return f"start: {json_rule(inner['schema'], inner.get('strict') is True)}"
 
 
-def _json_grammar(schema: Mapping[str, Any], strict: bool) -> str:
-    """strict: refuse what cannot be enforced, rather than leave it out."""
+def json_rule(schema: Mapping[str, Any], strict: bool, field: str = RESPONSE_FORMAT) -> str:
+    """The right side of a rule. strict: refuse what cannot be enforced, rather than leave it out.
+
+    field: of the request, which refusals name. Raises RequestRefused.
+    """
     try:
         closed = close_objects(schema)
         keep_exact(closed)
         text = json.dumps({**closed, "x-guidance": {**FORM, "lenient": not strict}})
         if len(text) > MAX_SCHEMA:
-            raise _refusal(f"the schema has more than {MAX_SCHEMA} characters")
+            raise _refusal(f"the schema has more than {MAX_SCHEMA} characters", field)
     except RecursionError:
-        raise _refusal("the schema is nested too deeply") from None
+        raise _refusal("the schema is nested too deeply", field) from None
     except ValueError as error:  # a number that is rounded, or has too many digits
-        raise _refusal(str(error)) from None
-    return f"start: %json {text}"
+        raise _refusal(str(error), field) from None
+    return f"%json {text}"
 
 
-JSON_OBJECT = _json_grammar({"type": "object"}, strict=True)  # known to compile in milliseconds
+JSON_OBJECT = f"start: {json_rule({'type': 'object'}, strict=True)}"  # known to compile in milliseconds
 
 
-def _refusal(why: str, code: str = "invalid_schema") -> RequestRefused:
+def _refusal(why: str, field: str, code: str = "invalid_schema") -> RequestRefused:
     cause = why.rpartition("JSON schema: ")[2].rpartition("\nerror: ")[2]  # after where it is
-    message = f"response_format: {_first_line(cause)}"
-    return RequestRefused(message, param="response_format", code=code)
+    return RequestRefused(f"{field}: {_first_line(cause)}", param=field, code=code)
 
 
 def _first_line(text: str) -> str:
@@ -130,23 +133,28 @@ class Grammars:
     def close(self) -> None:
         self._trials.close()
 
-    def begin(self, grammar: str | None, check: Check = lambda: None) -> GrammarConstraint | None:
+    def begin(
+        self, grammar: str | None, check: Check = lambda: None, field: str = RESPONSE_FORMAT
+    ) -> GrammarConstraint | None:
         """Compile a grammar, usually in a millisecond. Not cached: copies of a matcher would share its
         limits, and a request must not depend on another.
 
-        check is called several times a second meanwhile; its exceptions propagate. Raises RequestRefused for
-        a grammar that llguidance rejects, and with code schema_too_complex for one that takes too much time
-        or memory to compile.
+        field: of the request, which refusals name. check is called several times a second meanwhile; its
+        exceptions propagate. Raises RequestRefused for a grammar that llguidance rejects, and with code
+        schema_too_complex for one that takes too much time or memory to compile.
         """
         if grammar is None:
             return None
         verdict = Verdict() if grammar == JSON_OBJECT else self._trials.verdict(grammar, check)
         if not verdict.within_limits:
-            raise _refusal(TOO_COMPLEX, "schema_too_complex")
+            raise _refusal(TOO_COMPLEX, field, "schema_too_complex")
         if verdict.error is not None:
             dead = verdict.error.startswith(NO_TOKEN)
-            raise _refusal("nothing satisfies the schema" if dead else verdict.error)
-        return GrammarConstraint(self._vocabulary, *self._compiled(grammar, verdict.long, check))
+            raise _refusal("nothing satisfies the schema" if dead else verdict.error, field)
+        made = self._compiled(grammar, verdict.long, check)
+        if made[0].is_error():
+            raise _refusal(made[0].get_error(), field)
+        return GrammarConstraint(self._vocabulary, *made)
 
     def _compiled(self, grammar: str, long: bool, check: Check) -> list[LLMatcher]:
         """In a thread of its own, since references in a long chain would overflow the stack of this one.
@@ -180,8 +188,6 @@ class Grammars:
             check()
         if not made:
             raise EngineError("a grammar that was tried before could not be compiled")
-        if made[0].is_error():
-            raise _refusal(made[0].get_error())
         return made
 
 
@@ -253,6 +259,9 @@ def dead_end() -> DecodeFailed:
 
 
 _NUMBER = b"0123456789.eE+-"
+_SIGNS = (
+    b".eE+-"  # none follows another in a number, but for the sign of an exponent: a line of dashes is text
+)
 _QUOTE, _BACKSLASH = b'"\\'
 
 
@@ -261,6 +270,7 @@ class _Number:
 
     def __init__(self) -> None:
         self.length = 0
+        self._last = 0
         self._in_string = self._escaped = False
 
     def write(self, raw: bytes) -> None:
@@ -270,4 +280,8 @@ class _Number:
                 self._escaped = byte == _BACKSLASH and not self._escaped
             else:
                 self._in_string = byte == _QUOTE
+                exponent = self._last in b"eE" and byte in b"+-"
+                if byte in _SIGNS and self._last in _SIGNS and not exponent:
+                    self.length = 0
                 self.length = self.length + 1 if byte in _NUMBER else 0
+            self._last = byte

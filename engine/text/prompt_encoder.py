@@ -15,12 +15,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from engine.base.errors import ModelLoadError, RequestRefused
 from engine.base.request import Request
 from engine.llama.model import Model, Tokens
-from engine.text import chat_templates
+from engine.text import chat_templates, tool_prompt
 
 log = logging.getLogger(__name__)
 
 LARGE = 65_536  # characters of a prompt; the tokenizer takes up to 100 bytes of memory for each
 SPACES = " \n\t\r\v\f"
+OPEN = "<tool_call>"
+OTHER = "<function="  # within it, in templates of models that write no JSON there
 
 
 class PromptEncoder:
@@ -48,7 +50,9 @@ class PromptEncoder:
             asks_for = meta.find_undeclared_variables(environment.parse(template or ""))
         except TemplateError as error:
             raise ModelLoadError(f"{model.path}: its chat template cannot be read: {error}") from error
-        self._takes_tools = "tools" in asks_for
+        # Calls are read in this format: a template of another one would teach the model a form that is not.
+        own_format = OPEN in (template or "") and OTHER not in (template or "")
+        self._takes_tools = own_format and "tools" in asks_for
         self._knows_calls = "tool_calls" in (template or "")
 
     def encode(self, request: Request) -> Tokens:
@@ -65,7 +69,7 @@ class PromptEncoder:
     def _tokens(self, request: Request) -> Tokens:
         if request.prompt is not None and (request.raw or self._template is None):
             if request.tools:
-                self._refuse_tools("tools")
+                raise RequestRefused("this model has no chat template", param="tools", code="no_tools")
             return self._tokenize(request.prompt, "prompt", add_bos=True)
         turns = request.messages or ({"role": "user", "content": request.prompt or ""},)
         text = self._render([_turn(turn) for turn in turns], [*request.tools])
@@ -96,11 +100,28 @@ class PromptEncoder:
                 param="messages",
                 code="no_chat_template",
             )
-        if tools and not self._takes_tools:
-            self._refuse_tools("tools")
-        if not self._knows_calls and any(message.get("tool_calls") for message in messages):
-            self._refuse_tools("messages")
-        given = {"tools": tools} if tools else {}
+        calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+        if (tools and not self._takes_tools) or (calls and not self._knows_calls):
+            return self._render_as_text(messages, tools)
+        return self._rendered(messages, {"tools": tools} if tools else {})
+
+    def _render_as_text(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
+        """With tools and calls in the text of the turns. The user's has the tools where the template refuses
+        the system's, or leaves it out."""
+        turns = tool_prompt.as_text(messages)
+        if not tools:
+            return self._rendered(turns, {})
+        text = tool_prompt.describe(tools)
+        try:
+            rendered = self._rendered(tool_prompt.with_description(turns, text, "system"), {})
+        except RequestRefused:
+            rendered = ""
+        if tool_prompt.BEGIN in rendered:
+            return rendered
+        return self._rendered(tool_prompt.with_description(turns, text, "user"), {})
+
+    def _rendered(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
+        assert self._template is not None
         try:
             return self._template.render(
                 messages=messages,
@@ -113,13 +134,6 @@ class PromptEncoder:
             raise RequestRefused(
                 f"the chat template refuses these messages: {error}", param="messages"
             ) from error
-
-    def _refuse_tools(self, param: str) -> NoReturn:
-        raise RequestRefused(
-            "the chat template of this model knows no tools" if self._template else "this model has no tools",
-            param=param,
-            code="no_tools",
-        )
 
 
 def _turn(message: Mapping[str, Any]) -> dict[str, Any]:

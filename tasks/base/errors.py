@@ -11,6 +11,7 @@ TasksError
 ├── InvalidRequest         a request body does not match its schema; `param` names the field at fault
 ├── JobNotFound            no record under this id
 ├── JobNotFinished         only a job that has ended can be deleted
+├── ResponseNotFound       no stored response under this id
 ├── BatchNotFound          no batch under this id
 ├── BatchRefused           the input file of a batch is invalid as a whole
 ├── LeadLost               another io worker has become the leader
@@ -105,6 +106,13 @@ class JobNotFinished(TasksError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id} has not ended yet: cancel it before deleting it")
+
+
+class ResponseNotFound(TasksError):
+    """No stored response has this id: as for jobs, or it was not to be stored."""
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"no response with id {_cut(response_id)!r}")
 
 
 class BatchNotFound(TasksError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS, RESPONSES
 from tasks.schema.job_request import JobRequest
 from tasks.schema.openai_requests import MAX_CUSTOM_ID, OF_THE_BATCH
 
@@ -31,6 +31,14 @@ def line_schema() -> dict[str, Any]:
         "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 1}]},
         "logprobs": own["logprobs"],
     }
+    items = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+    elsewhere = ("max_tokens", "response_format", "tools", "tool_choice")  # other names, or other forms
+    response = {
+        **{name: field for name, field in fields.items() if name not in elsewhere},
+        "input": items,
+        "instructions": {"type": ["string", "null"]},
+        "max_output_tokens": fields["max_tokens"],
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of a batch file",
@@ -46,6 +54,7 @@ def line_schema() -> dict[str, Any]:
         "oneOf": [
             _body(CHAT, chat, "messages"),
             _body(COMPLETIONS, completion, "prompt"),
+            _body(RESPONSES, response, "input"),
             _own_body(own),
         ],
         "$defs": job.get("$defs", {}),

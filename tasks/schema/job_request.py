@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -21,11 +21,21 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails
 
 from tasks.base.errors import InvalidRequest
 from tasks.records.job import MAX_TEMPERATURE, Acceptance, Decoding, Priority, random_seed
-from tasks.schema.messages import Message, ResponseFormat, Strict, Tool, wrong
+from tasks.schema.messages import (
+    Message,
+    NamedTool,
+    ResponseFormat,
+    ResponseOrigin,
+    Strict,
+    Tool,
+    ToolChoice,
+    wrong,
+)
 from tasks.schema.webhook_request import JobWebhook
 
 MAX_STOPS = 16
@@ -138,11 +148,16 @@ class JobRequest(Strict):
     ignore_eos: bool = False
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(min_length=1, max_length=MAX_TOOLS)] | None = Field(
-        None, description="Functions that the model may call, shown to it by its own chat template."
+        None,
+        description="Functions that the model may call, shown to it by its own chat template, or in the "
+        "system's message where that has no place for them.",
     )
-    tool_choice: Literal["auto", "none"] = Field(
-        "auto", description="none: the model is not shown the tools."
+    tool_choice: ToolChoice = Field(
+        "auto",
+        description="auto: text or calls. required: one call or more. A named function: one call of it. "
+        "none: the model is not shown the tools.",
     )
+    parallel_tool_calls: bool = Field(True, description="false: at most one call in an answer.")
     decoding: Decoding = Field(
         Decoding.AUTO,
         description="auto drafts tokens wherever that is measured to pay; normal never does; medusa drafts "
@@ -157,6 +172,7 @@ class JobRequest(Strict):
     deadline: Deadline | None = None
     webhook: JobWebhook | None = None
     metadata: dict[MetaKey, MetaValue] = Field({}, max_length=MAX_METADATA)
+    response: SkipJsonSchema[ResponseOrigin | None] = None  # of /v1/responses alone
 
     @model_validator(mode="after")
     def _one_input(self) -> JobRequest:
@@ -166,6 +182,18 @@ class JobRequest(Strict):
             raise wrong("raw needs a prompt, not messages", "raw")
         if self.raw and self.tools is not None:
             raise wrong("raw text has no place for tools, a chat template has", "tools")
+        return self
+
+    @model_validator(mode="after")
+    def _known_tool(self) -> JobRequest:
+        if self.tool_choice in ("auto", "none"):
+            return self
+        if self.tools is None:
+            raise wrong("needs tools", "tool_choice")
+        if isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            if all(tool.function.name != name for tool in self.tools):
+                raise wrong("names none of the tools", "tool_choice")
         return self
 
     def sent(self) -> dict[str, Any]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_TOOL_CALLS = 128  # of one message, as in the OpenAI API
 Name = Annotated[str, Field(min_length=1, max_length=64)]
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+FunctionName = Annotated[str, Field(pattern=FUNCTION_NAME)]
 
 
 class Strict(BaseModel):
@@ -76,6 +85,53 @@ class Tool(Strict):
     function: Function
 
 
+class NamedFunction(Strict):
+    """The name of one of the tools."""
+
+    name: FunctionName
+
+
+class NamedTool(Strict):
+    """OpenAI's choice of one tool."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+_NAMED = {
+    "type": "object",
+    "required": ["type", "function"],
+    "additionalProperties": False,
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "additionalProperties": False,
+            "properties": {"name": {"type": "string", "pattern": FUNCTION_NAME}},
+        },
+    },
+}
+
+
+def _tool_choice(value: object) -> object:
+    if isinstance(value, str) and value in TOOL_CHOICES:
+        return value
+    try:
+        return NamedTool.model_validate(value)
+    except ValidationError:
+        message = 'must be "auto", "none", "required" or {"type": "function", "function": {"name": NAME}}'
+        raise PydanticCustomError("tool_choice", message) from None
+
+
+TOOL_CHOICES = ("auto", "none", "required")
+ToolChoice = Annotated[
+    str | NamedTool,
+    BeforeValidator(_tool_choice),
+    WithJsonSchema({"anyOf": [{"enum": [*TOOL_CHOICES]}, _NAMED]}),
+]
+
+
 class JsonSchema(Strict):
     """A JSON Schema that the answer must satisfy, and a name for it."""
 
@@ -96,3 +152,14 @@ class ResponseFormat(Strict):
         if (self.json_schema is None) == (self.type == "json_schema"):
             raise wrong("goes with the type json_schema, and with no other", "json_schema")
         return self
+
+
+class ResponseOrigin(Strict):
+    """What an answer of the Responses API repeats of its request, and a job has no field for.
+
+    instructed: whether the first message is its instructions, which a next request does not continue.
+    """
+
+    instructed: bool = False
+    previous_response_id: Annotated[str, Field(max_length=64)] | None = None
+    store: bool = True

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS
+from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS, RESPONSES
 from tasks.schema.job_request import MAX_MESSAGES, MOST_FINDINGS, SEED_LIMIT, UNKNOWN_FIELD, Problem
+from tasks.schema.response_requests import chat_body, written_there
 
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's
@@ -21,7 +22,6 @@ OF_THE_BATCH = ("deadline", "priority", "webhook")  # job fields that a batch se
 # They do not affect the answer: ids for OpenAI's accounts and caches, hints about speed.
 IGNORED = frozenset(
     {
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
@@ -87,6 +87,8 @@ def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
         else:
             fields, found = body_fields(str(url), body)
             found += _not_of_a_line(fields)
+            if fields.get("response", {}).get("previous_response_id") is not None:
+                found.append(Problem("a line continues no other response", "previous_response_id"))
         problems += [replace(problem, field=f"body.{problem.field}") for problem in found]
         return fields, problems
     return {}, problems
@@ -113,7 +115,12 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The job fields of a body for CHAT or COMPLETIONS, and a problem for each unsupported field."""
+    """The job fields of a body for one of OpenAI's endpoints, and a problem for each unsupported field."""
+    if endpoint == RESPONSES:
+        chat, origin, problems = chat_body(body)
+        fields, found = body_fields(CHAT, chat)
+        problems += [replace(problem, field=written_there(problem.field or "")) for problem in found]
+        return {**fields, "response": origin}, problems
     given = {name: value for name, value in body.items() if value is not None and name not in IGNORED}
     problems = [Problem(reason, name) for name, reason in REFUSED.items() if name in given]
     given = {name: value for name, value in given.items() if name not in REFUSED}
@@ -127,7 +134,9 @@ def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def as_written(field: str, body: Mapping[str, Any]) -> str:
-    """The name of a job's field as this body spells it."""
+    """The name of a job's field as this body, or the job of it, spells it."""
+    if "input" in body or "response" in body:
+        return written_there(field)
     given = RENAMED.get(field)
     return field if given is None or body.get(given) is None else given
 
@@ -162,11 +171,26 @@ def _chat(body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         body["messages"] = [
             _message(message, f"messages.{index}", problems) for index, message in enumerate(body["messages"])
         ]
-    if body.get("tool_choice") not in (None, "auto", "none"):
-        reason = "must be auto or none: the model cannot be made to call a tool"
-        problems.append(Problem(reason, "tool_choice"))
-        del body["tool_choice"]
+    _allow_tools(body)
     return body
+
+
+def _allow_tools(body: dict[str, Any]) -> None:
+    """Offer only the tools that tool_choice allows, where it has a list of them."""
+    choice = body.get("tool_choice")
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(allowed, dict) or not isinstance(allowed.get("tools"), list):
+        return
+    tools = body.get("tools")
+    if isinstance(tools, list):
+        names = [_function_name(tool) for tool in allowed["tools"]]
+        body["tools"] = [tool for tool in tools if _function_name(tool) in names]
+    body["tool_choice"] = allowed.get("mode")
+
+
+def _function_name(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
 
 
 def _message(message: Any, path: str, problems: list[Problem]) -> Any:

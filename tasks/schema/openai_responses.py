@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tasks.schema.openai_requests import as_written, renamed
-from tasks.schema.tool_calls import ToolCallSplitter, tool_call
+from tasks.schema.response_objects import is_response, response
+from tasks.schema.tool_calls import may_call_tools, split, tool_call
 
 TOOL_CALLS = "tool_calls"
 MODEL_NOT_FOUND = "model_not_found"
@@ -39,8 +40,14 @@ def error_response(error: Mapping[str, Any], request: Mapping[str, Any]) -> Erro
 
 def answer(record: Mapping[str, Any]) -> dict[str, Any]:
     """The body that answers one request."""
+    logprobs = chat_logprobs(record["result"]["logprobs"]) or {}
+    whole = (
+        response(record, logprobs.get("content", ()))
+        if is_response(record["request"])
+        else answer_of_several([record], 1)
+    )
     return {
-        **answer_of_several([record], 1),
+        **whole,
         "speculation": record["result"].get("speculation"),  # null from older workers
     }
 
@@ -80,7 +87,7 @@ def choice(record: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
         }
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if may_call_tools(record["request"]):
-        parts = ToolCallSplitter().feed(text, final=True)
+        parts = split(text)
         functions = [part for part in parts if not isinstance(part, str)]
         if functions:
             calls = [tool_call(function, record["id"], number) for number, function in enumerate(functions)]
@@ -113,11 +120,6 @@ def total_usage(records: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
 
 def is_raw(record: Mapping[str, Any]) -> bool:
     return bool(record["request"].get("raw"))
-
-
-def may_call_tools(request: Mapping[str, Any]) -> bool:
-    """Whether the model is shown tools."""
-    return bool(request.get("tools")) and request.get("tool_choice") != "none"
 
 
 def chat_logprobs(tokens: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:

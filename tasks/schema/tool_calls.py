@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 Function = Mapping[str, str]  # name, and arguments as JSON text
+
+
+def may_call_tools(request: Mapping[str, Any]) -> bool:
+    """Whether the model is shown tools."""
+    return bool(request.get("tools")) and request.get("tool_choice") != "none"
+
+
+def must_call_tools(request: Mapping[str, Any]) -> bool:
+    """Whether the answer can only be calls."""
+    return may_call_tools(request) and request.get("tool_choice", "auto") != "auto"
 
 
 class ToolCallSplitter:
@@ -68,6 +79,11 @@ class ToolCallSplitter:
         self._space = text[len(content) :]
         if content:
             found.append(content)
+
+
+def split(text: str) -> list[str | Function]:
+    """Content and calls of a whole answer."""
+    return ToolCallSplitter().feed(text, final=True)
 
 
 def called_function(block: str) -> Function | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -17,12 +18,12 @@ from engine import (
     RequestRefused,
     SamplingParams,
     TokenLogprob,
-    response_grammar,
+    answer_grammar,
 )
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.records.job import INCOMPLETE, Priority, Status
-from tasks.schema.openai_responses import may_call_tools
+from tasks.schema.tool_calls import may_call_tools, must_call_tools, split
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,15 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
         chosen[name] = tuple(chosen.get(name, ()))
     if "acceptance" in chosen:
         chosen["acceptance"] = _member(Acceptance, chosen["acceptance"], "acceptance")
-    chosen["grammar"] = response_grammar(body.get("response_format"))
+    tools = tuple(body["tools"]) if may_call_tools(body) else ()
+    chosen["grammar"] = answer_grammar(
+        body.get("response_format"),
+        tools,
+        body.get("tool_choice", "auto"),
+        body.get("parallel_tool_calls", True),
+    )
+    if tools:
+        chosen["grammar_field"] = "tools"
     chosen["logit_bias"] = {int(token): bias for token, bias in chosen.get("logit_bias", {}).items()}
     messages = body.get("messages")
     return Request(
@@ -61,7 +70,7 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
         priority=ENGINE_PRIORITY[claim.priority],
         deadline=claim.deadline,
         decoding=_member(Decoding, body.get("decoding") or Decoding.AUTO, "decoding"),
-        tools=tuple(body["tools"]) if may_call_tools(body) else (),
+        tools=tools,
     )
 
 
@@ -130,18 +139,29 @@ def to_result(claim: Claim, completion: Completion) -> dict[str, Any]:
 
 
 def incomplete(claim: Claim, completion: Completion) -> dict[str, Any] | None:
-    """The error of an answer that had to be JSON and was cut off at max_tokens; None for any other."""
-    form = (claim.request.get("response_format") or {}).get("type")
-    if form not in JSON_FORMS or completion.finish_reason is not FinishReason.LENGTH:
+    """The error of an answer that had to be JSON or a call and was cut off; None for any other."""
+    if completion.finish_reason is not FinishReason.LENGTH or _is_whole(claim.request, completion.text):
         return None
-    try:
-        value = json.loads(completion.text)
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict | list | str):  # it ended with its last token: no beginning of these is JSON
-        return None
-    message = f"the answer was cut off after {completion.completion_tokens} tokens (max_tokens), in its JSON"
+    part = "call of a tool" if must_call_tools(claim.request) else "JSON"
+    message = (
+        f"the answer was cut off after {completion.completion_tokens} tokens (max_tokens), in its {part}"
+    )
     return {"code": INCOMPLETE, "message": message, "param": None}
+
+
+def _is_whole(request: Mapping[str, Any], text: str) -> bool:
+    """Whether an answer that was cut off has what it had to have."""
+    if may_call_tools(request) and any(not isinstance(part, str) for part in split(text)):
+        return True
+    if must_call_tools(request):
+        return False
+    if (request.get("response_format") or {}).get("type") not in JSON_FORMS:
+        return True
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict | list | str)  # it ended with its last token: no beginning of these is JSON
 
 
 def to_error(claim: Claim, error: Exception) -> dict[str, Any]:

@@ -48,8 +48,10 @@ EXPLAINED = (
     ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job_id or batch_id is allowed"),
     # JSON Schema counts 5.0 among the integers; a field of whole numbers takes 5 alone.
     ("POST .*", ".*", "input should be a valid integer"),
+    # An item of a response's input may be of many kinds, of which the document tells none.
+    ("POST /v1/responses", r"input(\..*)?", ".*"),
     # Of OpenAI's many fields the document names those alone that are needed; what nobody knows is refused.
-    ("POST /v1/(chat/)?completions", ".*", "there is no such field"),
+    ("POST /v1/((chat/)?completions|responses)", ".*", "there is no such field"),
     # It could say what goes with what in a body, in forms that generators of clients do not understand.
     ("POST .*", "prompt", "give exactly one of prompt and messages"),
     ("POST .*", r"raw|tools", "raw (needs a prompt|text has no place for tools)"),

@@ -201,8 +201,47 @@ def test_the_clients_own_models(client: OpenAI, model: str) -> None:
     assert isinstance(parsed.choices[0].message.parsed, Colour)
 
 
+def test_tools_are_called_as_their_choice_says(client: OpenAI, model: str) -> None:
+    """By a model whose chat template knows no tools, whole and streamed."""
+    weather: Any = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+                "required": ["city", "days"],
+            },
+        },
+    }
+    clock: Any = {"type": "function", "function": {"name": "get_time"}}
+    asked: Any = {"model": model, "tools": [weather, clock], "max_tokens": 300}
+    asked["messages"] = [{"role": "user", "content": "What is the weather in Paris, and what time is it?"}]
+    named: Any = {"type": "function", "function": {"name": "get_weather"}}
+    for choice, parallel in ((named, True), ("required", False), ("required", True), ("auto", True)):
+        options: Any = {**asked, "tool_choice": choice, "parallel_tool_calls": parallel}
+        [whole] = client.chat.completions.create(**options).choices
+        with client.chat.completions.stream(**options) as stream:
+            [streamed] = stream.get_final_completion().choices
+        assert (streamed.message.content or "") == (whole.message.content or "")
+        calls = whole.message.tool_calls or []
+        made = [(call.function.name, call.function.arguments) for call in calls if call.type == "function"]
+        again = streamed.message.tool_calls or []
+        assert made == [(call.function.name, call.function.arguments) for call in again]
+        for name, arguments in made:
+            schema = weather["function"]["parameters"] if name == "get_weather" else {"maxProperties": 0}
+            jsonschema.validate(json.loads(arguments), schema)
+        if choice != "auto":
+            assert whole.finish_reason == streamed.finish_reason == "tool_calls"
+            assert not whole.message.content
+            assert len(made) >= 1 if parallel and choice == "required" else len(made) == 1
+        if choice == named:
+            assert made[0][0] == "get_weather"
+
+
 def test_what_this_model_cannot_do(client: OpenAI, model: str) -> None:
-    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    parameters = {"$ref": "https://else.where/schema.json"}
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     form: Any = {
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": {"$ref": "https://else.where/schema.json"}},
@@ -210,7 +249,7 @@ def test_what_this_model_cannot_do(client: OpenAI, model: str) -> None:
     multiple = {"type": "integer", "multipleOf": 99_999_989}
     costly = {"type": "json_schema", "json_schema": {"name": "n", "schema": multiple}}
     cases: list[tuple[dict[str, Any], str, str]] = [
-        ({"tools": [tool]}, "no_tools", "tools"),
+        ({"tools": [tool]}, "invalid_schema", "tools"),
         ({"response_format": form}, "invalid_schema", "response_format"),
         ({"response_format": costly}, "schema_too_complex", "response_format"),
         ({"messages": [{"role": "user", "content": "x " * 9000}]}, "context_length_exceeded", "messages"),

@@ -36,6 +36,7 @@ MARK = "only-for-the-first-key"  # in every text that the first key sends
 SHARED = {"model_id"}  # path parameters of things that belong to no key: models are the workers'
 KINDS = {
     "jobs": "job_id",
+    "responses": "response_id",
     "batches": "batch_id",
     "files": "file_id",
     "webhooks/deliveries": "delivery_id",
@@ -118,6 +119,7 @@ def _things(client: httpx.Client) -> dict[str, str]:
     nowhere = {"url": f"http://127.0.0.1:{free_port()}/{MARK}"}
     sent = {"prompt": MARK, "webhook": nowhere, "metadata": {"name": MARK}}
     job = client.post("/v1/jobs", json=sent, headers={**HEADERS, "Prefer": "wait=20"}).json()
+    response = client.post("/v1/responses", json={"input": MARK}).json()
     file = client.post("/v1/files", content=parts, headers=boundary | HEADERS).json()
     asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "metadata": {"name": MARK}}
     batch = client.post("/v1/batches", json=asked, headers=HEADERS).json()
@@ -127,6 +129,7 @@ def _things(client: httpx.Client) -> dict[str, str]:
     (delivery,) = client.get(deliveries).json()["data"]
     return {
         "job_id": job["id"],
+        "response_id": response["id"],
         "file_id": file["id"],
         "batch_id": batch["id"],
         "delivery_id": delivery["id"],
@@ -273,7 +276,7 @@ def _named(operation: dict[str, Any]) -> set[str]:
     return set(schema.get("properties", {}))
 
 
-@pytest.mark.parametrize(("kind", "name"), KINDS.items())
+@pytest.mark.parametrize(("kind", "name"), [kind for kind in KINDS.items() if kind[0] != "responses"])
 def test_a_list_begins_behind_ones_own_things_alone(two: Two, kind: str, name: str) -> None:
     assert two.ids[name] in two.first.get(f"/v1/{kind}").text
     after = two.second.get(f"/v1/{kind}", params={"after": two.ids[name]})

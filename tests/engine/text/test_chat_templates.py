@@ -72,10 +72,9 @@ def test_answers_end_with_the_control_token(bare: Model) -> None:
     assert PromptEncoder(bare, read("vicuna")).encode(request).tolist().count(end) == 1
 
 
-@pytest.mark.parametrize("role", ["tool", "system"])
-def test_vicuna_knows_no_such_turn(bare: Model, role: str) -> None:
-    with pytest.raises(RequestRefused, match=f"then user and assistant, not {role}"):
-        said(bare, read("vicuna"), ("user", "Hi!"), (role, "42"))
+def test_vicuna_knows_no_second_system(bare: Model) -> None:
+    with pytest.raises(RequestRefused, match="then user and assistant, not system"):
+        said(bare, read("vicuna"), ("user", "Hi!"), ("system", "42"))
 
 
 def test_a_file_takes_the_place_of_the_models_own(tmp_path: Path) -> None:

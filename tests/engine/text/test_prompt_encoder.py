@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +9,9 @@ import pytest
 from engine import ModelLoadError, Request, RequestRefused, SamplingParams
 from engine.llama.model import Model, default_model_path
 from engine.text.prompt_encoder import PromptEncoder
-from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.engine.text.helpers import WithTemplate, read
 
 BOS = 1  # of the tiny model
-WithTemplate = Callable[[str | None], tuple[PromptEncoder, Model]]
 
 
 def turns(*pairs: tuple[str, str]) -> Request:
@@ -27,26 +23,9 @@ def prompt(text: str, raw: bool = False) -> Request:
     return Request(id="r", sampling=SamplingParams(), prompt=text, raw=raw)
 
 
-def read(model: Model, encoder: PromptEncoder, request: Request) -> str:
-    """The prompt as the model sees it, control tokens spelt out."""
-    return b"".join(model.piece(int(t), special=True) for t in encoder.encode(request)).decode()
-
-
 @pytest.fixture(scope="module")
 def smol() -> Model:
     return Model(default_model_path())
-
-
-@pytest.fixture
-def with_template(tmp_path: Path) -> WithTemplate:
-    """A tiny model whose file carries this template."""
-
-    def make(template: str | None) -> tuple[PromptEncoder, Model]:
-        path = write_tiny_gguf(tmp_path / "tiny.gguf", chat_template=template)
-        model = Model(path)
-        return PromptEncoder(model), model
-
-    return make
 
 
 # The default model
@@ -212,125 +191,3 @@ def test_what_is_not_unicode_is_refused(smol: Model, how: str) -> None:
 
 
 # Tools
-
-TOOLS = (
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Is it <b>'warm'</b> & sunny in Köln?",
-            "parameters": {"type": "object", "properties": {"z": {"type": "string"}, "a": {"type": "null"}}},
-        },
-    },
-)
-TOOL_TEMPLATE = """
-{%- if tools %}
-[tools]
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}
-[/tools]
-{%- endif %}
-{%- for m in messages %}
-<{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}>
-{%- if m.content is not none %}{{ m.content }}{% endif %}
-{%- for call in m.tool_calls or [] %}
-[call {{ call.id }} {{ call.function.name }} {{ call.function.arguments | tojson }}]
-{%- endfor %}
-{%- if m.tool_call_id %} for {{ m.tool_call_id }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<assistant>{% endif %}"""
-
-
-def call(arguments: object) -> dict[str, object]:
-    return {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
-
-
-def with_tools(*messages: dict[str, object], tools: tuple[dict[str, object], ...] = TOOLS) -> Request:
-    return Request(id="r", sampling=SamplingParams(), messages=messages, tools=tools)
-
-
-def spelt(model: Model, encoder: PromptEncoder, request: Request) -> str:
-    """The tiny model's vocabulary writes spaces in its own way."""
-    return read(model, encoder, request).replace("▁", " ")
-
-
-USER: dict[str, object] = {"role": "user", "content": "Warm?"}
-
-
-def test_tools_calls_and_their_results_go_through_the_template(with_template: WithTemplate) -> None:
-    encoder, model = with_template(TOOL_TEMPLATE)
-    request = with_tools(
-        {"role": "system", "content": "Be brief."},
-        USER,
-        {"role": "assistant", "content": None, "tool_calls": [call('{"z": "Köln", "a": null}')]},
-        {"role": "tool", "content": "18 °C", "tool_call_id": "c1", "name": "weather"},
-    )
-    definition = json.dumps(TOOLS[0], ensure_ascii=False)
-    assert spelt(model, encoder, request) == (
-        f"<s>[tools]{definition}[/tools]<system>Be brief.<user>Warm?<assistant>"
-        '[call c1 weather {"z": "Köln", "a": null}]<tool weather>18 °C for c1<assistant>'
-    )
-    assert read(model, encoder, with_tools(USER, tools=())) == "<s><user>Warm?<assistant>"
-
-
-@pytest.mark.parametrize("arguments", ["", "{}", {}])
-def test_arguments_are_an_object_for_the_template(with_template: WithTemplate, arguments: object) -> None:
-    encoder, model = with_template(TOOL_TEMPLATE)
-    request = with_tools(USER, {"role": "assistant", "content": None, "tool_calls": [call(arguments)]})
-    assert "[call c1 weather {}]" in spelt(model, encoder, request)
-
-
-def test_the_prompt_takes_tools_too_but_not_raw(with_template: WithTemplate) -> None:
-    encoder, model = with_template(TOOL_TEMPLATE)
-    request = Request(id="r", sampling=SamplingParams(), prompt="Warm?", tools=TOOLS)
-    assert read(model, encoder, request) == read(model, encoder, with_tools(USER))
-    with pytest.raises(RequestRefused) as refused:
-        Request(id="r", sampling=SamplingParams(), prompt="Warm?", raw=True, tools=TOOLS)
-    assert refused.value.param == "tools"
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ messages[0].content }}", "{# tools #}{{ messages[0].tools }}x", None]
-)
-def test_a_template_that_takes_no_tools_refuses_them(
-    with_template: WithTemplate, template: str | None
-) -> None:
-    encoder, _ = with_template(template)
-    with pytest.raises(RequestRefused, match="tools") as refused:
-        encoder.encode(Request(id="r", sampling=SamplingParams(), prompt="Warm?", tools=TOOLS))
-    assert (refused.value.param, refused.value.code) == ("tools", "no_tools")
-
-
-def test_the_default_model_takes_no_tools(smol: Model) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        PromptEncoder(smol).encode(with_tools(USER))
-    assert (refused.value.param, refused.value.code) == ("tools", "no_tools")
-
-
-def test_calls_are_refused_by_a_template_that_would_leave_them_out(with_template: WithTemplate) -> None:
-    encoder, _ = with_template("{% for m in messages %}{{ m.content }}{% endfor %}")
-    request = with_tools(USER, {"role": "assistant", "content": None, "tool_calls": [call("{}")]}, tools=())
-    with pytest.raises(RequestRefused) as refused:
-        encoder.encode(request)
-    assert (refused.value.param, refused.value.code) == ("messages", "no_tools")
-
-
-@pytest.mark.parametrize(
-    "broken", [call("{not json"), call(b"{}"), {"id": "c1"}, {"function": {"name": "x"}}, "call", None]
-)
-def test_a_call_that_is_none_is_refused(with_template: WithTemplate, broken: object) -> None:
-    encoder, _ = with_template(TOOL_TEMPLATE)
-    with pytest.raises(RequestRefused) as refused:
-        encoder.encode(with_tools(USER, {"role": "assistant", "content": None, "tool_calls": [broken]}))
-    assert (refused.value.param, refused.value.code) == ("messages", "invalid_request")
-
-
-def test_a_template_may_ask_whether_there_are_tools(with_template: WithTemplate) -> None:
-    """As many published ones do, some by setting the name themselves."""
-    encoder, model = with_template(
-        "{% if not tools is defined %}{% set tools = none %}{% endif %}"
-        "{% if tools is not none %}{{ tools | length }}{% else %}none{% endif %}"
-    )
-    assert read(model, encoder, with_tools(USER)) == "<s>1"
-    assert read(model, encoder, with_tools(USER, tools=())) == "<s>none"

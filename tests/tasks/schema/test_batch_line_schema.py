@@ -11,7 +11,7 @@ import pytest
 from tasks.batches.line_decoder import LineDecoder
 from tasks.records.batch_work import Line
 from tasks.schema.batch_line_schema import line_schema
-from tasks.schema.openai_requests import CHAT, COMPLETIONS, JOBS
+from tasks.schema.openai_requests import CHAT, COMPLETIONS, JOBS, RESPONSES
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
@@ -37,6 +37,11 @@ def line(url: str, body: Any) -> dict[str, Any]:
         (COMPLETIONS, {"prompt": "x", "temperature": -1}, False),
         (COMPLETIONS, {"prompt": "x", "temperature": 2}, True),
         (COMPLETIONS, {"prompt": "x", "temperature": 9}, False),
+        (RESPONSES, {"input": "x", "max_output_tokens": 4, "temperature": 2}, True),
+        (RESPONSES, {"input": [{"role": "user", "content": "x"}], "instructions": "y"}, True),
+        (RESPONSES, {"instructions": "y"}, False),
+        (RESPONSES, {"input": 5}, False),
+        (RESPONSES, {"input": "x", "max_output_tokens": 0}, False),
         (JOBS, {"prompt": "x"}, True),
         (JOBS, {"prompt": "x", "raw": True, "logprobs": 2, "stop": "end", "decoding": "medusa"}, True),
         (JOBS, {"messages": MESSAGES, "tools": [TOOL], "metadata": {"k": "v"}}, True),

@@ -23,6 +23,8 @@ SCHEMA = {
     "type": "json_schema",
     "json_schema": {"name": "answer", "schema": {"type": "object", "default": None}, "strict": True},
 }
+OTHER_TOOL = {"type": "function", "function": {"name": "get_time"}}
+NAME = {"name": "get_weather"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"X"}'}}
 
 
@@ -73,7 +75,24 @@ def wrong(body: dict[str, Any], endpoint: str = CHAT) -> list[str]:
         ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
         ({"response_format": SCHEMA}, {"response_format": SCHEMA}),
         ({"tools": [WEATHER], "tool_choice": "auto"}, {"tools": [WEATHER], "tool_choice": "auto"}),
-        ({"tools": [WEATHER], "parallel_tool_calls": True}, {"tools": [WEATHER]}),
+        *(
+            ({"tools": [WEATHER], **choice}, {"tools": [WEATHER], **choice})
+            for choice in (
+                {"parallel_tool_calls": False},
+                {"tool_choice": "required"},
+                {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+            )
+        ),
+        (
+            {
+                "tools": [WEATHER, OTHER_TOOL],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": NAME}]},
+                },
+            },
+            {"tools": [WEATHER], "tool_choice": "required"},
+        ),
         ({"user": "u", "store": True, "service_tier": "auto", "stream_options": None}, {}),
         ({"safety_identifier": "u", "prompt_cache_key": "k", "reasoning_effort": "low"}, {}),
         ({"metadata": {"k": "v"}}, {"metadata": {"k": "v"}}),
@@ -136,14 +155,14 @@ def test_a_completion_is_raw_text() -> None:
         ({"max_tokens": 0}, "max_tokens: input should be greater than or equal to 1"),
         ({"seed": -(2**63) - 1}, "seed: input should be greater than or equal to 0"),
         ({"seed": 1.5}, "seed: input should be a valid integer"),
+        ({"tools": [WEATHER], "tool_choice": "any"}, 'tool_choice: must be "auto", "none", "required" or'),
+        ({"tools": [WEATHER], "tool_choice": {"type": "custom"}}, 'tool_choice: must be "auto", "none"'),
         (
-            {"tools": [WEATHER], "tool_choice": "required"},
-            "tool_choice: must be auto or none: the model cannot be made to call a tool",
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+            "tool_choice: names none of the tools",
         ),
-        (
-            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
-            "tool_choice: must be auto or none: the model cannot be made to call a tool",
-        ),
+        ({"tool_choice": "required"}, "tool_choice: needs tools"),
+        ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls: input should be"),
         ({"tools": [{"type": "custom"}]}, "tools.0.type: input should be 'function'"),
         ({"tools": []}, "tools: list should have at least 1 item after validation, not 0"),
         ({"response_format": {"type": "xml"}}, "response_format.type: input should be"),

@@ -18,6 +18,7 @@ from engine import (
     RequestRefused,
     SamplingParams,
     TokenLogprob,
+    answer_grammar,
     response_grammar,
 )
 from engine.base.request import Drafted, Timing
@@ -71,7 +72,8 @@ def claim(body: dict[str, Any]) -> Claim:
 
 
 def test_every_field_of_a_job_reaches_the_engine() -> None:
-    elsewhere = {"messages", "tools", "tool_choice", "response_format", "webhook"}
+    elsewhere = {"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format"}
+    elsewhere |= {"webhook", "response"}
     assert {*FIELDS, *elsewhere} == set(JobRequest.model_fields), "a new field belongs in here"
     assert to_request(claim(FIELDS), "r", Settings()) == Request(
         id="r",
@@ -245,3 +247,37 @@ def test_json_that_was_cut_off_is_incomplete(
     if found is not None:
         assert (found["code"], found["param"]) == ("incomplete", None)
         assert "after 3 tokens (max_tokens)" in found["message"]
+
+
+WRITTEN_CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+F_TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f"}}]
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "expected"),
+    [
+        ({"tool_choice": "required"}, WRITTEN_CALL[:-1], True),
+        ({"tool_choice": NAMED}, WRITTEN_CALL[:20], True),
+        ({"tool_choice": "required"}, f"{WRITTEN_CALL}\n{WRITTEN_CALL[:20]}", False),
+        ({"tool_choice": "auto"}, WRITTEN_CALL[:-1], False),  # text
+        ({"response_format": JSON_OBJECT}, WRITTEN_CALL, False),
+        ({"response_format": JSON_OBJECT}, WRITTEN_CALL[:-1], True),
+    ],
+)
+def test_a_call_that_was_cut_off_is_incomplete_where_there_had_to_be_one(
+    fields: dict[str, Any], text: str, expected: bool
+) -> None:
+    found = incomplete(claim({"prompt": "hi", "tools": F_TOOLS, **fields}), cut(text))
+    assert (found is not None) is expected
+
+
+def test_the_grammar_of_tools_is_that_of_their_choice() -> None:
+    for fields in ({}, {"tool_choice": "required"}, {"tool_choice": NAMED}, {"parallel_tool_calls": False}):
+        body = {"prompt": "hi", "tools": F_TOOLS, **fields}
+        sampling = to_request(claim(body), "r", Settings()).sampling
+        choice, parallel = fields.get("tool_choice", "auto"), fields.get("parallel_tool_calls", True)
+        assert sampling.grammar == answer_grammar(None, F_TOOLS, choice, bool(parallel))  # type: ignore[arg-type]
+        assert sampling.grammar_field == "tools"
+    none = to_request(claim({"prompt": "hi", "tools": F_TOOLS, "tool_choice": "none"}), "r", Settings())
+    assert (none.sampling.grammar, none.tools) == (None, ())

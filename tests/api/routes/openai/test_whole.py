@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
 MODEL = "scripted"
 CALL = '<tool_call>{"name":"get_weather","arguments":{"city":"Paris"}}</tool_call>'
+NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
 TOOLS: Any = [
     {
         "type": "function",
@@ -132,7 +133,11 @@ def test_a_completion_is_of_raw_text(client: OpenAI, http: httpx.Client) -> None
         ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
         ({"response_format": SCHEMA}, {"response_format": SCHEMA}),
         ({"tools": TOOLS, "tool_choice": "auto"}, {"tools": TOOLS, "tool_choice": "auto"}),
-        ({"tools": TOOLS, "parallel_tool_calls": False}, {"tools": TOOLS}),
+        (
+            {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+            {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+        ),
+        ({"tools": TOOLS, "tool_choice": NAMED}, {"tools": TOOLS, "tool_choice": NAMED}),
         ({"n": 1, "stream": False, "user": "me", "store": True, "service_tier": "default"}, {}),
         ({"metadata": {"team": "x"}}, {"metadata": {"team": "x"}}),
         ({"extra_body": {"top_k": 5, "decoding": "normal"}}, {"top_k": 5, "decoding": "normal"}),

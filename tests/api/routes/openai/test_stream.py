@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.completion import Completion
 
 from tests.api.conftest import GatewayProcess
-from tests.api.routes.test_openai import CALL, MODEL, TOOLS, record
+from tests.api.routes.openai.test_whole import CALL, MODEL, TOOLS, record
 
 pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("model_worker")]
 
