@@ -119,6 +119,7 @@ class Request:
     deadline: float | None = None
     decoding: Decoding = Decoding.AUTO
     tools: tuple[Mapping[str, Any], ...] = ()
+    template_variables: Mapping[str, Any] = field(default_factory=dict)  # further ones, of the chat template
 
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):

@@ -72,7 +72,7 @@ class PromptEncoder:
                 raise RequestRefused("this model has no chat template", param="tools", code="no_tools")
             return self._tokenize(request.prompt, "prompt", add_bos=True)
         turns = request.messages or ({"role": "user", "content": request.prompt or ""},)
-        text = self._render([_turn(turn) for turn in turns], [*request.tools])
+        text = self._render([_turn(turn) for turn in turns], [*request.tools], request.template_variables)
         begun = bool(self._bos) and text.startswith(self._bos)
         param = "messages" if request.prompt is None else "prompt"
         return self._tokenize(text, param, add_bos=not begun)
@@ -93,7 +93,7 @@ class PromptEncoder:
         with self._large:
             return self.model.tokenize(text, add_bos=add_bos, special=True)
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
+    def _render(self, messages: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any]) -> str:
         if self._template is None:
             raise RequestRefused(
                 "this model has no chat template: send a prompt, or start its worker with one",
@@ -102,34 +102,36 @@ class PromptEncoder:
             )
         calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
         if (tools and not self._takes_tools) or (calls and not self._knows_calls):
-            return self._render_as_text(messages, tools)
-        return self._rendered(messages, {"tools": tools} if tools else {})
+            return self._render_as_text(messages, tools, variables)
+        return self._rendered(messages, {**variables, **({"tools": tools} if tools else {})})
 
-    def _render_as_text(self, messages: list[dict[str, Any]], tools: list[Any]) -> str:
+    def _render_as_text(
+        self, messages: list[dict[str, Any]], tools: list[Any], variables: Mapping[str, Any]
+    ) -> str:
         """With tools and calls in the text of the turns. The user's has the tools where the template refuses
         the system's, or leaves it out."""
         turns = tool_prompt.as_text(messages)
         if not tools:
-            return self._rendered(turns, {})
+            return self._rendered(turns, variables)
         text = tool_prompt.describe(tools)
         try:
-            rendered = self._rendered(tool_prompt.with_description(turns, text, "system"), {})
+            rendered = self._rendered(tool_prompt.with_description(turns, text, "system"), variables)
         except RequestRefused:
             rendered = ""
         if tool_prompt.BEGIN in rendered:
             return rendered
-        return self._rendered(tool_prompt.with_description(turns, text, "user"), {})
+        return self._rendered(tool_prompt.with_description(turns, text, "user"), variables)
 
-    def _rendered(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
+    def _rendered(self, messages: list[dict[str, Any]], given: Mapping[str, Any]) -> str:
         assert self._template is not None
+        own = {
+            "messages": messages,
+            "add_generation_prompt": True,
+            "bos_token": self._bos,
+            "eos_token": self._eos,
+        }
         try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=True,
-                bos_token=self._bos,
-                eos_token=self._eos,
-                **given,
-            )
+            return self._template.render({**given, **own})
         except Exception as error:  # foreign code: it may raise anything
             raise RequestRefused(
                 f"the chat template refuses these messages: {error}", param="messages"

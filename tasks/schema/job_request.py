@@ -158,6 +158,9 @@ class JobRequest(Strict):
         "none: the model is not shown the tools.",
     )
     parallel_tool_calls: bool = Field(True, description="false: at most one call in an answer.")
+    chat_template_kwargs: dict[str, Any] = Field(
+        {}, description="Further variables of the chat template, as `enable_thinking`."
+    )
     decoding: Decoding = Field(
         Decoding.AUTO,
         description="auto drafts tokens wherever that is measured to pay; normal never does; medusa drafts "

@@ -7,7 +7,9 @@ same names, validates the rest. openai_responses.py is the reverse translation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -127,10 +129,35 @@ def body_fields(endpoint: str, body: Mapping[str, Any]) -> tuple[dict[str, Any],
     for name, (only, reason) in ONLY_VALUE.items():
         if name in given and not _same(given.pop(name), only):
             problems.append(Problem(reason, name))
+    _guide(given, problems)
     seed = given.get("seed")
     if _whole(seed) and -SEED_LIMIT <= seed < 0:
         given["seed"] = seed + SEED_LIMIT  # OpenAI's seeds may be negative, the engine's may not
     return TRANSLATORS[endpoint](given, problems), problems
+
+
+def _guide(body: dict[str, Any], problems: list[Problem]) -> None:
+    """vLLM's fields of a JSON schema, as a response_format."""
+    for name, inner in (("guided_json", None), ("structured_outputs", "json")):
+        given = body.pop(name, None)
+        if given is None:
+            continue
+        schema, path = given, name
+        if inner is not None:
+            if not isinstance(given, dict) or given.keys() != {inner}:
+                problems.append(Problem(f"only {inner}, a schema, is supported", name))
+                continue
+            schema, path = given[inner], f"{name}.{inner}"
+        if isinstance(schema, str):
+            with suppress(ValueError, RecursionError):
+                schema = json.loads(schema)
+        if not isinstance(schema, dict):
+            problems.append(Problem("must be a JSON schema", path))
+        elif "response_format" in body:
+            problems.append(Problem("give this or response_format", name))
+        else:
+            form = {"name": "guided", "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
 
 
 def as_written(field: str, body: Mapping[str, Any]) -> str:

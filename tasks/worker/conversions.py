@@ -71,6 +71,7 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
         deadline=claim.deadline,
         decoding=_member(Decoding, body.get("decoding") or Decoding.AUTO, "decoding"),
         tools=tools,
+        template_variables=body.get("chat_template_kwargs") or {},
     )
 
 

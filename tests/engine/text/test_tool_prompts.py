@@ -183,3 +183,10 @@ def test_a_template_may_ask_whether_there_are_tools(with_template: WithTemplate)
     )
     assert read(model, encoder, with_tools(USER)) == "<s>1"
     assert read(model, encoder, with_tools(USER, tools=())) == "<s>none"
+
+
+def test_a_template_has_further_variables_but_none_of_its_own_replaced(with_template: WithTemplate) -> None:
+    encoder, model = with_template("{{ messages[0].content }}{% if think %}[think {{ think }}]{% endif %}")
+    variables = {"think": 3, "messages": [], "bos_token": "x"}
+    request = Request(id="r", sampling=SamplingParams(), prompt="Hi", template_variables=variables)
+    assert spelt(model, encoder, request) == "<s>Hi[think 3]"

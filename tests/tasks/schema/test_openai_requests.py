@@ -25,6 +25,7 @@ SCHEMA = {
 }
 OTHER_TOOL = {"type": "function", "function": {"name": "get_time"}}
 NAME = {"name": "get_weather"}
+GUIDED: dict[str, Any] = {"name": "guided", "schema": {"type": "object"}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"X"}'}}
 
 
@@ -93,6 +94,18 @@ def wrong(body: dict[str, Any], endpoint: str = CHAT) -> list[str]:
             },
             {"tools": [WEATHER], "tool_choice": "required"},
         ),
+        *(
+            (guided, {"response_format": {"type": "json_schema", "json_schema": GUIDED}})
+            for guided in (
+                {"guided_json": GUIDED["schema"]},
+                {"guided_json": '{"type": "object"}'},
+                {"structured_outputs": {"json": GUIDED["schema"]}},
+            )
+        ),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+        ),
         ({"user": "u", "store": True, "service_tier": "auto", "stream_options": None}, {}),
         ({"safety_identifier": "u", "prompt_cache_key": "k", "reasoning_effort": "low"}, {}),
         ({"metadata": {"k": "v"}}, {"metadata": {"k": "v"}}),
@@ -131,6 +144,10 @@ def test_a_completion_is_raw_text() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
+        ({"guided_json": "no schema"}, "guided_json: must be a JSON schema"),
+        ({"guided_json": {}, "response_format": SCHEMA}, "guided_json: give this or response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs: only json, a schema, is supported"),
+        ({"guided_regex": "a"}, "guided_regex: there is no such field"),
         ({"n": 2}, "n: only 1 answer a line is possible: send a line for each"),
         ({"n": True}, "n: only 1 answer a line is possible: send a line for each"),
         ({"return_token_ids": True}, "return_token_ids: only jobs return them"),

@@ -73,7 +73,7 @@ def claim(body: dict[str, Any]) -> Claim:
 
 def test_every_field_of_a_job_reaches_the_engine() -> None:
     elsewhere = {"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format"}
-    elsewhere |= {"webhook", "response"}
+    elsewhere |= {"webhook", "response", "chat_template_kwargs"}
     assert {*FIELDS, *elsewhere} == set(JobRequest.model_fields), "a new field belongs in here"
     assert to_request(claim(FIELDS), "r", Settings()) == Request(
         id="r",
@@ -279,5 +279,7 @@ def test_the_grammar_of_tools_is_that_of_their_choice() -> None:
         choice, parallel = fields.get("tool_choice", "auto"), fields.get("parallel_tool_calls", True)
         assert sampling.grammar == answer_grammar(None, F_TOOLS, choice, bool(parallel))  # type: ignore[arg-type]
         assert sampling.grammar_field == "tools"
+    variables = {"prompt": "hi", "chat_template_kwargs": {"enable_thinking": False}}
+    assert to_request(claim(variables), "r", Settings()).template_variables == {"enable_thinking": False}
     none = to_request(claim({"prompt": "hi", "tools": F_TOOLS, "tool_choice": "none"}), "r", Settings())
     assert (none.sampling.grammar, none.tools) == (None, ())
