@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 
-.PHONY: demo test test-fast check bench pictures chaos clean install
+.PHONY: demo test test-fast check bench clients pictures chaos clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -33,6 +33,9 @@ check: install ## formatting, lint, types, layers
 
 bench: install ## the figures of docs/reference/measurements.md, and those of the charts
 	@$(BIN)/python -m tests.benchmarks --json docs/pictures/measured $(BENCH)
+
+clients: install ## clients and frameworks with their own packages; the table of docs/reference/clients.md
+	@$(BIN)/python -m tests.clients --write docs/reference/clients.md
 
 pictures: install ## the pictures of the documents, from their sources
 	@$(BIN)/python -m docs.pictures.architecture
