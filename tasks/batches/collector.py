@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.batches.segments import Result, new_segment_name, write_segment
+from tasks.batches.segments import new_segment_name, write_segment
 from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
 from tasks.records.batch_work import Active, EndedJob
-from tasks.schema.openai_responses import answer, error_response
+from tasks.schema.batch_output import dumped, early_end, failed, succeeded
 
 SEGMENT_RESULTS = 512  # at most in one segment
 FULL = 256  # results that are collected at once
@@ -28,7 +28,6 @@ FULL = 256  # results that are collected at once
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 20.0
 WAIT_SHARE = 0.02
-OK = 200
 SUCCEEDED = "succeeded"
 CUT = "length"  # finish_reason
 
@@ -74,40 +73,16 @@ class Collector:
         return time.monotonic() - self._last.get(active.batch.id, float("-inf")) >= wait
 
 
-def to_output_line(job: EndedJob) -> Result:
+def to_output_line(job: EndedJob) -> str:
     """The entry of a job's line: an answer, a refusal as HTTP would have given it, or an error."""
-    entry: dict[str, Any] = {
-        "id": f"batch_req_{job.job_id.removeprefix('job_')}",
-        "custom_id": job.custom_id,
-        "response": None,
-        "error": None,
-    }
+    custom_id = dumped(job.custom_id)
     if job.status == SUCCEEDED:
-        body = answer(job.record)
-        entry["response"] = {"status_code": OK, "request_id": job.job_id, "body": body}
-        return Result(job.line, failed=False, entry=entry)
-    error = _failure(job)
-    if (response := error_response(error, job.record["request"])) is not None:
-        entry["response"] = {
-            "status_code": response.status,
-            "request_id": job.job_id,
-            "body": {"error": response.error},
-        }
-    else:
-        entry["error"] = {**error, "line": job.line}
-        if job.result is not None and job.result["text"]:
-            entry["error"]["partial"] = job.result["text"]
-    return Result(job.line, failed=True, entry=entry)
+        return succeeded(job.line, custom_id, job.record)
+    return failed(job.line, custom_id, job.record, _failure(job), (job.result or {}).get("text", ""))
 
 
 def _failure(job: EndedJob) -> dict[str, Any]:
-    return job.error or {"code": f"batch_{job.status}", "message": REASONS[job.status], "param": None}
-
-
-REASONS = {
-    "cancelled": "this line was cancelled before it ended",
-    "expired": "the batch expired before this line ended",
-}
+    return job.error or early_end(job.status)
 
 
 def _tokens(jobs: Iterable[EndedJob]) -> tuple[int, int, int]:

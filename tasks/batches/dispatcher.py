@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from typing import NamedTuple
 
 from tasks.batches.capacity import Capacity
 from tasks.batches.cooldown import Cooldown
@@ -16,12 +17,19 @@ from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch, line_job_id
-from tasks.records.batch_work import Active, Line, QueueCounts, Work
+from tasks.records.batch_work import Active, QueueCounts, Work
 from tasks.records.job import Priority
+from tasks.records.packed_line import Head, head, unpacked
 
 IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
 MOST_IN_HAND = 16  # of one owner, in all queues: a chunk is megabytes
 MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
+
+
+class _Chunk(NamedTuple):
+    number: int
+    lines: Sequence[bytes]  # packed
+    heads: Sequence[Head]
 
 
 class Dispatcher:
@@ -29,7 +37,7 @@ class Dispatcher:
 
     def __init__(self, batches: BatchStore, files: FileStore, token: str, cooldown: Cooldown) -> None:
         self._batches, self._files, self._token, self._cooldown = batches, files, token, cooldown
-        self._chunks: dict[str, tuple[int, list[Line]]] = {}
+        self._chunks: dict[str, _Chunk] = {}
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
         """Deferred interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
@@ -104,16 +112,16 @@ class Dispatcher:
             full = served[owner, guess] == IN_HAND or in_hand[owner] == MOST_IN_HAND
             if not self._has_chunk(batch) and (late or full):
                 continue
-            lines = self._cooldown.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
+            chunk = self._cooldown.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
             late = time.monotonic() > until
-            if lines is None:
+            if chunk is None:
                 continue
             in_hand[owner] += 1
             queue = self._queue(batch, known)
             if served[owner, queue] == IN_HAND:
                 continue
             served[owner, queue] += 1
-            queues = (_queue_of(line.model, known) for line in lines[batch.offset :])
+            queues = (_queue_of(line.model, known) for line in chunk.heads[batch.offset :])
             run = sum(1 for _ in takewhile(queue.__eq__, queues))
             found[queue].append(Source(owner, batch.id, _rank(batch), run))
         return found
@@ -122,7 +130,7 @@ class Dispatcher:
         """The queue of the batch's next line; of its model where the chunk is not in memory."""
         model = batch.model or ""
         if self._has_chunk(batch):
-            model = self._chunks[batch.id][1][batch.offset].model
+            model = self._chunks[batch.id].heads[batch.offset].model
         return _queue_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
@@ -132,19 +140,21 @@ class Dispatcher:
         """Send the next lines. Returns the batch after them, or None where nothing was sent."""
         chunk = self._chunk(batch)
         end = batch.offset + count
-        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.offset : end]]
-        after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
+        lines = map(unpacked, chunk.lines[batch.offset : end])
+        jobs = [(line_job_id(batch.id, line.number), line) for line in lines]
+        after = (batch.chunk, end) if end < len(chunk.lines) else (batch.chunk + 1, 0)
         if not self._batches.enqueue_lines(self._token, batch, after, jobs, queue):
             return None
         return replace(batch, chunk=after[0], offset=after[1])
 
-    def _chunk(self, batch: Batch) -> list[Line]:
+    def _chunk(self, batch: Batch) -> _Chunk:
         if not self._has_chunk(batch):
-            self._chunks[batch.id] = batch.chunk, read_chunk(self._files, batch.id, batch.chunk)
-        return self._chunks[batch.id][1]
+            lines = read_chunk(self._files, batch.id, batch.chunk)
+            self._chunks[batch.id] = _Chunk(batch.chunk, lines, [head(line) for line in lines])
+        return self._chunks[batch.id]
 
     def _has_chunk(self, batch: Batch) -> bool:
-        return batch.id in self._chunks and self._chunks[batch.id][0] == batch.chunk
+        return batch.id in self._chunks and self._chunks[batch.id].number == batch.chunk
 
     def _forget(self, active: Sequence[Active]) -> None:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:

@@ -15,8 +15,9 @@ from typing import Any
 from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.records.api_key import DEFAULT_MAX_FILES
 from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
-from tasks.records.batch_work import Active, Ended, EndedJob, Line, QueueCounts, Work
-from tasks.records.job import Priority
+from tasks.records.batch_work import Active, Ended, EndedJob, QueueCounts, Work
+from tasks.records.job import Priority, preview
+from tasks.records.packed_line import Line
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.store.scripts import answering, pairs
@@ -273,7 +274,7 @@ class BatchStore:
                 "number": line.number,
                 "custom_id": line.custom_id,
                 "model": line.model,
-                "preview": line.preview,
+                "preview": preview(json.loads(line.request)),
                 "max_tokens": line.max_tokens,
             }
             for job_id, line in jobs

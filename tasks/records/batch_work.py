@@ -12,19 +12,6 @@ QueueCounts = Mapping[str, Mapping[str, int]]  # model queue (as in Job) -> owne
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A valid line, ready to be sent, with the fields of its job."""
-
-    number: int  # in the file, from 1
-    custom_id: str
-    model: str
-    request: str  # JSON
-    preview: str
-    max_tokens: int  # of the request
-    prefix: str | None = None  # by which a file's lines are grouped; in no chunk
-
-
-@dataclass(frozen=True, slots=True)
 class Active:
     """A batch that has not ended. live: its jobs that have not ended; uncollected: ended ones in no segment.
 

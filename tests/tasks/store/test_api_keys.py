@@ -11,8 +11,9 @@ from tasks.base.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.batches.store import BatchStore
 from tasks.records.api_key import ApiKey, KeyStatus, Limits
 from tasks.records.batch import Batch, NewBatch
-from tasks.records.batch_work import Line, Work
+from tasks.records.batch_work import Work
 from tasks.records.job import NewJob, Priority, Status
+from tasks.records.packed_line import Line
 from tasks.schema.openai_requests import CHAT
 from tasks.store.api_keys import KeyStore, digest
 from tasks.store.jobs import JobStore
@@ -217,7 +218,7 @@ def test_queued_jobs_of_all(narrow: JobStore) -> None:
 
 
 def line(number: int, tokens: int) -> Line:
-    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p", tokens)
+    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', tokens)
 
 
 def made(batches: BatchStore, key: ApiKey) -> Batch:

@@ -12,8 +12,8 @@ from tasks.base.errors import StorageLimit
 from tasks.batches.store import BatchStore
 from tasks.records.api_key import NOBODY, Limits
 from tasks.records.batch import NewBatch
-from tasks.records.batch_work import Line
 from tasks.records.job import NewJob, Status
+from tasks.records.packed_line import Line
 from tasks.records.webhook import DeliveryStatus
 from tasks.schema.openai_requests import CHAT
 from tasks.store.api_keys import KeyStore
@@ -159,7 +159,7 @@ def test_batches_count_and_their_lines_are_never_refused(
     request = json.dumps({"prompt": "x" * 60_000, "max_tokens": 9})
     errors = [{"code": "x", "message": "y" * 1000}]
     batches.validated("me", batch.id, chunks=1, lines=2, invalid={}, errors=errors, model=None)
-    jobs = [(f"job_{n}", Line(n, f"c{n}", "", request, "x", 9)) for n in (1, 2)]
+    jobs = [(f"job_{n}", Line(n, f"c{n}", "", request, 9)) for n in (1, 2)]
     assert batches.enqueue_lines("me", batch, (1, 0), jobs)
     assert counted(store, owner) > 2 * 60_000
     with pytest.raises(StorageLimit):
