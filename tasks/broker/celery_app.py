@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from celery import Celery
@@ -39,7 +39,7 @@ class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no ty
     random in each process; its "sorted" cycle would put bulk first.
     """
 
-    wants_windows: ClassVar[Callable[[], bool]] = staticmethod(lambda: True)  # of this process
+    wants_windows: ClassVar[staticmethod[[], bool]] = staticmethod(lambda: True)  # of this process
     asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
     _in_a_row = 0
 

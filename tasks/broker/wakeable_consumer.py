@@ -45,8 +45,8 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     next message is asked for.
     """
 
-    connected: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
-    window_arrived: ClassVar[Callable[[str], object]] = staticmethod(lambda _: None)
+    connected: ClassVar[staticmethod[[], object]] = staticmethod(lambda: None)
+    window_arrived: ClassVar[staticmethod[[str], object]] = staticmethod(lambda _: None)
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
         """The consumer's components. info() is what Flower shows."""

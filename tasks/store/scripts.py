@@ -38,7 +38,7 @@ class Scripts:
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         database = client.connection_pool.connection_kwargs.get("db", 0)
         self._keys = [prefix, sent_channel(prefix, database)]
-        self._client = client
+        self._client: Any = client
         self._scripts: dict[str, Script] = {
             name: client.register_script(text) for name, text in assemble(read_sources()).items()
         }
@@ -54,7 +54,7 @@ class Scripts:
             for args in calls:
                 pipe.evalsha(script.sha, len(self._keys), *self._keys, *map(encode, args))
             try:
-                return pipe.execute()
+                return list(pipe.execute())
             except NoScriptError:  # Redis has been restarted: one that did run is safe to repeat
                 return [script(keys=self._keys, args=[encode(arg) for arg in args]) for args in calls]
 

@@ -112,7 +112,7 @@ class Traced(Tracing):
         job.end(_ns(ended))
 
     def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
-        attributes = {
+        attributes: dict[str, str | int] = {
             "medusaq.batch.id": claim.batch_id,
             "medusaq.window.id": claim.window_id,
             "medusaq.window.attempt": claim.attempts,
