@@ -19,7 +19,7 @@ from tasks.base.errors import (
     JobNotFinished,
     JobNotFound,
 )
-from tasks.base.queue_names import list_key
+from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
@@ -324,9 +324,9 @@ class JobStore:
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
         queues = [
-            (p.value, model_queue, list_key(s, p, model_queue))
+            (kind, model_queue, list_key(s, kind, model_queue))
             for model_queue in self.model_queues()
-            for p in Priority
+            for kind in QUEUES
         ]
         arguments = {
             "max_attempts": s.max_attempts,

@@ -188,3 +188,40 @@ local function end_if_over(win)
   drop_window(win)
   return true
 end
+
+-- Of a window whose holder is lost. Lines that were not open lose no attempt, in a window of their own; those that were may
+-- have killed the holder. For the last attempt each of these goes alone, so that it takes no other with it.
+-- Returns 'expired', 'lost' or 'requeued', as most of it is.
+local function lose_window(win, max_attempts)
+  if end_if_over(win) then return 'expired' end
+  leave_window_lists(win)
+  local suspects, waiting = {}, live_lines(win, win.opened)
+  for i, text in ipairs(live_lines(win, 0)) do
+    if i <= win.left - #waiting then table.insert(suspects, text) end
+  end
+  if #suspects == 0 then
+    queue_window(win, waiting)
+    return 'requeued'
+  end
+  if #waiting > 0 then add_window(win, waiting) end
+  win.attempts = win.attempts + 1
+  if win.attempts >= max_attempts then
+    win.left = #suspects
+    end_without_answer(win, suspects, 'worker_lost')
+    drop_window(win)
+    return 'lost'
+  end
+  if win.attempts + 1 >= max_attempts then
+    for i = 2, #suspects do add_window(win, { suspects[i] }) end
+    suspects = { suspects[1] }
+  end
+  queue_window(win, suspects)
+  return 'requeued'
+end
+
+-- Of a batch that has ended: what is left of a window is forgotten.
+local function forget_window(win)
+  count_lines_in_flight(win, -win.left)
+  spend(win.spent_in, -win.set_aside)
+  drop_window(win)
+end

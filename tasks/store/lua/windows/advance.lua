@@ -1,4 +1,4 @@
--- needs: base, windows
+-- needs: windows
 -- ARGV: an object, then a line of a segment for each line that has ended.
 --       id, fencing_token, group (grows by one with each call under this claim), open (so many of the first lines may be
 --       in the engine from now on), ends (indexes from 0 of lines that have ended), and of these what lines_ended counts

@@ -1,4 +1,4 @@
--- needs: base, leader, queues, quotas, windows
+-- needs: base, leader, quotas, windows
 -- ARGV: an object, then the lines of each window, packed.
 --       token (of the leader), id (of the batch), chunk and offset of the first line to send, next_chunk and next_offset of
 --       the one after the last, model_queue, models (of each window)

@@ -1,4 +1,4 @@
--- needs: base, windows
+-- needs: windows
 -- ARGV: id, fencing token, index from 0. The lines from there on that are not open go into a window of their own, which
 -- any worker may claim; one line stays at least. Returns its id, or '' where nothing is parted.
 local win = load_window(ARGV[1])

@@ -9,9 +9,11 @@ import pytest
 
 from tasks.base.errors import LeadLost
 from tasks.base.settings import Settings
-from tasks.records.batch import Ending
+from tasks.records.batch import Ending, line_job_id
 from tasks.records.job import Status
+from tasks.records.packed_line import Line
 from tasks.records.window import Advanced, Group, NewWindow, Standing, WindowClaim
+from tasks.schema.batch_output import dumped, ended_early
 from tasks.store.jobs import ClaimRejection
 from tasks.store.workers import Registry
 from tests.tasks.helpers.batches import ROOM
@@ -157,16 +159,15 @@ def test_a_running_window_is_not_ended_by_others(own: Windows) -> None:
     assert own.live() == {window_id}
 
 
-def test_an_end_that_nobody_wrote_reads_as_any_other(own: Windows) -> None:
-    own.send([7])
+@pytest.mark.parametrize("custom_id", ["id-7", 'a"\\é🌱\t\n\x00', "%s %1", "]}\u2028"])
+def test_an_end_that_nobody_wrote_reads_as_any_other(own: Windows, custom_id: str) -> None:
+    line = Line(7, custom_id, "m", "{}", 1).packed(0)
+    assert own.windows.send(LEADER, own.batch, (1, 0), [NewWindow("m", [line])])
     own.batches.stop(own.batch.id, Ending.CANCELLED)
     own.windows.end_queued(own.id_of(7))
-    request = own.id_of(7).replace("win_", "batch_req_")
     message = "this line was cancelled before it ended"
-    error = {"code": "batch_cancelled", "message": message, "param": None, "line": 7}
-    assert own.results() == [
-        [7, True, {"id": request, "custom_id": "id-7", "response": None, "error": error}]
-    ]
+    expected = ended_early(line_job_id(own.batch.id, 7), 7, dumped(custom_id), "batch_cancelled", message)
+    assert own.store.db.redis.lrange(f"{own.key}:results", 0, -1) == [expected]
 
 
 def test_lines_are_opened_and_end(own: Windows) -> None:
