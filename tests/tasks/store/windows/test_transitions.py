@@ -315,6 +315,17 @@ def test_lines_that_wait_are_given_to_others(own: Windows) -> None:
     assert own.advance(claim, 3, 1).left == 0
 
 
+def test_a_window_that_gives_away_all_that_has_not_ended_is_gone(own: Windows) -> None:
+    [window_id] = own.send([1, 2])
+    claim = own.claim(window_id)
+    own.advance(claim, 1, open_to=1)
+    own.advance(claim, 2, 0, open_to=1)
+    assert own.windows.split(window_id, claim.fencing_token) == own.id_of(2)
+    assert own.advance(claim, 3) == Advanced(Standing.GONE)
+    assert own.live() == {own.id_of(2), "results"}
+    assert stored(own) == int(own.record(own.id_of(2))["stored"]) + own.counted("result_bytes")[0]
+
+
 def test_of_a_window_with_no_open_line_the_first_stays(own: Windows) -> None:
     """The name of a window is that of a line which no other window was named by."""
     [window_id] = own.send([1, 2])
