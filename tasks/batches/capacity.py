@@ -36,6 +36,7 @@ class Capacity:
         self._fills, self._most_s, self._clock = fills, most_s, clock
         self._by_queue = {"": fills * SLOTS_UNSEEN}
         self._per_s: dict[str, float] = {}  # ends, by model queue
+        self._slots: Counter[str] = Counter()  # of a worker, by model queue
         self._sent: Mapping[str, int] = {}  # in flight when the last round had sent
         self._gap_s = 0.0  # the longest between two rounds of late
         self._at = clock()
@@ -51,6 +52,10 @@ class Capacity:
             for queue in {"", worker.model}:
                 slots[queue] += worker.slots
                 taken[queue] += worker.slots + lookahead(worker.slots)
+        self._slots = Counter()
+        for worker in workers:
+            for queue in {"", worker.model}:
+                self._slots[queue] = max(self._slots[queue], worker.slots)
         shared = {*taken} if "" in waiting else {*waiting, ""} if waiting else set()
         self._by_queue = {
             queue: count - math.ceil(count / RESERVED)
@@ -68,6 +73,10 @@ class Capacity:
     def of(self, queue: str) -> int:
         """The capacity of this queue, or that of "" if it has no worker; jobs/create.lua decides alike."""
         return self._by_queue.get(queue, self._by_queue[""])
+
+    def window_lines(self, queue: str) -> int:
+        """How many lines to send in a window: those that a worker runs at once."""
+        return self._slots[queue] or self._slots[""] or SLOTS_UNSEEN
 
     def note(self, found: QueueCounts, sent: Mapping[str, int]) -> None:
         """found: jobs in flight when the round began, by queue and owner; sent: with those of this round."""

@@ -15,15 +15,19 @@ from tasks.batches.cooldown import Cooldown
 from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
+from tasks.batches.window_sizes import cut
 from tasks.files.base import FileStore
-from tasks.records.batch import Batch, line_job_id
+from tasks.records.batch import Batch
 from tasks.records.batch_work import Active, QueueCounts, Work
 from tasks.records.job import Priority
-from tasks.records.packed_line import Head, head, unpacked
+from tasks.records.packed_line import Head, head
+from tasks.store.windows import WindowStore
 
 IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
 MOST_IN_HAND = 16  # of one owner, in all queues: a chunk is megabytes
-MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
+# Results of a batch that wait in Redis, beyond which none of its lines are sent.
+MOST_UNCOLLECTED = 2000
+MOST_RESULT_BYTES = 16 * 1024 * 1024
 
 
 class _Chunk(NamedTuple):
@@ -35,8 +39,11 @@ class _Chunk(NamedTuple):
 class Dispatcher:
     """Keeps the chunk of each batch that is being sent. One thread."""
 
-    def __init__(self, batches: BatchStore, files: FileStore, token: str, cooldown: Cooldown) -> None:
-        self._batches, self._files, self._token, self._cooldown = batches, files, token, cooldown
+    def __init__(
+        self, batches: BatchStore, windows: WindowStore, files: FileStore, token: str, cooldown: Cooldown
+    ) -> None:
+        self._batches, self._windows, self._files = batches, windows, files
+        self._token, self._cooldown = token, cooldown
         self._chunks: dict[str, _Chunk] = {}
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
@@ -82,7 +89,10 @@ class Dispatcher:
                 )
                 self._release(queue, counts)
                 for source, count in counts.items():
-                    if source.name != DEFERRED and (after := self._fill(batches[source.name], queue, count)):
+                    if source.name == DEFERRED:
+                        continue
+                    lines = capacity.window_lines(queue)
+                    if after := self._fill(batches[source.name], queue, count, lines):
                         in_flight[queue][source.owner] += count
                         if count == source.waiting and self._has_chunk(after):
                             going_on[after.id] = after  # its next line is for another queue
@@ -134,16 +144,18 @@ class Dispatcher:
         return _queue_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
-        return active.batch.sendable and active.uncollected < MOST_UNCOLLECTED
+        collected = active.uncollected < MOST_UNCOLLECTED and active.result_bytes < MOST_RESULT_BYTES
+        return active.batch.sendable and collected
 
-    def _fill(self, batch: Batch, queue: str, count: int) -> Batch | None:
-        """Send the next lines. Returns the batch after them, or None where nothing was sent."""
+    def _fill(self, batch: Batch, queue: str, count: int, most: int) -> Batch | None:
+        """Send the next lines, in windows of at most so many. Returns the batch after them, or None where
+        nothing was sent.
+        """
         chunk = self._chunk(batch)
         end = batch.offset + count
-        lines = map(unpacked, chunk.lines[batch.offset : end])
-        jobs = [(line_job_id(batch.id, line.number), line) for line in lines]
+        windows = cut(chunk.lines[batch.offset : end], chunk.heads[batch.offset : end], most)
         after = (batch.chunk, end) if end < len(chunk.lines) else (batch.chunk + 1, 0)
-        if not self._batches.enqueue_lines(self._token, batch, after, jobs, queue):
+        if not self._windows.send(self._token, batch, after, windows, queue):
             return None
         return replace(batch, chunk=after[0], offset=after[1])
 

@@ -9,8 +9,7 @@ import pytest
 
 from api.http.error_responses import error_object, respond
 from api.service.job_errors import failure
-from tasks.batches.collector import to_output_line
-from tasks.records.batch_work import EndedJob
+from tasks.batches.jobs_of_lines import EndedJob, to_output_line
 from tasks.records.job import Job, Priority, Status
 
 MESSAGES = [{"role": "user", "content": "x"}]

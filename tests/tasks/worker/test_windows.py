@@ -47,10 +47,15 @@ class Sent(Windows):
     def ended(self, lines: int, report: Worker | None = None) -> dict[int, dict[str, Any]]:
         """Entries by line number, once there are so many."""
         told = (lambda: report.text()) if report else (lambda: str(self.results()))
-        wait_until(lambda: len(self.results()) >= lines, report=told)
+        wait_until(lambda: self.number_ended() >= lines, report=told)
         found = self.results()
         assert len({number for number, _, _ in found}) == len(found) == lines, "each line ends once"
         return {number: entry for number, _, entry in found}
+
+    def number_ended(self) -> int:
+        """Lines that have ended. What an io worker does for lost windows is done first."""
+        self.store.reconcile()
+        return len(self.results())
 
     def texts(self, lines: int, report: Worker | None = None) -> dict[int, str | None]:
         """The answer of each line, or its error code."""
@@ -208,7 +213,7 @@ def lines_after_kills(settings: Settings, workers: Workers, sent: Sent, lines: i
     while len(sent.results()) < lines:
         worker = workers.model(settings, ready=False)
         wait_until(
-            lambda worker=worker: len(sent.results()) == lines or worker.process.poll() is not None,
+            lambda worker=worker: sent.number_ended() == lines or worker.process.poll() is not None,
             report=worker.text,
         )
         if worker.process.poll() is not None:
@@ -222,7 +227,6 @@ def test_a_line_that_kills_workers_ends_alone(
 ) -> None:
     settings = fast_settings(redis_server, max_attempts=3, lease_ms=1500, slots=2)
     sent = Sent.begun(settings)
-    workers.io(settings)
     lines = [f"delay=0.2 n{n}" for n in range(1, 7)]
     lines[place - 1] = "die=1"
     sent.scripts(lines)
@@ -235,7 +239,6 @@ def test_a_line_that_kills_workers_ends_alone(
 def test_kill_9_costs_only_lines_that_have_not_ended(
     sent: Sent, settings: Settings, worker: Worker, workers: Workers
 ) -> None:
-    workers.io(settings)
     sent.scripts([f"delay=0.4 n{n}" for n in range(24)])
     wait_until(lambda: len(sent.results()) >= 8, report=worker.text)
     worker.kill()
@@ -249,7 +252,6 @@ def test_an_engine_that_closes_stops_its_worker_and_its_lines_count_as_lost(
 ) -> None:
     settings = fast_settings(redis_server, max_attempts=1, lease_ms=600)
     sent = Sent.begun(settings)
-    workers.io(settings)
     worker = workers.model(settings)
     sent.scripts(["good", "close=1 delay=5"])
     assert worker.process.wait(15) == 1
