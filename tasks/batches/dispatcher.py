@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -15,12 +15,13 @@ from tasks.batches.cooldown import Cooldown
 from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
-from tasks.batches.window_sizes import cut
+from tasks.batches.window_sizes import Crew, first_window, next_size
 from tasks.files.base import FileStore
 from tasks.records.batch import Batch
 from tasks.records.batch_work import Active, QueueCounts, Work
 from tasks.records.job import Priority
 from tasks.records.packed_line import Head, head
+from tasks.records.window import NewWindow
 from tasks.store.windows import WindowStore
 
 IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
@@ -45,6 +46,7 @@ class Dispatcher:
         self._batches, self._windows, self._files = batches, windows, files
         self._token, self._cooldown = token, cooldown
         self._chunks: dict[str, _Chunk] = {}
+        self._last: dict[str, int] = {}  # batch -> lines of its last window
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
         """Deferred interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
@@ -91,8 +93,13 @@ class Dispatcher:
                 for source, count in counts.items():
                     if source.name == DEFERRED:
                         continue
-                    lines = capacity.window_lines(queue)
-                    if after := self._fill(batches[source.name], queue, count, lines):
+                    batch, crew = batches[source.name], capacity.crew(queue)
+                    owners = len({one.owner for one in sources[queue]})
+                    size = partial(self._size, batch, crew, owners)
+                    few = count < min(size(0), source.waiting)
+                    if few and in_flight[queue].total() >= crew.slots:
+                        continue  # larger windows later
+                    if after := self._fill(batch, queue, count, size):
                         in_flight[queue][source.owner] += count
                         if count == source.waiting and self._has_chunk(after):
                             going_on[after.id] = after  # its next line is for another queue
@@ -147,13 +154,27 @@ class Dispatcher:
         collected = active.uncollected < MOST_UNCOLLECTED and active.result_bytes < MOST_RESULT_BYTES
         return active.batch.sendable and collected
 
-    def _fill(self, batch: Batch, queue: str, count: int, most: int) -> Batch | None:
-        """Send the next lines, in windows of at most so many. Returns the batch after them, or None where
-        nothing was sent.
+    def _size(self, batch: Batch, crew: Crew, owners: int, sent: int) -> int:
+        """Lines of the next window, after so many of this round."""
+        last_chunk = batch.validated and batch.chunk == batch.chunks - 1
+        unsent = len(self._chunk(batch).lines) - batch.offset - sent if last_chunk else None
+        begun = crew.most_slots if batch.chunk else 0  # by another leader
+        return next_size(crew, self._last.get(batch.id, begun), owners, unsent)
+
+    def _fill(self, batch: Batch, queue: str, count: int, size: Callable[[int], int]) -> Batch | None:
+        """Send the next lines. Returns the batch after them, or None where nothing was sent.
+
+        size: of the next window, after so many lines.
         """
         chunk = self._chunk(batch)
         end = batch.offset + count
-        windows = cut(chunk.lines[batch.offset : end], chunk.heads[batch.offset : end], most)
+        windows: list[NewWindow] = []
+        start = batch.offset
+        while start < end:
+            most = min(size(start - batch.offset), end - start)
+            windows.append(first_window(chunk.lines[start:end], chunk.heads[start:end], most))
+            start += len(windows[-1].lines)
+            self._last[batch.id] = len(windows[-1].lines)
         after = (batch.chunk, end) if end < len(chunk.lines) else (batch.chunk + 1, 0)
         if not self._windows.send(self._token, batch, after, windows, queue):
             return None
@@ -171,6 +192,7 @@ class Dispatcher:
     def _forget(self, active: Sequence[Active]) -> None:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
             del self._chunks[gone]
+        self._last = {a.batch.id: self._last[a.batch.id] for a in active if a.batch.id in self._last}
 
 
 def _queue_of(model: str, known: Collection[str]) -> str:

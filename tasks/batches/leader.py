@@ -48,6 +48,7 @@ RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
 LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
 FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and to write no further part
 INTERACTIVE_AHEAD_S = 0.2  # of work that is sent ahead at most: it adds so much to a wait
+WINDOWS_AHEAD = 2  # of lines of batches, for each worker: one that runs, and the next
 BULK_AHEAD_S = 0.5  # rounds beside hundreds of batches are that far apart
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
@@ -74,7 +75,7 @@ class BatchLeader:
         self._windows = WindowStore(store.db)
         self._dispatcher = Dispatcher(self._batches, self._windows, files, self._token, self._cooldown)
         self._interactive = Capacity(fills=1, most_s=INTERACTIVE_AHEAD_S)
-        self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S)
+        self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S, windows=WINDOWS_AHEAD)
         self._collector = Collector(self._batches, store.db.scripts, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finalizer = Finalizer(keeper, self._batches, self._token)
