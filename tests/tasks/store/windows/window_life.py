@@ -346,6 +346,10 @@ class WindowLife(Model[State]):
                 assert int(after.batch["expires_at"]) <= after.now * MS, "expired too early"
         if step.script in ("windows/advance", "windows/release", "windows/split", "jobs/heartbeat"):
             self._check_holder(before, step, answer, after)
+        if step.script == "windows/end_queued" and answer == 1:
+            assert not any(w.running and step.name.startswith(w.id) for w in before.windows), (
+                "ended as it ran"
+            )
         if step.script == "windows/claim" and answer[0] == "claimed":
             self._check_claim(before, step)
         if step.script == "queues/reconcile":
