@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks.store.scripts import Argument
 from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, ids_sent_by
+from tests.tasks.store.windows.window_checks import check_counters, check_over, check_window
 from tests.tasks.store.windows.window_state import (
     BATCH,
     BEGAN,
@@ -327,9 +328,9 @@ class WindowLife(Model[State]):
         assert sorted((*live, *(n for n, _ in results))) == list(range(1, self._count + 1)), (
             "a line is lost, or there twice"
         )
-        self._check_counters(after, len(live))
+        check_counters(after, len(live))
         for window in windows:
-            _check_window(window, keys, self._cap)
+            check_window(window, keys, self._cap)
             struck = {after.struck[number - 1] for number in window.live}
             assert struck == {window.of("attempts")}, (
                 "an attempt was not counted, or one at a line that waited"
@@ -346,6 +347,10 @@ class WindowLife(Model[State]):
                 assert int(after.batch["expires_at"]) <= after.now * MS, "expired too early"
         if step.script in ("windows/advance", "windows/release", "windows/split", "jobs/heartbeat"):
             self._check_holder(before, step, answer, after)
+        if step.script == "windows/end_queued" and answer == 1:
+            assert not any(w.running and step.name.startswith(w.id) for w in before.windows), (
+                "ended as it ran"
+            )
         if step.script == "windows/claim" and answer[0] == "claimed":
             self._check_claim(before, step)
         if step.script == "queues/reconcile":
@@ -355,35 +360,8 @@ class WindowLife(Model[State]):
                 old = (after.now - RESEND) * MS
                 waits = self._resends and not window.running
                 assert not waits or window.of("enqueued_at") > old, "its message is lost for ever"
-        for window in windows:
-            begun = [
-                w for w in before.windows if w.id == window.id and w.fields["fence"] == window.fields["fence"]
-            ]
-            assert not (before.over and begun and window.of("opened") > begun[0].of("opened")), (
-                "opened after its batch has ended"
-            )
-
-    def _check_counters(self, after: State, live: int) -> None:
-        batch, keys = after.batch, after.keys
-        results = keys.get(f"list batch:{BATCH}:results", [])
-        done = sum(code is None for _, code in after.results)
-        for name, number in {
-            "completed": done,
-            "failed": len(results) - done,
-            "lines_live": live,
-            "result_bytes": sum(map(len, results)),
-            "output_tokens": TOOK * done,
-        }.items():
-            assert int(batch.get(name, 0)) == number, f"{name} is {batch.get(name)}, not {number}"
-        outstanding = keys.get("hash outstanding", {})
-        assert outstanding == ({OWNER: str(live)} if live else {}), "its owner's share is miscounted"
-        spent = SET_ASIDE * live + TOOK * done
-        assert keys[f"string owner:{OWNER}:tokens:0"] == str(spent), "its owner's tokens are miscounted"
-        stored = sum(int(record["stored"]) for record in [batch, *(w.fields for w in after.windows)])
-        stored += int(batch.get("result_bytes", 0))
-        assert keys["hash stored_bytes"] == {OWNER: str(stored)}, "its owner's bytes are miscounted"
-        ended = keys.get("hash ended", {})
-        assert sum(map(int, ended.values())) == len(results), "ends are miscounted"
+        if before.over:
+            check_over(before, after)
 
     def _check_holder(self, before: State, step: Step[State], answer: Any, after: State) -> None:
         worker = before.workers[WORKERS.index(step.name[0])]
@@ -402,23 +380,6 @@ class WindowLife(Model[State]):
             assert window.fields["claim_token"] == worker.token, "taken from its holder"
         else:
             assert not before.over, "given to a worker after its batch has ended"
-
-
-def _check_window(window: Window, keys: Keys, cap: int) -> None:
-    fields = window.fields
-    assert len(fields["states"]) == len(window.numbers) == window.of("count"), "states of other lines"
-    assert len(window.live) == window.of("left") > 0, "what is left is miscounted"
-    assert window.of("set_aside") == SET_ASIDE * len(window.live), "what is set aside is miscounted"
-    assert "1" not in fields["states"][window.of("opened") :], "a line has ended that was not open"
-    assert window.of("attempts") < cap, "more attempts than the cap"
-    last = window.of("attempts") > 0 and window.of("attempts") + 1 >= cap
-    assert not last or window.of("count") == 1, "a last attempt with others"
-    assert (window.id in keys.get("zset window_leases", {})) == window.running, "a lease of none that runs"
-    assert (window.id in keys.get("zset pending:windows", {})) == (not window.running), (
-        "pending, and not queued"
-    )
-    if not window.running:
-        assert (window.of("opened"), len(window.live)) == (0, window.of("count")), "queued as it ran"
 
 
 def _after(state: State, keys: Keys) -> State:
