@@ -136,7 +136,7 @@ def check_drafts(url: str) -> None:
 
 
 def check_flower(flower: str, batch_id: str, lines: int) -> None:
-    """Each window of a batch is a task with worker, state, runtime and a line of lines, tokens and tokens/s."""
+    """Each window of a batch is a task with worker, state, runtime, and a line of its lines and tokens."""
     tasks = httpx.get(f"{flower}/api/tasks", params={"limit": "1000"}).json()
     windows = [task for task in tasks.values() if task["args"].startswith(f"'{batch_id} line")]
     for task in windows:
