@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tasks.base.errors import BatchNotFound, IdempotencyConflict, LeadLost
+from tasks.base.errors import BatchNotFound, IdempotencyConflict, JobNotFound, LeadLost, LineOfBatch
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
 from tasks.records.batch import BatchStatus, Ending, NewBatch
@@ -251,3 +251,18 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
         assert batches.release_deferred("me", {"o": 1}, name) == [ids[name]]
         assert ids[name] in sent_ids(store, Priority.BULK, name)
     assert lead(batches).deferred == {}
+
+
+def test_a_line_is_no_job_but_its_id_says_where_to_look(settings: Settings) -> None:
+    own = Windows.begun(settings, owner="o")
+    digits = own.batch.id.removeprefix("batch_")
+    own.send([1])
+    for ask in (own.store.get, own.store.cancel, own.store.delete):
+        for owner in ("o", None):
+            with pytest.raises(LineOfBatch, match=f"^line 1 of {own.batch.id}: see /v1/batches/"):
+                ask(f"job_{digits}-1", owner)
+        for job_id, owner in ((f"job_{digits}-1", "other"), ("job_x-1", "o"), (f"job_{digits}", "o")):
+            with pytest.raises(JobNotFound) as refused:
+                ask(job_id, owner)
+            assert not isinstance(refused.value, LineOfBatch)
+    own.store.close()
