@@ -207,7 +207,8 @@ class WindowRunner:
     def _openings(self) -> Counter[HeldWindow]:
         """How many further lines to open of each window, for which the gate is entered.
 
-        Windows of the owner with the fewest lines in the engine go first, then those that were claimed first.
+        Owners have the engine in proportion to the lines that this worker holds of them, so in the shares in
+        which the leader sent them; of one owner's windows those go first that were claimed first.
         """
         further: Counter[HeldWindow] = Counter()
         ahead = max(self._slots // SLOTS_PER_CLAIM, min(MOST_AHEAD, math.ceil(self._rate.per_s * AHEAD_S)))
@@ -215,11 +216,13 @@ class WindowRunner:
         if free <= ahead // 2:  # lines are opened in groups, too
             return further
         load: Counter[str] = Counter()
+        held: Counter[str] = Counter()
         for window in self._windows:
             load[window.claim.owner] += len(window.running)
+            held[window.claim.owner] += window.unended
         able = [window for window in self._windows if window.may_open(self._slots)]
         while able and free > 0:
-            window = min(able, key=lambda one: load[one.claim.owner])
+            window = min(able, key=lambda one: load[one.claim.owner] / held[one.claim.owner])
             most = min(free, window.may_open(self._slots) - further[window])
             lines = 1 if len({one.claim.owner for one in able}) > 1 else most
             further[window] += lines
