@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.base.errors import CliError
 from cli.processes.ports import check_port_free
+from tasks.base.queue_names import QUEUES
 from tasks.base.settings import get_settings, is_loopback, redacted
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run_worker(settings: Settings) -> NoReturn:
     """Run a model worker. Exits with code 3 if the model cannot be loaded."""
     _check_installed("llama_cpp", "the worker", "worker")
     _say_if_redis_is_down(settings)
-    queues = "medusaq.interactive,medusaq.bulk"
+    queues = ",".join(QUEUES.values())
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
     if settings.log_format == "text":  # for what the engine says before Celery is ready to log
         logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
