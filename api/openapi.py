@@ -11,6 +11,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from api.middleware.auth import METRICS, PUBLIC
 from api.requests.schemas import ErrorBody
+from api.routes.batch_preview import PreviewRequest
 from api.routes.batches import BatchRequest, RetryRequest
 from api.routes.comparison import GenerateRequest
 from tasks.schema.job_request import JobRequest
@@ -20,6 +21,7 @@ BODIES: list[tuple[type[BaseModel], JsonSchemaMode]] = [
     (JobRequest, "validation"),
     (GenerateRequest, "validation"),
     (BatchRequest, "validation"),
+    (PreviewRequest, "validation"),
     (RetryRequest, "validation"),
     (ErrorBody, "serialization"),
 ]
