@@ -54,5 +54,6 @@ export function tableOf({ columns, rows }, caption) {
 
 export function cell(value) {
   if (typeof value === "number") return h("td", { class: "number" }, String(value));
-  return h("td", {}, h("span", { class: "clip" }, value === null ? "" : String(value)));
+  const text = value === null ? "" : String(value);
+  return h("td", { class: text.length > 40 ? "long" : "" }, h("span", { class: "clip" }, text));
 }

@@ -57,9 +57,20 @@ async function answer(request, row, signal) {
   try {
     const completion = await post("/v1/chat/completions", request.body, signal);
     place.className = "answer";
-    place.textContent = completion.choices[0].message.content || "(empty)";
+    place.textContent = readable(completion.choices[0].message.content ?? "") || "(empty)";
   } catch (error) {
     place.className = "answer bad";
     place.textContent = error.message;
+  }
+}
+
+// An object as one line for each field.
+function readable(text) {
+  try {
+    const found = JSON.parse(text);
+    const fields = found && typeof found === "object" ? Object.entries(found) : [];
+    return fields.length ? fields.map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join("\n") : text;
+  } catch {
+    return text;
   }
 }
