@@ -28,6 +28,7 @@ PAGE = """<!doctype html>
 </main>
 </html>
 """
+NOWHERE = "The gateway has a console, the documentation of its API, and the API itself."
 TITLES = {404: "There is nothing at this address", 401: "This address needs an API key"}
 
 
@@ -72,7 +73,7 @@ async def _send_page(start: Message, body: bytes, send: Send) -> None:
         status=status,
         phrase=_phrase(status),
         title=TITLES.get(status, "This did not work"),
-        message=html.escape(json.loads(body)["error"]["message"]),
+        message=html.escape(_message(body, status)),
     ).encode()
     headers = MutableHeaders(raw=start["headers"])
     headers["content-type"] = "text/html; charset=utf-8"
@@ -80,6 +81,11 @@ async def _send_page(start: Message, body: bytes, send: Send) -> None:
     headers["content-security-policy"] = POLICY
     await send(start)
     await send({"type": "http.response.body", "body": page})
+
+
+def _message(body: bytes, status: int) -> str:
+    message = str(json.loads(body)["error"]["message"])
+    return NOWHERE if message == _phrase(status) else message
 
 
 def _phrase(status: int) -> str:

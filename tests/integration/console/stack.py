@@ -21,7 +21,9 @@ ACTION_MS = 30_000
 
 
 @contextlib.contextmanager
-def running(settings: Settings, folder: Path, engine: str = "engine:load", **env: str) -> Iterator[GatewayProcess]:
+def running(
+    settings: Settings, folder: Path, engine: str = "engine:load", **env: str
+) -> Iterator[GatewayProcess]:
     workers = Workers(folder)
     gateway = GatewayProcess(settings, folder)
     try:
