@@ -17,8 +17,8 @@ from api.routes.comparison import GenerateRequest
 from tasks.schema.job_request import JobRequest
 
 DESCRIPTION = """
-Sends prompts through a language model: one at a time as [jobs](#/jobs) or through OpenAI's endpoints, and by the
-thousand as [batches](#/batches) of files and tables. The [console](/) uses this API and nothing else.
+Sends prompts through a language model: one at a time as [jobs](#/jobs) or through OpenAI's endpoints, and by
+the thousand as [batches](#/batches) of files and tables. The [console](/) uses this API and nothing else.
 
 With API keys, every request has `Authorization: Bearer KEY` and sees only what this key has made. Errors are
 `{"error": {"message", "type", "param", "code"}}`; `param` names the field or header that is wrong.
@@ -27,7 +27,7 @@ GROUPS = {
     "OpenAI": "Online answers, whole or as a stream, in OpenAI's format: its clients work unchanged.",
     "jobs": "Single prompts that wait in a queue, with their state, their events and their result.",
     "files": "Uploaded files, and those that batches write.",
-    "batches": "Files of requests, or tables with a template, that run when no interactive jobs need the workers.",
+    "batches": "Files of requests, or tables with a template, that run beside interactive jobs.",
     "normal and medusa": "Decoding with and without draft tokens, side by side.",
     "webhooks": "HTTP requests that the gateway sends when a job or a batch ends.",
     "system": "Models, health and metrics.",

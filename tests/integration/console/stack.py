@@ -21,13 +21,11 @@ ACTION_MS = 30_000
 
 
 @contextlib.contextmanager
-def running(
-    settings: Settings, folder: Path, engine: str = "engine:load", **env: str
-) -> Iterator[GatewayProcess]:
+def running(settings: Settings, folder: Path) -> Iterator[GatewayProcess]:
     workers = Workers(folder)
     gateway = GatewayProcess(settings, folder)
     try:
-        worker = workers.model(settings, ready=False, engine=engine, env=env)
+        worker = workers.model(settings, ready=False, engine="engine:load")
         workers.io(settings)
         wait_until(
             lambda: gateway.http.get("/readyz").json() == {"redis": True, "workers": 1, "io_worker": True},

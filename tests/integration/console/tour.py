@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import expect
+
 DROP = """([selector, name, bytes]) => {
     const transfer = new DataTransfer();
     transfer.items.add(new File([new Uint8Array(bytes)], name));
@@ -28,9 +30,7 @@ def write_template(page: Any, text: str, column: str) -> None:
     """The text, and a column by its chip."""
     page.fill("label:has-text('Template') >> textarea", text)
     page.click(f".chip:text-is('{column}')")
-    page.wait_for_function(
-        "text => document.querySelector('.preview-row .prompt')?.textContent.startsWith(text)", arg=text
-    )
+    expect(page.locator(".preview-row .prompt").first).to_contain_text(text)
 
 
 def choose_field(page: Any, name: str, choices: str) -> None:
@@ -51,7 +51,7 @@ def run(page: Any) -> None:
 
 def wait_for_end(page: Any) -> None:
     page.wait_for_selector("main h1 + .pill.good, main h1 + .pill.bad")
-    page.wait_for_selector("text=/of \\\\d+ lines?/")
+    page.wait_for_selector(r"text=/of \d+ lines?/")
 
 
 def download(page: Any, kind: str) -> Path:

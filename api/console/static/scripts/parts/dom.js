@@ -10,7 +10,12 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-export const replace = (element, ...children) => element.replaceChildren(...children.flat(3).filter(Boolean));
+// A link that has the focus and comes again keeps it.
+export function replace(element, ...children) {
+  const held = element.contains(document.activeElement) && document.activeElement.getAttribute("href");
+  element.replaceChildren(...children.flat(3).filter(Boolean));
+  if (held) [...element.querySelectorAll("a")].find((link) => link.getAttribute("href") === held)?.focus();
+}
 
 // A message for screen readers.
 export function announce(text) {

@@ -12,14 +12,14 @@ const EVERY_S = 1;
 
 export function batchView(main, signal, id) {
   const head = h("div", { class: "row between" });
-  const progress = h("section", { class: "card stack" });
+  const progress = h("div", { class: "stack" });
   const note = h("div", {});
   const failures = new Failures(id, signal);
   const results = new Results(id, signal);
   const saving = h("div", { class: "row" });
   const about = h("dl", { class: "facts" });
   main.append(
-    h("p", { class: "small" }, h("a", { href: "#/now" }, "Now")), head, note, progress, failures.element, results.element,
+    h("p", { class: "small" }, h("a", { href: "#/now" }, "Now")), head, note, h("section", { class: "card stack" }, progress, saving), failures.element, results.element,
     h("section", { class: "card stack" }, h("h2", {}, "About this batch"), about));
   const speeds = new Speeds();
   let status = "";
@@ -34,7 +34,7 @@ export function batchView(main, signal, id) {
       replace(about, facts(batch));
       announce(`The batch is ${status.replace("_", " ")}.`);
     }
-    replace(progress, bar(batch), h("p", {}, summary(batch, speeds.look(batch))), problems(batch), saving);
+    replace(progress, bar(batch), h("p", {}, summary(batch, speeds.look(batch))), problems(batch));
     await Promise.all([failures.look(batch), results.look(batch)]);
     return !ended(batch);
   }, signal, EVERY_S, (error) => replace(note, failure(error)));
