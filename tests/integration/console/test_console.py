@@ -53,7 +53,7 @@ def test_from_a_dropped_table_to_downloaded_columns(page: Any) -> None:
     tour.run(page)
     tour.wait_for_end(page)
     assert "4 of 4 lines" in page.inner_text("main")
-    assert page.locator("td.answer").count() == 4
+    expect(page.locator("td.answer")).to_have_count(4)
     no_scrolling_sideways(page)
     [head, *rows] = csv.reader(io.StringIO(tour.download(page, "CSV").read_text()))
     assert head == ["review", "product", "stars", "mood", "finish_reason", "error"]
@@ -112,11 +112,12 @@ def test_drafted_tokens_are_tinted_by_their_source(page: Any, console: GatewayPr
 
 
 def test_jobs_are_found_opened_and_cancelled(page: Any, console: GatewayProcess) -> None:
-    made = console.http.post("/v1/jobs", json={"prompt": "count to zebra", "max_tokens": 3}).json()
+    word = f"zebra{page.viewport_size['width']}"
+    made = console.http.post("/v1/jobs", json={"prompt": f"count to {word}", "max_tokens": 3}).json()
     busy = {"prompt": "count slowly", "max_tokens": 4000, "ignore_eos": True}
     running = console.http.post("/v1/jobs", json=busy).json()
     page.click("nav >> text=Jobs")
-    page.fill("input[type=search]", "zebra")
+    page.fill("input[type=search]", word)
     page.click("button:text-is('Search')")
     expect(page.locator("tbody tr")).to_have_count(1)
     page.click("tbody a")

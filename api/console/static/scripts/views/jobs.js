@@ -30,9 +30,12 @@ export function jobsView(main, signal) {
     h("p", {}, more));
 
   let after = null;
+  let search = 0; // an answer to an earlier one comes too late
   const load = async () => {
+    const mine = search;
     try {
       const found = await find(words.value.trim(), status.value, after, signal);
+      if (mine !== search) return;
       after = found.last_id;
       more.hidden = !found.has_more;
       rows.append(...found.data.map((job) => row(job, signal, note)));
@@ -43,6 +46,7 @@ export function jobsView(main, signal) {
   };
   const restart = () => {
     after = null;
+    search += 1;
     replace(rows);
     return load();
   };
