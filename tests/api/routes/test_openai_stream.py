@@ -184,3 +184,22 @@ def test_many_asynchronous_streams(gateway: GatewayProcess) -> None:
             return await asyncio.gather(*(one(client, number) for number in range(30)))
 
     assert asyncio.run(many()) == [f"n{number} 🌱 " * 20 for number in range(30)]
+
+
+def test_drafted_parts_are_marked_if_asked_for(client: OpenAI) -> None:
+    prompt = "🌱 one two three stream=2 delay=1 spans=2:5:lookup,6:9:medusa,14:18:grammar"
+    for chunks in (
+        chat(client, prompt, stream_options={"include_drafts": True}),
+        completion(client, prompt, stream_options={"include_drafts": True}),
+    ):
+        marked: list[tuple[str, str]] = []
+        for chunk in chunks:
+            [choice] = chunk.model_dump()["choices"]
+            text = choice["delta"]["content"] if "delta" in choice else choice["text"]
+            marked += [
+                (text[span["start"] : span["end"]], span["source"]) for span in choice.get("drafts", ())
+            ]
+        assert ("one", "lookup") in marked
+        assert "".join(text for text, source in marked if source == "grammar") == "ee 🌱"[:4]
+        assert {source for _, source in marked} == {"lookup", "medusa", "grammar"}
+    assert all("drafts" not in chunk.model_dump()["choices"][0] for chunk in chat(client, prompt))
