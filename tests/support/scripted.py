@@ -159,11 +159,8 @@ class _Entry:
         wanted, at = self.request.sampling.logprobs, one.characters
         logprobs = () if wanted is None else self.logprobs(wanted, one.tokens, one.tokens + tokens)
         found = [span.split(":") for span in self.script.get("spans", "").split(",") if span]
-        spans = [
-            (max(int(start), at) - at, min(int(end), len(text)) - at, name) for start, end, name in found
-        ]
-        drafts = tuple(DraftSpan(*span) for span in spans if span[0] < span[1])
-        return TextDelta(text[at:], logprobs, tokens, drafts)
+        spans = [DraftSpan(max(int(a), at) - at, min(int(b), len(text)) - at, name) for a, b, name in found]
+        return TextDelta(text[at:], logprobs, tokens, tuple(span for span in spans if span.start < span.end))
 
     def ids(self, tokens: int) -> tuple[int, ...]:
         """Of the first so many tokens."""

@@ -17,7 +17,7 @@ def test_the_accepted_tokens_are_marked(tiny_gguf: str, stop: tuple[str, ...]) -
     asked = request("r", "cabbage", max_tokens=40, stop=stop)
     plain = completions(run(fresh(tiny_gguf), [asked]))["r"]
     engine = fresh(tiny_gguf)
-    engine.set_draft_source(Scripted({"r": plain.tokens}, [(2, 1)], engine.model.n_vocab))
+    engine.set_draft_source(Scripted({"r": plain.tokens}, [(2, 1)], 300))
     sequence = engine.prepare(asked, time.monotonic())
     told: list[TextDelta] = []
     listener = Listener(sequence, told.append)

@@ -12,8 +12,13 @@ import pytest
 from playwright.sync_api import expect
 
 from api.console.pages import FOLDER, PAGES, POLICY
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.integration.console import tour
+from tests.integration.console.stack import page_of
+from tests.support.servers import RedisServer, fast_settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 MOST_BYTES = 200_000
@@ -173,3 +178,32 @@ def test_an_unknown_address_is_a_page_for_people_and_json_for_programs(
     page.wait_for_selector(".figures")
     assert console.http.get("/nowhere").json()["error"]["code"] == "not_found"
     page.problems[:] = [problem for problem in page.problems if "404" not in problem]
+
+
+def test_a_key_is_asked_for_and_forgotten_with_the_tab(
+    chromium: Any, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = fast_settings(redis_server)
+    store = JobStore(settings)
+    _, secret = KeyStore(store.db).create("person", Limits())
+    store.close()
+    gateway = GatewayProcess(settings, tmp_path_factory.mktemp("keyed"))
+    page = page_of(chromium, gateway.url)
+    page.wait_for_selector("h1:text-is('This gateway needs a key')")
+    for typed, shown in (("mq_wrong", ".notice:has-text('unknown')"), (secret, ".figures dd")):
+        page.fill("input[type=password]", typed)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(shown)
+    assert page.evaluate("localStorage.length") == 0
+    assert page.context.cookies() == []
+    page.reload()
+    page.wait_for_selector(".figures dd")
+    other = page.context.new_page()
+    other.goto(gateway.url)
+    other.wait_for_selector("h1:text-is('This gateway needs a key')")
+    page.click("text=Forget the key")
+    page.wait_for_selector("h1:text-is('This gateway needs a key')")
+    page.goto(f"{gateway.url}/nowhere")
+    assert page.inner_text("h1") == "This address needs an API key"
+    page.context.close()
+    gateway.stop()
