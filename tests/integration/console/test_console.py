@@ -88,6 +88,29 @@ def test_failures_have_an_example_and_can_be_run_again(page: Any) -> None:
     assert "1 of 1 line" in page.inner_text("main")
 
 
+def test_a_running_batch_shows_its_progress_and_can_be_cancelled(page: Any) -> None:
+    rows = "".join(f"Write a long story about the number {n}\n" for n in range(300))
+    tour.drop(page, "stories.csv", f"prompt\n{rows}".encode())
+    tour.run(page)
+    page.wait_for_selector("text=/lines\\/s/")
+    assert page.get_attribute("[role=progressbar]", "aria-valuenow") is not None
+    expect(page.locator("td.answer").first).not_to_be_empty(timeout=60_000)
+    page.click("button:text-is('Cancel')")
+    page.wait_for_selector(".pill:text-is('cancelled')")
+    assert "batch_cancelled" in page.inner_text("section:has(h2:text-is('Failures'))")
+
+
+def test_a_file_of_requests_runs_as_it_is(page: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    page.click("nav >> text=New batch")
+    page.set_input_files("input[type=file]", files=[tour.file("lines.jsonl", json.dumps(line).encode())])
+    page.click("button:text-is('Run 1 request')")
+    tour.wait_for_end(page)
+    [answer] = tour.download(page, "JSON lines").read_text().splitlines()
+    assert json.loads(answer)["custom_id"] == "a"
+
+
 def test_a_table_that_cannot_be_read_says_why(page: Any) -> None:
     page.click("nav >> text=New batch")
     page.set_input_files("input[type=file]", files=[tour.file("torn.csv", b"a,b\n1\n")])
