@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from api.console.pages import PAGES, add_console
 from api.http import error_responses
 from api.middleware.auth import Authentication
 from api.middleware.body_limit import BodyLimit
+from api.middleware.error_pages import ErrorPages
 from api.middleware.metrics import HttpMetrics
 from api.middleware.request_id import RequestId
 from api.middleware.security_headers import SecurityHeaders, add_docs
 from api.middleware.tracing import HttpTracing
 from api.openapi import document
 from api.routes import (
+    batch_preview,
     batch_results,
     batches,
     comparison,
@@ -23,11 +26,10 @@ from api.routes import (
     job_events,
     jobs,
     metrics,
-    openai,
-    responses,
     system,
     webhooks,
 )
+from api.routes.openai import completions, responses
 from api.service.dependencies import Gateway
 from api.service.uploads import FORM_BYTES
 from tasks.base.readiness import tell_ready
@@ -75,10 +77,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.include_router(jobs.router)
     app.include_router(batches.router)
+    app.include_router(batch_preview.router)
     app.include_router(batch_results.router)
     app.include_router(files.router)
     app.include_router(job_events.router)
-    app.include_router(openai.router)
+    app.include_router(completions.router)
     app.include_router(responses.router)
     app.include_router(comparison.router)
     app.include_router(webhooks.router)
@@ -86,9 +89,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(metrics.router)
     uploads = {("POST", files.PATH): chosen.max_file_bytes + FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=chosen.max_body_bytes, other=uploads)
-    app.add_middleware(Authentication, settings=chosen)
+    app.add_middleware(Authentication, settings=chosen, pages=PAGES)
+    app.add_middleware(ErrorPages)
     app.add_middleware(SecurityHeaders)
     add_docs(app)
+    add_console(app)
     app.add_middleware(HttpMetrics)
     if tracing.on:
         app.add_middleware(HttpTracing, tracing=tracing)

@@ -1,7 +1,7 @@
-"""The task that runs one job in the model worker, and the start and end of that process.
+"""The tasks that run jobs and windows in the model worker, and the start and end of that process.
 
 Loaded by the model worker alone, as it imports the engine:
-`celery -A tasks.app worker -P threads -I tasks.generate -Q medusaq.interactive,medusaq.bulk`.
+`celery -A tasks.app worker -P threads -I tasks.generate -Q medusaq.interactive,medusaq.bulk,medusaq.windows`.
 Once the model is loaded, the queues of its name are added to these.
 """
 
@@ -18,11 +18,10 @@ from celery.exceptions import Reject
 from tasks.app import app, settings
 from tasks.base.errors import JobFailed
 from tasks.base.json_logs import about
-from tasks.base.queue_names import GENERATE, QUEUES, queue_of
+from tasks.base.queue_names import GENERATE, QUEUES, WINDOW, queue_of
 from tasks.base.readiness import tell_ready
-from tasks.broker.celery_app import add_queue
+from tasks.broker.celery_app import InteractiveFirst, add_queue
 from tasks.broker.wakeable_consumer import WakingConsumer
-from tasks.records.job import Priority
 from tasks.worker.engine_loader import load_engine, refuses_all
 from tasks.worker.flower_line import log_ends_alone
 from tasks.worker.heartbeat import TAKES_TURNS
@@ -40,8 +39,11 @@ def _start(**_: object) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     log_ends_alone()
     _worker = ModelWorker(settings, *load_engine(settings))
-    for priority in Priority:  # beside the queues of the command line, which are open to all
-        app.amqp.queues.select_add(add_queue(app, queue_of(priority, _worker.model)))
+    InteractiveFirst.wants_windows = staticmethod(_worker.windows.wants)
+    WakingConsumer.window_arrived = staticmethod(_worker.windows.arrived)
+    WakingConsumer.connected = staticmethod(_worker.windows.reconnected)
+    for kind in QUEUES:  # beside the queues of the command line, which are open to all
+        app.amqp.queues.select_add(add_queue(app, queue_of(kind, _worker.model)))
     if refuses_all(settings):  # other models can still run what is in those
         app.amqp.queues.deselect(list(QUEUES.values()))
 
@@ -79,3 +81,12 @@ def generate(job_id: str) -> str:
         raise Reject("no engine in this process", requeue=True)
     with about(job_id):
         return _worker.run(job_id)
+
+
+@app.task(name=WINDOW)
+def window(window_id: str) -> str:
+    """Run the lines of one window."""
+    if _worker is None:
+        raise Reject("no engine in this process", requeue=True)
+    with about(window_id):
+        return _worker.windows.run(window_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import urllib.parse
+from collections.abc import Collection
 from dataclasses import replace
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -40,8 +41,10 @@ OPEN_AGE_S = 1.0  # how long the result "there are no keys" is cached
 class Authentication:
     """ASGI middleware. Uses `app.state.gateway`, which the application's lifespan sets."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, pages: Collection[str] = ()) -> None:
+        """pages: more paths that need no key."""
         self._app = app
+        self._public = PUBLIC | {*pages}
         self._settings = settings
         self._local = is_loopback(settings.reached_at)
         # False in a container whose port is published on loopback.
@@ -58,7 +61,7 @@ class Authentication:
             caller = Caller()
             request_headers = Headers(scope=scope)
             if not (
-                scope["path"] in PUBLIC
+                scope["path"] in self._public
                 or (scope["path"] == METRICS and self._is_scraped(scope, request_headers))
             ):
                 caller = await self._caller(scope, request_headers, headers)

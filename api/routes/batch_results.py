@@ -193,7 +193,7 @@ async def _table(batch: Batch, wanted: _Wanted, request: Request, gateway: Gatew
         raise NoOutputTable(f"{batch.id} failed: {batch.errors[0]['message'] if batch.errors else ''}")
     owner = owner_of(request)
     gateway.table_downloads.begin(owner)
-    making = _Making(gateway, batch, wanted, owner)
+    making = _TableMaking(gateway, owner, batch, wanted)
     try:
         file = await unless_closed(request, making.unless_abandoned())
     except BaseException:
@@ -202,19 +202,19 @@ async def _table(batch: Batch, wanted: _Wanted, request: Request, gateway: Gatew
     return TableResponse(gateway, file, f"{batch.id}.{wanted.kind}", wanted.kind, making.cut, request)
 
 
-class _Making:
-    """Makes one table, in a task of its own: whoever waits for it may leave between two steps.
+class Making:
+    """Makes one file, in a task of its own: whoever waits for it may leave between two steps.
 
     cut: values that the format could not hold whole, at the end.
     """
 
-    def __init__(self, gateway: Gateway, batch: Batch, wanted: _Wanted, owner: str) -> None:
-        self._gateway, self._batch, self._wanted, self._owner = gateway, batch, wanted, owner
+    def __init__(self, gateway: Gateway, owner: str) -> None:
+        self._gateway, self._owner = gateway, owner
         self._abandoned = False
         self.cut = 0
 
     async def unless_abandoned(self) -> BinaryIO:
-        """The table, which the caller closes."""
+        """The file, which the caller closes."""
         making = asyncio.ensure_future(self._make())
         try:
             return await asyncio.shield(making)
@@ -228,26 +228,27 @@ class _Making:
         while not seats.take(self._owner):
             await self._pause()
         try:
-            try:
-                return await self._converted()
-            except ObjectMissing:  # its parts are deleted when it ends
-                if self._batch.ended:
-                    raise
-                self._batch = await run_in_threadpool(self._gateway.batches.get, self._batch.id)
-                return await self._converted()
+            return await self.made()
         finally:
             seats.leave(self._owner)
 
-    async def _converted(self) -> BinaryIO:
+    async def made(self) -> BinaryIO:
+        """The file, by converted()."""
+        raise NotImplementedError
+
+    async def converted(self, steps: Generator[Conversion | None, None, None], name: str) -> BinaryIO:
+        """The file of this name in the folder of a conversion. steps: None for a step before it.
+
+        Raises NoOutputTable and FileStoreUnavailable.
+        """
         gateway = self._gateway
-        steps = _conversion(gateway, self._batch, self._wanted)
         try:
             while (conversion := await gateway.in_file_thread(partial(next, steps))) is None:
                 self._check()
             while not conversion.has_ended():
                 await self._pause()
             self.cut = conversion.cut
-            return await gateway.in_file_thread(partial((conversion.folder / self._wanted.name).open, "rb"))
+            return await gateway.in_file_thread(partial((conversion.folder / name).open, "rb"))
         except ConversionFailed as error:
             if error.storage:
                 raise FileStoreUnavailable(str(error)) from None
@@ -262,6 +263,27 @@ class _Making:
     def _check(self) -> None:
         if self._abandoned:
             raise asyncio.CancelledError
+
+
+class _TableMaking(Making):
+    """Makes the output table of a batch."""
+
+    def __init__(self, gateway: Gateway, owner: str, batch: Batch, wanted: _Wanted) -> None:
+        super().__init__(gateway, owner)
+        self._batch, self._wanted = batch, wanted
+
+    async def made(self) -> BinaryIO:
+        try:
+            return await self._converted()
+        except ObjectMissing:  # its parts are deleted when it ends
+            if self._batch.ended:
+                raise
+            self._batch = await run_in_threadpool(self._gateway.batches.get, self._batch.id)
+            return await self._converted()
+
+    async def _converted(self) -> BinaryIO:
+        steps = _conversion(self._gateway, self._batch, self._wanted)
+        return await self.converted(steps, self._wanted.name)
 
 
 def _conversion(gateway: Gateway, batch: Batch, wanted: _Wanted) -> Generator[Conversion | None, None, None]:

@@ -33,9 +33,10 @@ async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> Ev
     """Server-sent events of one job.
 
     `status` with `{"id", "status", "attempts"}` first and at each change; `text` with `{"text",
-    "logprobs"?}`, whose texts joined are the result's text; at the end `done` with the record, which alone
-    has `token_ids`, or `error` if the API key is revoked. For a job that is already running, the text so far
-    follows after its worker's next heartbeat.
+    "logprobs"?, "drafts"?}`, whose texts joined are the result's text; at the end `done` with the record,
+    which alone has `token_ids`, or `error` if the API key is revoked. `drafts` are the parts of this text
+    that come from draft tokens: `start` and `end` (Unicode characters) and `source`.
+    For a job that is already running, the text so far follows after its worker's next heartbeat.
     """
     job = await run_in_threadpool(_watched, gateway, job_id, seen_by(request))
     return EventStream(_events(gateway, job, caller_of(request).key))
@@ -53,7 +54,8 @@ async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[byt
         async for update in follow(gateway, job, key):
             if isinstance(update, Text):
                 logprobs = {"logprobs": update.logprobs} if update.logprobs else {}
-                yield encoded({"text": update.text, **logprobs}, "text")
+                drafts = {"drafts": update.drafts_json()} if update.drafts else {}
+                yield encoded({"text": update.text, **logprobs, **drafts}, "text")
                 continue
             job = update
             if job.status is not sent:

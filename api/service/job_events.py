@@ -23,7 +23,7 @@ from tasks.base.errors import StoreUnavailable
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.settings import Settings
 from tasks.records.job import Job
-from tasks.store.client import async_client
+from tasks.store.database import async_client
 from tasks.store.jobs import JobStore
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,20 @@ from tasks.records.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """New text of the answer. logprobs: those of its tokens, in the format of a job's result."""
+    """New text of the answer.
+
+    logprobs: those of its tokens, in the format of a job's result. drafts: the parts of this text that come
+    from draft tokens, each with its start and end in characters and its source; text that was missed and read
+    from the record has none.
+    """
 
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
+    drafts: tuple[tuple[int, int, str], ...] = ()
+
+    def drafts_json(self) -> list[dict[str, Any]]:
+        """As the events show them."""
+        return [{"start": start, "end": end, "source": source} for start, end, source in self.drafts]
 
 
 async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Text | Job, None]:
@@ -74,17 +84,22 @@ class _Position:
         return bool(part["at"] > self._characters)
 
     def new_in(self, part: dict[str, Any]) -> Text | None:
-        return self._take(part["text"], part["at"], part.get("logprobs", ()), part.get("token", 0))
+        logprobs, drafts = part.get("logprobs", ()), part.get("drafts", ())
+        return self._take(part["text"], part["at"], logprobs, part.get("token", 0), drafts)
 
     def missing(self, text: str, job: Job) -> Text | None:
         """The rest of the whole text after the position."""
         logprobs = (job.result or {}).get("logprobs") or ()
         return self._take(text, 0, logprobs, 0)
 
-    def _take(self, text: str, at: int, logprobs: Any, token: int) -> Text | None:
-        new = text[self._characters - at :]
+    def _take(self, text: str, at: int, logprobs: Any, token: int, drafts: Any = ()) -> Text | None:
+        known = self._characters - at
+        new = text[known:]
         # Logprobs after a gap are held back until the end, to keep their order.
         tokens = tuple(logprobs[self._tokens - token :]) if token <= self._tokens else ()
         self._characters += len(new)
         self._tokens += len(tokens)
-        return Text(new, tokens) if new or tokens else None
+        spans = tuple(
+            (max(start, known) - known, end - known, name) for start, end, name in drafts if end > known
+        )
+        return Text(new, tokens, spans) if new or tokens else None

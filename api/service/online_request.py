@@ -26,8 +26,8 @@ E = TypeVar("E", InvalidRequest, BadRequest)
 @dataclass(frozen=True, slots=True)
 class OnlineRequest:
     """job: the fields that the jobs of all choices share. variants: the fields in which the job of each
-    choice differs, `n` per prompt. include_usage: send a last chunk with the usage. body: as sent. kept:
-    whether the records are kept as long as other jobs'.
+    choice differs, `n` per prompt. include_usage: send a last chunk with the usage. include_drafts: mark what
+    was drafted in the chunks. body: as sent. kept: whether the records are kept as long as other jobs'.
     """
 
     job: JobRequest
@@ -35,6 +35,7 @@ class OnlineRequest:
     n: int
     stream: bool
     include_usage: bool
+    include_drafts: bool
     body: dict[str, Any]
     kept: bool = False
 
@@ -42,6 +43,7 @@ class OnlineRequest:
 class _StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
     include_usage: bool | None = None
+    include_drafts: bool | None = None
 
 
 class _Options(BaseModel):
@@ -75,8 +77,16 @@ def read(data: bytes, endpoint: str, most_bytes: int) -> OnlineRequest:
         )
         raise BodyTooLarge(message, param=param)
     job = _job(endpoint, job_body) if prompts is None else _first_job(job_body, prompts)
-    usage = options.stream_options is not None and bool(options.stream_options.include_usage)
-    return OnlineRequest(job, _variants(job, prompts, n), n, bool(options.stream), usage, body)
+    extras = options.stream_options or _StreamOptions()
+    return OnlineRequest(
+        job=job,
+        variants=_variants(job, prompts, n),
+        n=n,
+        stream=bool(options.stream),
+        include_usage=bool(extras.include_usage),
+        include_drafts=bool(extras.include_drafts),
+        body=body,
+    )
 
 
 def read_response(
@@ -102,7 +112,16 @@ def read_response(
         raise BodyTooLarge(message, param="input")
     job = _parsed(data, given)
     kept = job.response is not None and job.response.store
-    return OnlineRequest(job, ({},), 1, bool(options.stream), False, body, kept)
+    return OnlineRequest(
+        job=job,
+        variants=({},),
+        n=1,
+        stream=bool(options.stream),
+        include_usage=False,
+        include_drafts=False,
+        body=body,
+        kept=kept,
+    )
 
 
 def _prompts(body: dict[str, Any]) -> list[str] | None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from api.service.job_stream import Text
-from tasks.schema import response_objects as objects
 from tasks.schema.openai_responses import TOOL_CALLS, begun, chat_logprobs, completion_logprobs
+from tasks.schema.responses_api import objects
 from tasks.schema.tool_calls import ToolCallSplitter, tool_call
 
 Chunk = dict[str, Any]

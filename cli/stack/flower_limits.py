@@ -1,7 +1,9 @@
-"""Limits for Flower's HTTP server: tornado does not limit connections, and waits an hour for a request."""
+"""Limits for Flower: tornado does not limit connections, and waits an hour for a request; Flower does not
+limit the width of its table of tasks."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tornado.httpserver import HTTPServer
@@ -11,6 +13,11 @@ CONNECTIONS = 200  # enough for some browsers and API clients
 IDLE_S = 60.0  # between two requests, and until the headers of one are complete
 BODY_S = 60.0  # for the body of a request
 BODY_BYTES = 1024 * 1024  # tornado's default is 100 MB
+
+# Characters of a cell, so that the columns fit a window of 1,280 pixels.
+ARGS_CHARS = 14
+RESULT_CHARS = 40  # the tokens, their speed and the tokens of a step come first
+STEPS = re.compile(r", \d+ steps(?=, )")
 
 
 class BoundedServer(HTTPServer):
@@ -31,3 +38,25 @@ def bound_flower() -> None:
         body_timeout=BODY_S,
         max_buffer_size=BODY_BYTES,
     )
+
+
+def short_task(task: Any) -> Any:
+    """Cut what Flower shows of a task. Its own copy; what it stores and its API answers is whole."""
+    task.args = _cut(task.args, ARGS_CHARS)
+    if isinstance(task.result, str):
+        task.result = _cut(STEPS.sub("", task.result.strip("'"), count=1), RESULT_CHARS)
+    return task
+
+
+def shorten_tasks() -> None:
+    """Apply short_task() to the pages that this process serves."""
+    import flower.options  # noqa: F401  defines the option
+    from tornado.options import options
+
+    options.format_task = short_task
+
+
+def _cut(value: Any, chars: int) -> Any:
+    if not isinstance(value, str) or len(value) <= chars:
+        return value
+    return value[: chars - 1] + "…"

@@ -18,9 +18,8 @@ from cli.stack.pooled_model import PooledModel, child_name
 from cli.stack.state_file import write_note
 from cli.stack.swap_policy import TURN_S, Model, Phase, Rules, decide, max_concurrent
 from tasks.base.errors import StoreUnavailable
-from tasks.base.queue_names import list_key
+from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
-from tasks.records.job import Priority
 from tasks.store.jobs import JobStore
 from tasks.store.scripts import answering
 from tasks.store.workers import Registry, WorkerInfo
@@ -102,10 +101,11 @@ class ModelPool:
         names = [NO_MODEL, *(member.served.name for member in self._members)]
         with answering(), store.db.redis.pipeline(transaction=False) as pipe:
             for name in names:
-                for priority in Priority:
-                    pipe.llen(list_key(self._settings, priority, name))
+                for kind in QUEUES:
+                    pipe.llen(list_key(self._settings, kind, name))
             lengths = pipe.execute()
-        return {name: sum(lengths[2 * index : 2 * index + 2]) for index, name in enumerate(names)}
+        kinds = len(QUEUES)
+        return {name: sum(lengths[n * kinds : (n + 1) * kinds]) for n, name in enumerate(names)}
 
     def _observe(
         self, supervisor: Supervisor, live: Sequence[WorkerInfo], waiting: dict[str, int], now: float

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.base.errors import CliError
 from cli.processes.ports import check_port_free
+from tasks.base.queue_names import QUEUES
 from tasks.base.settings import get_settings, is_loopback, redacted
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ GATEWAY_GRACE_S = 3  # a long poll may wait a minute; a stopping gateway does no
 KEEP_ALIVE_S = 75  # longer than usual client idle timeouts, so that clients close first
 IO_THREADS = 4
 EARLY_FORMAT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"  # as Celery's own
-FLOWER_COLUMNS = "uuid,state,args,result,received,started,runtime,worker"  # the result line says the tokens/s
+FLOWER_COLUMNS = "uuid,state,args,result,received"  # the result line says the tokens/s
 
 
 def run_gateway(settings: Settings) -> None:
@@ -56,7 +57,7 @@ def run_worker(settings: Settings) -> NoReturn:
     """Run a model worker. Exits with code 3 if the model cannot be loaded."""
     _check_installed("llama_cpp", "the worker", "worker")
     _say_if_redis_is_down(settings)
-    queues = "medusaq.interactive,medusaq.bulk"
+    queues = ",".join(QUEUES.values())
     options = ["-P", "threads", "-c", str(settings.concurrency), "-I", "tasks.generate", "-Q", queues]
     if settings.log_format == "text":  # for what the engine says before Celery is ready to log
         logging.basicConfig(level=settings.log_level, format=EARLY_FORMAT)
@@ -76,9 +77,10 @@ def run_flower(settings: Settings) -> NoReturn:
     """Run Flower. Raises CliError on a public address without a password."""
     _check_installed("flower", "Flower", "local")
     check_flower_guarded(settings)
-    from cli.stack.flower_limits import bound_flower
+    from cli.stack.flower_limits import bound_flower, shorten_tasks
 
     bound_flower()
+    shorten_tasks()
     if settings.flower_basic_auth is not None:  # not on the command line: all of the machine can read that
         os.environ["FLOWER_BASIC_AUTH"] = settings.flower_basic_auth.get_secret_value()
     check_port_free(settings.host, settings.flower_port, "Flower", "MEDUSAQ_FLOWER_PORT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.base.errors import RequestRefused
 
@@ -147,17 +147,26 @@ class TokenLogprob:
     top: tuple[tuple[int, bytes, float], ...] = ()  # (token id, piece, logprob), best first
 
 
+class DraftSpan(NamedTuple):
+    """Characters [start, end) of a text that come from one draft token; source: that of the draft."""
+
+    start: int
+    end: int
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """The next piece of a streamed answer.
 
     tokens: number of tokens that this piece completes. logprobs: of these tokens; empty unless requested. The
-    last piece may have no text, only the tokens of a stop string.
+    last piece may have no text, only the tokens of a stop string. drafts: what of the text was drafted.
     """
 
     text: str
     logprobs: tuple[TokenLogprob, ...]
     tokens: int
+    drafts: tuple[DraftSpan, ...] = ()
 
 
 OnText = Callable[[TextDelta], None]

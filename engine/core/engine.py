@@ -338,6 +338,7 @@ class Engine:
         now = time.monotonic()
         for one in all_accepted:
             emitted, ended = 0, one.error is not None
+            position = one.sequence.length - one.sequence.prompt_length
             for token in one.sampled:
                 ended = one.sequence.emit(token, self.model)
                 emitted += 1
@@ -345,6 +346,8 @@ class Engine:
                     break
             one.sequence.first_token_at = one.sequence.first_token_at or (now if emitted else None)
             accepted = one.nodes[:emitted]  # not those after the token that ended the request
+            for offset, node in enumerate(accepted):
+                one.sequence.sources[position + offset] = one.draft.tree[node].source
             one.sequence.count_step((node.source, i in accepted) for i, node in enumerate(one.draft.tree))
             report.verified += len(one.draft.tree)
             report.accepted += len(accepted)

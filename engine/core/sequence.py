@@ -63,6 +63,7 @@ class SequenceState:
         self.source_state: dict[object, Any] = {}  # of draft sources, by the object that owns it
         self.expected: Tree = []  # the chain that draft sources go on from, in the step in progress
         self._drafted: dict[str, Drafted] = {}
+        self.sources: dict[int, str] = {}  # of the output's tokens that were drafted, by their position
 
     @property
     def prompt(self) -> Tokens:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
+from math import exp, prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ Floats = NDArray[np.float64]
 
 RANKS = 8  # candidates of a head, the best first; later ones are never worth a row
 EDGES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # of confidence
+BINS = len(EDGES) + 1
 WINDOW = 500.0  # trials after which an old one counts 1/e: some seconds of one busy bin
 UNSEEN_TRIALS = 10.0  # weight of the softmax probability as prior, in trials
 PRIOR_TRIALS = 200.0  # most weight of the counts from training, so that other texts can overrule them
@@ -30,33 +34,37 @@ class Calibration:
 
     def __init__(self, heads: int, window: float = WINDOW) -> None:
         """window: trials after which an old one counts 1/e; infinite to count a data set."""
-        shape = (heads, 2, RANKS, len(EDGES) + 1)
-        self.heads = heads
-        self._keep = float(np.exp(-1 / window))
-        self._hits, self._trials = np.zeros(shape), np.zeros(shape)
-        middles = np.convolve((0.0, *EDGES, 1.0), (0.5, 0.5), mode="valid")
-        self._prior_trials = np.full(shape, UNSEEN_TRIALS)
-        self._prior_hits = self._prior_trials * middles
-        self._chances = self._prior_hits / self._prior_trials
+        self._shape = (heads, 2, RANKS, BINS)
+        self._keep = exp(-1 / window)
+        # Flat lists: a step reads and writes some dozen cells, for which calls of numpy take longer.
+        cells = prod(self._shape)
+        self._hits, self._trials = [0.0] * cells, [0.0] * cells
+        self._chances = [(low + high) / 2 for low, high in pairwise((0.0, *EDGES, 1.0))] * (cells // BINS)
+        self._prior_hits = [UNSEEN_TRIALS * chance for chance in self._chances]
+        self._prior_trials = [UNSEEN_TRIALS] * cells
 
-    def chances(self, first: int, probabilities: NDArray[np.float32]) -> Floats:
-        """Probabilities [R, heads, ranks] of heads `first` on -> chances [R, heads, 2, ranks].
+    def chances(self, head: int, beside: bool, probabilities: Sequence[float]) -> list[float]:
+        """Chances of a head's candidates, whose probabilities are given, the best first.
 
-        Of one head's candidates at most one is right, so their chances sum to at most 1.
+        At most one is right, so their chances sum to at most 1.
         """
-        _, heads, ranks = probabilities.shape
-        bins = np.searchsorted(EDGES, probabilities, side="right")[:, :, None, :]
-        head = np.arange(first, first + heads)[:, None, None]
-        chances: Floats = self._chances[head, np.arange(2)[:, None], np.arange(ranks), bins]
-        exclusive: Floats = chances / np.maximum(1.0, chances.sum(axis=-1, keepdims=True))
-        return exclusive
+        chances = [self._chances[cell] for cell in self._cells(head, beside, probabilities)]
+        total = sum(chances)
+        return [chance / total for chance in chances] if total > 1 else chances
+
+    def _cells(self, head: int, beside: bool, probabilities: Sequence[float]) -> list[int]:
+        first = (head * 2 + beside) * RANKS
+        return [(first + rank) * BINS + bisect_right(EDGES, p) for rank, p in enumerate(probabilities)]
 
     def means(self) -> list[list[float]]:
         """Chances [head][rank] over all confidences, below best candidates."""
-        hits = (self._prior_hits + self._hits)[:, 0].sum(axis=-1)
-        trials = (self._prior_trials + self._trials)[:, 0].sum(axis=-1)
-        means: list[list[float]] = (hits / trials).tolist()
+        hits = self._table(self._prior_hits) + self._table(self._hits)
+        trials = self._table(self._prior_trials) + self._table(self._trials)
+        means: list[list[float]] = (hits[:, 0].sum(axis=-1) / trials[:, 0].sum(axis=-1)).tolist()
         return means
+
+    def _table(self, cells: list[float]) -> Floats:
+        return np.array(cells).reshape(self._shape)
 
     def score(
         self,
@@ -69,7 +77,7 @@ class Calibration:
 
         A head counts only if every head from `first` to it had the emitted token among its candidates.
         """
-        beside = 0
+        beside = False
         for head, (ids, confidences, token) in enumerate(
             zip(candidates[first:], probabilities[first:], emitted[first:], strict=False), first
         ):
@@ -77,29 +85,31 @@ class Calibration:
             self._count(head, beside, confidences, rank)
             if rank is None:
                 return
-            beside |= rank > 0
+            beside = beside or rank > 0
 
-    def _count(self, head: int, beside: int, confidences: Sequence[float], hit: int | None) -> None:
-        ranks = np.arange(len(confidences))
-        cells = head, beside, ranks, np.searchsorted(EDGES, confidences, side="right")
-        trials = self._trials[cells] * self._keep + 1
-        hits = self._hits[cells] * self._keep + (ranks == hit)
-        self._trials[cells], self._hits[cells] = trials, hits
-        self._chances[cells] = (self._prior_hits[cells] + hits) / (self._prior_trials[cells] + trials)
+    def _count(self, head: int, beside: bool, confidences: Sequence[float], hit: int | None) -> None:
+        for rank, cell in enumerate(self._cells(head, beside, confidences)):
+            trials = self._trials[cell] = self._trials[cell] * self._keep + 1
+            hits = self._hits[cell] = self._hits[cell] * self._keep + (rank == hit)
+            self._chances[cell] = (self._prior_hits[cell] + hits) / (self._prior_trials[cell] + trials)
 
     # In the metadata of a heads file
 
     def to_json(self) -> str:
         """The counts, for `start_from`."""
-        counts = {"hits": self._hits.round(1).tolist(), "trials": self._trials.round(1).tolist()}
-        return json.dumps({"edges": EDGES, **counts}, separators=(",", ":"))
+        counts = {"hits": self._table(self._hits), "trials": self._table(self._trials)}
+        rounded = {name: table.round(1).tolist() for name, table in counts.items()}
+        return json.dumps({"edges": EDGES, **rounded}, separators=(",", ":"))
 
     def start_from(self, text: str) -> None:
         """Take counts that to_json wrote for the same heads as prior. Raises HeadsLoadError."""
-        hits, trials = _counts(text, self._hits.shape)
-        self._prior_hits += hits * (share := np.minimum(1.0, PRIOR_TRIALS / np.maximum(trials, 1.0)))
-        self._prior_trials += trials * share
-        self._chances = (self._prior_hits + self._hits) / (self._prior_trials + self._trials)
+        hits, trials = _counts(text, self._shape)
+        share = np.minimum(1.0, PRIOR_TRIALS / np.maximum(trials, 1.0))
+        prior_hits = self._table(self._prior_hits) + hits * share
+        prior_trials = self._table(self._prior_trials) + trials * share
+        chances = (prior_hits + self._table(self._hits)) / (prior_trials + self._table(self._trials))
+        self._prior_hits, self._prior_trials = prior_hits.ravel().tolist(), prior_trials.ravel().tolist()
+        self._chances = chances.ravel().tolist()
 
 
 def _counts(text: str, shape: tuple[int, ...]) -> tuple[Floats, Floats]:

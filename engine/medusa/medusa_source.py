@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Protocol
@@ -96,7 +96,8 @@ class _Proposal:
             return []
         places = sorted(range(len(self.tree)), key=lambda i: -self.tree[i].path_probability)[:limit]
         new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
-        return [replace(self.tree[place], parent=new[self.tree[place].parent]) for place in places]
+        nodes = [(self.tree[place], new[self.tree[place].parent]) for place in places]
+        return [node if node.parent == parent else replace(node, parent=parent) for node, parent in nodes]
 
 
 class HeadSource(DraftSource):
@@ -162,36 +163,35 @@ class HeadSource(DraftSource):
         # No more tokens than that can be so likely at once.
         top = min(self._top, max(1, int(1 / max(self.min_path_probability, 1e-3))))
         each = slice(None) if self.heads.sees_path else slice(1)
-        asked = [(s, p.path(node)) for s, p in level for node in p.open[each]]
-        rows = [(p, node) for _, p in level for node in p.open[each]]
-        tokens, probabilities = self.ask(head, top, asked)
-        chances = np.empty((len(rows), 2, probabilities.shape[-1]))
-        kinds = [proposal.kind for proposal, _ in rows]
-        for kind in set(kinds):
-            of_kind = [one == kind for one in kinds]
-            chances[of_kind] = self._calibrations[kind].chances(head, probabilities[of_kind, None])[:, 0]
-        found = zip(rows, tokens.tolist(), probabilities.tolist(), chances.tolist(), strict=True)
+        rows = [(s, p, node) for s, p in level for node in p.open[each]]
+        tokens, probabilities = self.ask(head, top, [(s, p.path(node)) for s, p, node in rows])
         children: dict[int, list[tuple[Node, bool]]] = {id(proposal): [] for _, proposal in level}
-        for (proposal, node), ids, shares, by_beside in found:
+        for (_, proposal, node), ids, shares in zip(
+            rows, tokens.tolist(), probabilities.tolist(), strict=True
+        ):
             proposal.asked[self._key(proposal.path(node))] = ids, shares
             for parent in [node] if self.heads.sees_path else proposal.open:
-                beside = parent != ROOT and proposal.beside[parent]
-                above = proposal.chance(parent)
-                for rank, (token, chance) in enumerate(zip(ids, by_beside[beside], strict=True)):
-                    child = Node(token, parent, above * chance, self.name, head + 1)
-                    if child.path_probability >= self.min_path_probability:
-                        children[id(proposal)].append((child, beside or rank > 0))
+                children[id(proposal)] += self._children(proposal, parent, head, ids, shares)
         for _, proposal in level:
             self._keep(proposal, children[id(proposal)], limit)
+
+    def _children(
+        self, proposal: _Proposal, parent: int, head: int, ids: list[int], shares: list[float]
+    ) -> Iterator[tuple[Node, bool]]:
+        """The candidates below a node that are likely enough, and whether each is beside the best ones."""
+        beside, above = parent != ROOT and proposal.beside[parent], proposal.chance(parent)
+        chances = self._calibrations[proposal.kind].chances(head, beside, shares)
+        for rank, (token, chance) in enumerate(zip(ids, chances, strict=True)):
+            if (path_probability := above * chance) >= self.min_path_probability:
+                yield Node(token, parent, path_probability, self.name, head + 1), beside or rank > 0
 
     def _keep(self, proposal: _Proposal, children: list[tuple[Node, bool]], limit: int) -> None:
         """Open the children that are among the likeliest `limit` nodes: the likeliest one for a chain."""
         children.sort(key=lambda child: -child[0].path_probability)
-        likelier = sorted((node.path_probability for node in proposal.tree), reverse=True)
+        before = [node.path_probability for node in proposal.tree]
         proposal.open = []
         for place, (child, beside) in enumerate(children[: limit if proposal.branches else 1]):
-            before = sum(chance >= child.path_probability for chance in likelier)
-            if before + place < limit:
+            if place + sum(chance >= child.path_probability for chance in before) < limit:
                 proposal.add(child, beside)
 
     def _key(self, path: Path) -> Path | int:

@@ -25,8 +25,9 @@ from tables.answers.schema import check_schema
 from tables.base.errors import TableError
 from tables.base.kinds import kind_of
 from tables.base.table import Table
-from tables.conversion.options import TableOptions
+from tables.conversion.options import TableOptions, Wanted
 from tables.conversion.output_table import OutputTable, write_numbered
+from tables.conversion.preview import write_preview
 from tables.conversion.request_lines import LineLimits, TableRefused, write_lines
 from tables.sources.open_table import open_table
 
@@ -72,6 +73,9 @@ def _convert(specification: Mapping[str, Any]) -> dict[str, Any]:
     options = TableOptions(**specification["options"])
     folder = Path(specification["folder"])
     with _table(specification["table"], options.name, folder) as table:
+        if "preview" in specification:
+            _preview(specification, table, options, folder)
+            return {}
         if "lines" in specification:
             limits = LineLimits(**specification["limits"])
             with os.fdopen(specification["lines"], "wb") as out:
@@ -89,6 +93,13 @@ def _convert(specification: Mapping[str, Any]) -> dict[str, Any]:
             results = [opened.enter_context(os.fdopen(n, "rb")) for n in specification["results"]]
             write_numbered(table, results, opened.enter_context(output.opened(folder / wanted["name"])))
         return {"cut": output.cut}
+
+
+def _preview(specification: Mapping[str, Any], table: Table, options: TableOptions, folder: Path) -> None:
+    asked = dict(specification["preview"])
+    limits = LineLimits(**specification["limits"])
+    with (folder / asked.pop("name")).open("w", encoding="utf-8") as out:
+        write_preview(table, options, specification["url"], Wanted(**asked), limits, out)
 
 
 @contextlib.contextmanager

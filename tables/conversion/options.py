@@ -9,6 +9,14 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """Of a preview. rows: how many are shown. count: whether all rows are read and counted."""
+
+    rows: int
+    count: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TableOptions:
     """name: of the file, whose ending tells the kind. template, system: sources of templates.
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tables.conversion.options import TableOptions
+from tables.conversion.options import TableOptions, Wanted
 
 CPU_S = 120  # 50,000 rows of XLSX with 20 columns take 30 s
 WALL_S = 900.0  # on a busy machine
@@ -26,6 +26,7 @@ FROM_PARENT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBR
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}  # glibc sets 64 MiB of addresses apart for each thread that allocates
 ROOT = Path(__file__).parents[2]
 STORAGE = "storage"
+PREVIEW = "preview.json"
 
 
 class ConversionFailed(Exception):
@@ -70,6 +71,20 @@ def output_spec(
     """The specification of a conversion of results to a table; the ending of its name tells the format."""
     output = {"name": name, "usage": usage, "safe_csv": safe_csv}
     return {"options": asdict(options), "output": output, "file_bytes": OUTPUT_BYTES}
+
+
+def preview_spec(
+    options: TableOptions, url: str, wanted: Wanted, rows: int, line_bytes: int
+) -> dict[str, Any]:
+    """The specification of a preview, which becomes the file PREVIEW. rows: that a table may have."""
+    limits = {"rows": rows, "line_bytes": line_bytes, "bytes": OUTPUT_BYTES}
+    return {
+        "options": asdict(options),
+        "url": url,
+        "preview": {"name": PREVIEW, **asdict(wanted)},
+        "limits": limits,
+        "file_bytes": OUTPUT_BYTES,
+    }
 
 
 class Conversion:

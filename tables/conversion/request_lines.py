@@ -38,7 +38,7 @@ def write_lines(table: Table, options: TableOptions, url: str, limits: LineLimit
 
     Raises TableError, and OSError as of a full disk.
     """
-    rows = _Rows(table, options, url)
+    rows = RowRequests(table, options, url)
     number = written = 0
     for number, row in enumerate(table.rows(), 1):
         if number > limits.rows:
@@ -57,7 +57,7 @@ def write_lines(table: Table, options: TableOptions, url: str, limits: LineLimit
     out.flush()
 
 
-class _Rows:
+class RowRequests:
     """Makes the lines. Raises TableError for a column that does not exist."""
 
     def __init__(self, table: Table, options: TableOptions, url: str) -> None:
@@ -72,6 +72,7 @@ class _Rows:
                 raise TableError(unknown_column(name, table.columns))
 
     def line(self, row: Row, most_bytes: int) -> bytes:
+        """See write_lines()."""
         values = dict(zip(self._columns, row.values, strict=True))
         custom_id = str(row.number)
         if self._options.id_column is not None:

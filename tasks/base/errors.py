@@ -10,6 +10,7 @@ TasksError
 ├── KeyNotFound            no API key under this id
 ├── InvalidRequest         a request body does not match its schema; `param` names the field at fault
 ├── JobNotFound            no record under this id
+│   └── LineOfBatch        the id of a line of a batch
 ├── JobNotFinished         only a job that has ended can be deleted
 ├── ResponseNotFound       no stored response under this id
 ├── BatchNotFound          no batch under this id
@@ -99,6 +100,14 @@ class JobNotFound(TasksError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job with id {_cut(job_id)!r}")
+
+
+class LineOfBatch(JobNotFound):
+    """The id is that of a line of a batch, which is no job."""
+
+    def __init__(self, batch_id: str, line: str) -> None:
+        where = f"/v1/batches/{batch_id}"
+        super(JobNotFound, self).__init__(f"line {line} of {batch_id}: see {where} and {where}/output")
 
 
 class JobNotFinished(TasksError):

@@ -14,7 +14,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 JOB = re.compile(r"\bjob_[0-9a-f]{32}(?:-\d+)?\b")
 BATCH = re.compile(r"\bbatch_[0-9a-f]{32}\b")
-LINE_JOB = re.compile(r"job_([0-9a-f]{32})-\d+")  # the job of a batch's line
+OF_BATCH = re.compile(r"(?:job|win)_([0-9a-f]{32})-\d+")  # a line of a batch, or a window of lines
 KEPT = {"time", "level", "logger", "message", "exc_info", "stack_info"}
 
 _about: ContextVar[str] = ContextVar("about", default="")
@@ -22,9 +22,9 @@ _request: ContextVar[str] = ContextVar("request", default="")
 
 
 @contextmanager
-def about(job_id: str) -> Iterator[None]:
-    """Add the job's id to every record that is logged inside the context."""
-    token = _about.set(job_id)
+def about(work_id: str) -> Iterator[None]:
+    """Add the id of a job, or the batch of a window, to every record that is logged inside the context."""
+    token = _about.set(work_id)
     try:
         yield
     finally:
@@ -56,7 +56,7 @@ class JsonLines(JsonFormatter):
 def _ids(text: str) -> dict[str, str]:
     """The job id and the batch id in the text; neither if there are several of its kind."""
     jobs = set(JOB.findall(text))
-    batches = set(BATCH.findall(text)) | {f"batch_{found}" for found in LINE_JOB.findall(text)}
+    batches = set(BATCH.findall(text)) | {f"batch_{found}" for found in OF_BATCH.findall(text)}
     found = {"job_id": jobs, "batch_id": batches}
     return {name: ids.pop() for name, ids in found.items() if len(ids) == 1}
 

@@ -28,6 +28,7 @@ RESEND_LEASES = 1.5  # far above the time of a publish, so that a resend means a
 WORKER_TTL_LEASES = 0.5  # five heartbeats
 LEAST_WORKER_TTL_S = 5.0  # a busy machine may hold up a process for seconds
 SWAP_DRAIN_S = 600.0  # longer than at shutdown: no service manager kills the worker during a swap of models
+WINDOWS_HELD = 8  # of batch lines, most of them waiting, by one model worker
 SLOTS_PER_CLAIM = 4  # slots per claimed job of the lookahead: as many end while a message is fetched
 
 
@@ -297,8 +298,8 @@ class Settings(BaseSettings):
 
     @property
     def concurrency(self) -> int:
-        """Celery threads of a model worker: the slots plus the lookahead."""
-        return self.slots + lookahead(self.slots)
+        """Celery threads of a model worker: the slots, the lookahead and the windows of batch lines."""
+        return self.slots + lookahead(self.slots) + WINDOWS_HELD
 
     @property
     def heartbeat_s(self) -> float:

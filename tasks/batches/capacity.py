@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tasks.base.settings import lookahead
+from tasks.batches.window_sizes import Crew
 from tasks.records.batch_work import QueueCounts
 from tasks.store.workers import WorkerInfo
 
@@ -32,9 +33,17 @@ class Capacity:
     that is sent waits for no more than one other. most_s: of work that is sent ahead, at most.
     """
 
-    def __init__(self, fills: int, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fills, self._most_s, self._clock = fills, most_s, clock
+    def __init__(
+        self,
+        fills: int,
+        most_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        windows: int = 0,
+    ) -> None:
+        """windows: of lines that each worker may have besides, one that runs and others that wait."""
+        self._fills, self._most_s, self._clock, self._windows = fills, most_s, clock, windows
         self._by_queue = {"": fills * SLOTS_UNSEEN}
+        self._crews: dict[str, Crew] = {}
         self._per_s: dict[str, float] = {}  # ends, by model queue
         self._sent: Mapping[str, int] = {}  # in flight when the last round had sent
         self._gap_s = 0.0  # the longest between two rounds of late
@@ -51,6 +60,8 @@ class Capacity:
             for queue in {"", worker.model}:
                 slots[queue] += worker.slots
                 taken[queue] += worker.slots + lookahead(worker.slots)
+        members = {queue: [one for one in workers if queue in ("", one.model)] for queue in taken}
+        self._crews = {queue: Crew.of(found) for queue, found in members.items() if found}
         shared = {*taken} if "" in waiting else {*waiting, ""} if waiting else set()
         self._by_queue = {
             queue: count - math.ceil(count / RESERVED)
@@ -69,6 +80,11 @@ class Capacity:
         """The capacity of this queue, or that of "" if it has no worker; jobs/create.lua decides alike."""
         return self._by_queue.get(queue, self._by_queue[""])
 
+    def crew(self, queue: str) -> Crew:
+        """The workers of this queue, or all if it has none."""
+        unseen = Crew(1, SLOTS_UNSEEN, SLOTS_UNSEEN, SLOTS_UNSEEN)
+        return self._crews.get(queue) or self._crews.get("", unseen)
+
     def note(self, found: QueueCounts, sent: Mapping[str, int]) -> None:
         """found: jobs in flight when the round began, by queue and owner; sent: with those of this round."""
         now = self._clock()
@@ -86,4 +102,6 @@ class Capacity:
 
     def _of(self, queue: str, taken: int) -> int:
         ahead_s = min(GAPS * self._gap_s, self._most_s)
-        return self._fills * taken + int(self._per_s.get(queue, 0.0) * ahead_s)
+        crew = self._crews.get(queue)
+        windows = 0 if crew is None else self._windows * crew.workers * crew.window
+        return self._fills * taken + windows + int(self._per_s.get(queue, 0.0) * ahead_s)

@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from typing import NamedTuple
 
 from tasks.batches.capacity import Capacity
 from tasks.batches.cooldown import Cooldown
 from tasks.batches.fair_share import DEFERRED, Source, in_turns, shares
 from tasks.batches.segments import read_chunk
 from tasks.batches.store import BatchStore
+from tasks.batches.window_sizes import Crew, first_window, next_size
 from tasks.files.base import FileStore
-from tasks.records.batch import Batch, line_job_id
-from tasks.records.batch_work import Active, Line, QueueCounts, Work
+from tasks.records.batch import Batch
+from tasks.records.batch_work import Active, QueueCounts, Work
 from tasks.records.job import Priority
+from tasks.records.packed_line import Head, head
+from tasks.records.window import NewWindow
+from tasks.store.windows import WindowStore
 
 IN_HAND = 2  # batches of one owner and queue whose next lines are in memory: one may end, the next goes on
 MOST_IN_HAND = 16  # of one owner, in all queues: a chunk is megabytes
-MOST_UNCOLLECTED = 2000  # results of a batch that wait in Redis, beyond which it gets no new jobs
+# Results of a batch that wait in Redis, beyond which none of its lines are sent.
+MOST_UNCOLLECTED = 2000
+MOST_RESULT_BYTES = 16 * 1024 * 1024
+
+
+class _Chunk(NamedTuple):
+    number: int
+    lines: Sequence[bytes]  # packed
+    heads: Sequence[Head]
 
 
 class Dispatcher:
     """Keeps the chunk of each batch that is being sent. One thread."""
 
-    def __init__(self, batches: BatchStore, files: FileStore, token: str, cooldown: Cooldown) -> None:
-        self._batches, self._files, self._token, self._cooldown = batches, files, token, cooldown
-        self._chunks: dict[str, tuple[int, list[Line]]] = {}
+    def __init__(
+        self, batches: BatchStore, windows: WindowStore, files: FileStore, token: str, cooldown: Cooldown
+    ) -> None:
+        self._batches, self._windows, self._files = batches, windows, files
+        self._token, self._cooldown = token, cooldown
+        self._chunks: dict[str, _Chunk] = {}
+        self._last: dict[str, int] = {}  # batch -> lines of its last window
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
         """Deferred interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
@@ -74,7 +91,15 @@ class Dispatcher:
                 )
                 self._release(queue, counts)
                 for source, count in counts.items():
-                    if source.name != DEFERRED and (after := self._fill(batches[source.name], queue, count)):
+                    if source.name == DEFERRED:
+                        continue
+                    batch, crew = batches[source.name], capacity.crew(queue)
+                    owners = len({one.owner for one in sources[queue]})
+                    size = partial(self._size, batch, crew, owners)
+                    few = count < min(size(0), source.waiting)
+                    if few and in_flight[queue].total() >= crew.slots:
+                        continue  # larger windows later
+                    if after := self._fill(batch, queue, count, size):
                         in_flight[queue][source.owner] += count
                         if count == source.waiting and self._has_chunk(after):
                             going_on[after.id] = after  # its next line is for another queue
@@ -104,16 +129,16 @@ class Dispatcher:
             full = served[owner, guess] == IN_HAND or in_hand[owner] == MOST_IN_HAND
             if not self._has_chunk(batch) and (late or full):
                 continue
-            lines = self._cooldown.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
+            chunk = self._cooldown.attempt(f"sending of {batch.id}", partial(self._chunk, batch))
             late = time.monotonic() > until
-            if lines is None:
+            if chunk is None:
                 continue
             in_hand[owner] += 1
             queue = self._queue(batch, known)
             if served[owner, queue] == IN_HAND:
                 continue
             served[owner, queue] += 1
-            queues = (_queue_of(line.model, known) for line in lines[batch.offset :])
+            queues = (_queue_of(line.model, known) for line in chunk.heads[batch.offset :])
             run = sum(1 for _ in takewhile(queue.__eq__, queues))
             found[queue].append(Source(owner, batch.id, _rank(batch), run))
         return found
@@ -122,33 +147,52 @@ class Dispatcher:
         """The queue of the batch's next line; of its model where the chunk is not in memory."""
         model = batch.model or ""
         if self._has_chunk(batch):
-            model = self._chunks[batch.id][1][batch.offset].model
+            model = self._chunks[batch.id].heads[batch.offset].model
         return _queue_of(model, known)
 
     def _may_send(self, active: Active) -> bool:
-        return active.batch.sendable and active.uncollected < MOST_UNCOLLECTED
+        collected = active.uncollected < MOST_UNCOLLECTED and active.result_bytes < MOST_RESULT_BYTES
+        return active.batch.sendable and collected
 
-    def _fill(self, batch: Batch, queue: str, count: int) -> Batch | None:
-        """Send the next lines. Returns the batch after them, or None where nothing was sent."""
+    def _size(self, batch: Batch, crew: Crew, owners: int, sent: int) -> int:
+        """Lines of the next window, after so many of this round."""
+        last_chunk = batch.validated and batch.chunk == batch.chunks - 1
+        unsent = len(self._chunk(batch).lines) - batch.offset - sent if last_chunk else None
+        begun = crew.most_slots if batch.chunk else 0  # by another leader
+        return next_size(crew, self._last.get(batch.id, begun), owners, unsent)
+
+    def _fill(self, batch: Batch, queue: str, count: int, size: Callable[[int], int]) -> Batch | None:
+        """Send the next lines. Returns the batch after them, or None where nothing was sent.
+
+        size: of the next window, after so many lines.
+        """
         chunk = self._chunk(batch)
         end = batch.offset + count
-        jobs = [(line_job_id(batch.id, line.number), line) for line in chunk[batch.offset : end]]
-        after = (batch.chunk, end) if end < len(chunk) else (batch.chunk + 1, 0)
-        if not self._batches.enqueue_lines(self._token, batch, after, jobs, queue):
+        windows: list[NewWindow] = []
+        start = batch.offset
+        while start < end:
+            most = min(size(start - batch.offset), end - start)
+            windows.append(first_window(chunk.lines[start:end], chunk.heads[start:end], most))
+            start += len(windows[-1].lines)
+            self._last[batch.id] = len(windows[-1].lines)
+        after = (batch.chunk, end) if end < len(chunk.lines) else (batch.chunk + 1, 0)
+        if not self._windows.send(self._token, batch, after, windows, queue):
             return None
         return replace(batch, chunk=after[0], offset=after[1])
 
-    def _chunk(self, batch: Batch) -> list[Line]:
+    def _chunk(self, batch: Batch) -> _Chunk:
         if not self._has_chunk(batch):
-            self._chunks[batch.id] = batch.chunk, read_chunk(self._files, batch.id, batch.chunk)
-        return self._chunks[batch.id][1]
+            lines = read_chunk(self._files, batch.id, batch.chunk)
+            self._chunks[batch.id] = _Chunk(batch.chunk, lines, [head(line) for line in lines])
+        return self._chunks[batch.id]
 
     def _has_chunk(self, batch: Batch) -> bool:
-        return batch.id in self._chunks and self._chunks[batch.id][0] == batch.chunk
+        return batch.id in self._chunks and self._chunks[batch.id].number == batch.chunk
 
     def _forget(self, active: Sequence[Active]) -> None:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
             del self._chunks[gone]
+        self._last = {a.batch.id: self._last[a.batch.id] for a in active if a.batch.id in self._last}
 
 
 def _queue_of(model: str, known: Collection[str]) -> str:

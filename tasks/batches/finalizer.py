@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from tasks.batches.segments import UNSENT, Result, dump_result, merging, read_chunk, segment_name
+from tasks.batches.segments import UNSENT, merging, read_chunk, segment_name
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.manager import FileManager, Upload
 from tasks.files.records import Purpose
-from tasks.records.batch import Batch, BatchStatus, Ending
+from tasks.records.batch import Batch, BatchStatus, Ending, line_job_id
+from tasks.records.packed_line import unpacked
+from tasks.schema.batch_output import dumped, ended_early
 
 OUTPUT, ERRORS = "output", "error"
 CODES = {Ending.CANCELLED: "batch_cancelled", Ending.EXPIRED: "batch_expired", Ending.NONE: ""}
@@ -54,15 +56,14 @@ class Finalizer:
         left: list[tuple[int, str]] = []
         for number in range(batch.chunk, batch.chunks):
             start = batch.offset if number == batch.chunk else 0
-            left += [
-                (line.number, line.custom_id) for line in read_chunk(self._files, batch.id, number)[start:]
-            ]
+            lines = map(unpacked, read_chunk(self._files, batch.id, number)[start:])
+            left += [(line.number, line.custom_id) for line in lines]
             yield
         if left:
             left.sort()
             with self._files.open_new(segment_name(batch.id, UNSENT)) as out:
                 for line in left:
-                    out.write(dump_result(_never_sent(batch, *line)))
+                    out.write(_never_sent(batch, *line).encode())
                     yield
 
     def _write_files(self, batch: Batch) -> Generator[None, None, dict[str, str]]:
@@ -85,16 +86,6 @@ class Finalizer:
         return {f"{kind}_file_id": file.id for kind, file in files.items()}
 
 
-def _never_sent(batch: Batch, number: int, custom_id: str) -> Result:
-    entry = {
-        "id": f"batch_req_{batch.id.removeprefix('batch_')}-{number}",
-        "custom_id": custom_id,
-        "response": None,
-        "error": {
-            "code": CODES[batch.ending],
-            "message": MESSAGES[batch.ending],
-            "param": None,
-            "line": number,
-        },
-    }
-    return Result(number, failed=True, entry=entry)
+def _never_sent(batch: Batch, number: int, custom_id: str) -> str:
+    job_id = line_job_id(batch.id, number)
+    return ended_early(job_id, number, dumped(custom_id), CODES[batch.ending], MESSAGES[batch.ending])

@@ -28,17 +28,18 @@ from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStore
 from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
-from tasks.batches.segments import INVALID, Result, dump_line, dump_result, segment_name, write_chunk
+from tasks.batches.segments import INVALID, segment_name, write_chunk
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
 from tasks.files.base import FileStore, translated
 from tasks.files.records import object_name
-from tasks.records.batch import Batch, Ending
-from tasks.records.batch_work import Line
+from tasks.records.batch import Batch, Ending, line_job_id
+from tasks.records.packed_line import PARTS, Line
+from tasks.schema.batch_output import dumped, without_answer
 from tasks.schema.job_request import Problem
 from tasks.schema.json_lines import physical_lines
 
-CHUNK_LINES = 256
+CHUNK_LINES = 1024
 CHUNK_BYTES = 2 * 1024 * 1024  # held in memory for each batch being read
 SHOWN_ERRORS = 100  # errors in a batch's record; the error file has all of them
 MESSAGE_CHARS = 600  # of an error message: a custom id and the sentence around it
@@ -168,14 +169,13 @@ class Ingest:
                 lines += 1
                 if isinstance(line, InvalidLine):
                     codes[line.problem.code] += 1
-                    invalid.write(dump_result(_refusal(batch, line)))
+                    invalid.write(_refusal(batch, line).encode())
                     if len(errors) < SHOWN_ERRORS:
                         errors.append(_to_error(line))
                 elif not batch.dry_run:
-                    dumped = dump_line(line)
-                    ready.add(line, dumped)
+                    packed = ready.add(line)
                     if len(ready) == 1:  # at once, for early feedback
-                        write_chunk(self._files, batch.id, 0, [dumped])
+                        write_chunk(self._files, batch.id, 0, [packed])
                         report.now(1, lines)
             chunks = sendable = min(1, len(ready))
             for chunk in ready.chunks():
@@ -260,19 +260,33 @@ class _Ready:
         self._ends = array("Q", [0])
         self._groups = array("Q")  # for each line, the index of the first line with the same prefix
         self._first: dict[bytes, int] = {}
+        self._models: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, line: Line, dumped: bytes) -> None:
+    def add(self, line: Line) -> bytes:
+        """Returns the line packed, as it will be in a chunk."""
         index = group = len(self)
         if line.prefix is not None:
             group = self._first.setdefault(digest(line.prefix), index)
+        packed = line.packed(group)
+        self._models.add(line.model)
         self._groups.append(group)
-        self._ends.append(self._ends[-1] + self._scratch.write(dumped))
+        self._ends.append(self._ends[-1] + self._scratch.write(packed))
+        return packed
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """The chunks of all lines after the first, which has its own chunk."""
+        """The chunks of all lines after the first, which has its own chunk.
+
+        In a chunk the lines of each model stand together: what is sent at once is of one model.
+        """
+        for chunk in self._in_order():
+            if len(self._models) > 1:
+                chunk.sort(key=_model)
+            yield chunk
+
+    def _in_order(self) -> Iterator[list[bytes]]:
         chunk: list[bytes] = []
         size = 0
         for index in sorted(range(1, len(self)), key=lambda i: (self._groups[i], i)):
@@ -287,6 +301,10 @@ class _Ready:
             yield chunk
 
 
+def _model(packed: bytes) -> bytes:
+    return packed.split(b"\t", PARTS - 2)[3]
+
+
 def _verdict(decoder: LineDecoder, batch: Batch, number: int, raw: bytes | None) -> Line | InvalidLine:
     """Of a table, a line may be [custom id, code, message] in the place of a request."""
     if batch.table is None or raw is None or not raw.startswith(b"["):
@@ -295,14 +313,9 @@ def _verdict(decoder: LineDecoder, batch: Batch, number: int, raw: bytes | None)
     return decoder.refused(number, custom_id, Problem(message, code=code))
 
 
-def _refusal(batch: Batch, line: InvalidLine) -> Result:
-    entry = {
-        "id": f"batch_req_{batch.id.removeprefix('batch_')}-{line.number}",
-        "custom_id": line.custom_id,
-        "response": None,
-        "error": _to_error(line),
-    }
-    return Result(line.number, failed=True, entry=entry)
+def _refusal(batch: Batch, line: InvalidLine) -> str:
+    job_id = line_job_id(batch.id, line.number)
+    return without_answer(job_id, line.number, dumped(line.custom_id), _to_error(line))
 
 
 def _to_error(line: InvalidLine) -> dict[str, Any]:

@@ -33,7 +33,9 @@ from tasks.batches.time_slicing import Steps, TimeSlicer
 from tasks.files.manager import FileManager
 from tasks.records.batch import Ending
 from tasks.records.batch_work import Active
+from tasks.records.ids import WINDOW
 from tasks.store.jobs import JobStore
+from tasks.store.windows import WindowStore
 from tasks.store.workers import Registry, WorkerInfo
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ RENEW_S = 1.0  # between renewals of the lead, which lasts five times as long
 LONGEST_ROUND_S = 60.0  # one that takes longer is taken to hang, and another io worker may lead
 FILES_S = 0.2  # of a round: after that it begins to read no further chunk, and to write no further part
 INTERACTIVE_AHEAD_S = 0.2  # of work that is sent ahead at most: it adds so much to a wait
+WINDOWS_AHEAD = 2  # of lines of batches, for each worker: one that runs, and the next
 BULK_AHEAD_S = 0.5  # rounds beside hundreds of batches are that far apart
 RETRY_S = 2.0  # after a store was away, or a batch met an error
 CLEANING = "cleaning up"  # in the place of an owner: a turn like anybody's, however many batches have ended
@@ -69,15 +72,16 @@ class BatchLeader:
         self._batches = BatchStore(store.db)
         self._registry = Registry(store.db, settings.worker_ttl_s)
         self._workers: tuple[float, list[WorkerInfo]] = (float("-inf"), [])
-        self._dispatcher = Dispatcher(self._batches, files, self._token, self._cooldown)
+        self._windows = WindowStore(store.db)
+        self._dispatcher = Dispatcher(self._batches, self._windows, files, self._token, self._cooldown)
         self._interactive = Capacity(fills=1, most_s=INTERACTIVE_AHEAD_S)
-        self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S)
-        self._collector = Collector(self._batches, files, self._token)
+        self._bulk = Capacity(fills=2, most_s=BULK_AHEAD_S, windows=WINDOWS_AHEAD)
+        self._collector = Collector(self._batches, store.db.scripts, files, self._token)
         self._ingest = Ingest(files, self._batches, settings, self._token)
         self._finalizer = Finalizer(keeper, self._batches, self._token)
         self._slicer = TimeSlicer(self._attempt)
         self._seen: set[str] = set()  # batches that were active in the last round,
-        self._cancelled: set[str] = set()  # those of them whose jobs were cancelled,
+        self._ended_early: set[str] = set()  # those of them that ended early, whose windows were ended,
         self._advanced: dict[str, float] = {}  # and when each had its turn, on the monotonic clock
         self._pubsub: redis.client.PubSub | None = None
         self._stopping = threading.Event()
@@ -192,10 +196,13 @@ class BatchLeader:
         batch = active.batch
         if not batch.ending and batch.expires_at <= now:
             self._batches.stop(batch.id, Ending.EXPIRED)
-        if batch.ending is Ending.CANCELLED and batch.id not in self._cancelled:
-            for job_id in self._batches.live_jobs(batch.id):
-                self._jobs.cancel(job_id)
-            self._cancelled.add(batch.id)
+        if batch.ending and batch.id not in self._ended_early:
+            for work_id in self._batches.live(batch.id):
+                if WINDOW.matches(work_id):
+                    self._windows.end_queued(work_id)
+                elif batch.ending is Ending.CANCELLED:  # a line that an earlier release sent as a job
+                    self._jobs.cancel(work_id)
+            self._ended_early.add(batch.id)
 
     def _last_turn(self, active: Active) -> float:
         return self._advanced.get(active.batch.id, float("-inf"))
@@ -211,7 +218,7 @@ class BatchLeader:
 
     def _forget(self, active: set[str]) -> None:
         for gone in self._seen - active:
-            self._cancelled.discard(gone)
+            self._ended_early.discard(gone)
             self._advanced.pop(gone, None)
             self._collector.forget(gone)
         self._seen = active

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.unicode import is_unicode
-from tasks.records.batch_work import Line
 from tasks.records.endpoints import JOBS
-from tasks.records.job import preview
+from tasks.records.packed_line import Line
 from tasks.schema.job_request import (
     HALF_PAIR,
     TOO_MANY,
@@ -106,7 +105,7 @@ class LineDecoder:
         if self._max_tokens is not None:
             sent["max_tokens"] = self._max_tokens
         request = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
-        return Line(number, custom_id, model, request, preview(sent), sent["max_tokens"], _prefix(sent))
+        return Line(number, custom_id, model, request, sent["max_tokens"], _prefix(sent))
 
     def refused(self, number: int, custom_id: object, problem: Problem) -> InvalidLine:
         """Of a line that could not be made; a custom id that is wrong comes first."""

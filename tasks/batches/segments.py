@@ -1,6 +1,6 @@
 """What a batch keeps in the file store while it runs: chunks of lines to send, and segments of results.
 
-batches/ID/chunks/000000   valid lines in the order of sending, JSON each; the first holds the first line
+batches/ID/chunks/000000   valid lines in the order of sending, packed; the first holds the first line
 batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
                            batch's record counts, any other is what a late leader wrote
 batches/ID/parts/invalid, parts/unsent     of lines that were refused, or never sent
@@ -17,23 +17,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from tasks.files.base import FileStore, translated
-from tasks.records.batch_work import Line
+from tasks.records.packed_line import Line
+from tasks.schema.batch_output import number_of
 
 INVALID, UNSENT = "invalid", "unsent"
 FAN_IN = 64  # segments read at once: each is an open file or connection
-RESULT = re.compile(rb"\[(\d+),(true|false),(\{.*\})\]\n")  # as dump_result writes it
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one line came to: an entry of the output file, or of the error file."""
-
-    line: int
-    failed: bool
-    entry: dict[str, Any]
+RESULT = re.compile(rb"\[(\d+),(true|false),(\{.*\})\]\n")  # as batch_output writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +53,36 @@ def new_segment_name(number: int) -> str:
     return f"{number:06d}-{uuid.uuid4().hex}"
 
 
-def dump(value: object) -> bytes:
-    """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
 def write_chunk(files: FileStore, batch_id: str, number: int, lines: Iterable[bytes]) -> None:
-    """lines: as of dump_line. Raises FileStoreUnavailable."""
+    """lines: packed. Raises FileStoreUnavailable."""
     with files.open_new(chunk_name(batch_id, number)) as chunk:
         for line in lines:
             chunk.write(line)
 
 
-def dump_line(line: Line) -> bytes:
-    return dump([line.number, line.custom_id, line.model, line.request, line.preview, line.max_tokens])
-
-
-def read_chunk(files: FileStore, batch_id: str, number: int) -> list[Line]:
-    """All lines of a chunk."""
+def read_chunk(files: FileStore, batch_id: str, number: int) -> list[bytes]:
+    """All lines of a chunk, packed."""
     with files.open(chunk_name(batch_id, number)) as chunk:
-        return [_line(*json.loads(line)) for line in chunk]
+        return [_packed(*json.loads(line)) if line.startswith(b"[") else line for line in chunk]
 
 
-def _line(
-    number: int, custom_id: str, model: str, request: str, preview: str, max_tokens: int | None = None
-) -> Line:
-    """max_tokens: not in the chunks of earlier releases."""
+def _packed(
+    number: int, custom_id: str, model: str, request: str, _preview: str, max_tokens: int | None = None
+) -> bytes:
+    """A line as earlier releases wrote it, some of them without max_tokens."""
     if max_tokens is None:
         max_tokens = json.loads(request)["max_tokens"]
-    return Line(number, custom_id, model, request, preview, max_tokens)
+    return Line(number, custom_id, model, request, max_tokens).packed(group=number)
 
 
-def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterable[Result]) -> None:
-    """In the order of their lines, whatever order they come in. Raises FileStoreUnavailable."""
+def write_segment(files: FileStore, batch_id: str, segment: str, results: Iterable[str]) -> None:
+    """In the order of their lines, whatever order they come in. results: as of tasks/schema/batch_output.py.
+
+    Raises FileStoreUnavailable.
+    """
     with files.open_new(segment_name(batch_id, segment)) as out:
-        for result in sorted(results, key=lambda r: r.line):
-            out.write(dump_result(result))
-
-
-def dump_result(result: Result) -> bytes:
-    """One line of a segment."""
-    return dump([result.line, result.failed, result.entry])
+        for result in sorted(results, key=number_of):
+            out.write(result.encode())
 
 
 def merged(

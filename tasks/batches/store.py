@@ -15,12 +15,13 @@ from typing import Any
 from tasks.base.errors import BatchNotFound, FileNotFound, IdempotencyConflict, LeadLost
 from tasks.records.api_key import DEFAULT_MAX_FILES
 from tasks.records.batch import WINDOW_S, Batch, Ending, NewBatch
-from tasks.records.batch_work import Active, Ended, EndedJob, Line, QueueCounts, Work
+from tasks.records.batch_work import Active, QueueCounts, Uncollected, Work
 from tasks.records.job import Priority
 from tasks.store.database import Database
 from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, files_full, full
 from tasks.store.scripts import answering, pairs
 
+RESULTS = "results"  # among what is live of a batch: lines that have ended and are in no segment
 MOST_CLEANUPS = 4  # looked at in one round
 # The fields of a batch that a round needs: many rounds a second read those of all active batches.
 WORKED_ON = (
@@ -175,7 +176,7 @@ class BatchStore:
             int(found["now"]) / 1000,
             _by_model_queue(found["in_flight"]),
             _by_model_queue(found["deferred"]),
-            [Active(self._led[text], live, ended) for text, live, ended in found["active"]],
+            [Active(self._led[text], *counts) for text, *counts in found["active"]],
             found["cleanup"],
             {owner: float(weight) for owner, weight, _ in found["keys"]},
             frozenset(owner for owner, _, spent in found["keys"] if spent),
@@ -186,7 +187,7 @@ class BatchStore:
 
     def renew(self, token: str) -> None:
         """Say that the leader lives, however long its round takes. Raises LeadLost."""
-        _check(self._run("leader/renew", token))
+        check_lead(self._run("leader/renew", token))
 
     def resign(self, token: str) -> None:
         """Let another lead at once."""
@@ -202,7 +203,7 @@ class BatchStore:
         answer: list[str] = self._run(
             "queues/release_deferred", token, priority.value, *(value for pair in accounts for value in pair)
         )
-        _check(answer[0])
+        check_lead(answer[0])
         return answer[1:]
 
     def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
@@ -211,7 +212,7 @@ class BatchStore:
         Gives what has ended the batch meanwhile. Raises LeadLost.
         """
         status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
-        _check(status)
+        check_lead(status)
         return Ending(ending)
 
     def count_copy(self, token: str, batch_id: str, size: int) -> None:
@@ -229,7 +230,7 @@ class BatchStore:
         status, values = self._run("batches/count_copy", arguments)
         if status == "files":
             raise files_full(values)
-        _check(status)
+        check_lead(status)
 
     def validated(
         self,
@@ -252,90 +253,30 @@ class BatchStore:
             "model": model or "",
             "codes": dict(invalid),
         }
-        _check(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
+        check_lead(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
 
-    def enqueue_lines(
-        self,
-        token: str,
-        batch: Batch,
-        after: tuple[int, int],
-        jobs: Sequence[tuple[str, Line]],
-        model_queue: str = "",
-    ) -> bool:
-        """Make jobs of the next lines, all for one model queue, and send them; after: chunk and offset
-        behind them.
-
-        False when there is nothing to send any more, or these were sent already. Raises LeadLost.
-        """
-        lines = [
-            {
-                "job_id": job_id,
-                "number": line.number,
-                "custom_id": line.custom_id,
-                "model": line.model,
-                "preview": line.preview,
-                "max_tokens": line.max_tokens,
-            }
-            for job_id, line in jobs
-        ]
-        arguments = {
-            "token": token,
-            "id": batch.id,
-            "chunk": batch.chunk,
-            "offset": batch.offset,
-            "next_chunk": after[0],
-            "next_offset": after[1],
-            "model_queue": model_queue,
-            "lines": lines,
-        }
-        status = self._run("batches/enqueue_lines", arguments, *(line.request for _, line in jobs))
-        _check(status)
-        return bool(status == "ok")
-
-    def next_results(self, token: str, batch_id: str, most: int) -> Ended:
-        """The oldest results that are in no segment yet. Raises LeadLost."""
+    def next_results(self, token: str, batch_id: str, most: int) -> Uncollected:
+        """The lines that ended first and are in no segment yet. Raises LeadLost."""
         status, *rest = self._run("batches/next_results", token, batch_id, most)
-        _check(status)
-        number, *records = rest
-        return Ended(int(number), len(records), [_ended(values) for values in records if values[0]])
+        check_lead(status)
+        number, *lines = rest
+        return Uncollected(int(number), lines)
 
-    def segment_stored(
-        self,
-        token: str,
-        batch_id: str,
-        number: int,
-        segment: str,
-        taken: int,
-        tokens: Sequence[int],
-        codes: Mapping[str, int],
-        cut: int = 0,
-    ) -> bool:
-        """Record that the segment of this number is stored under this name; tokens: input, cached, output.
-
-        cut: answers in it that max_tokens cut off.
+    def segment_stored(self, token: str, batch_id: str, segment: str, stored: Uncollected) -> bool:
+        """Record that the segment with these lines is stored under this name.
 
         False if a segment of this number was recorded before. Raises LeadLost.
         """
-        input_tokens, cached_tokens, output_tokens = tokens
-        arguments = {
-            "token": token,
-            "id": batch_id,
-            "number": number,
-            "name": segment,
-            "taken": taken,
-            "input_tokens": input_tokens,
-            "cached_tokens": cached_tokens,
-            "output_tokens": output_tokens,
-            "codes": dict(codes),
-            "cut": cut,
-        }
-        status = self._run("batches/segment_stored", arguments)
-        _check(status)
+        size = sum(len(line.encode()) for line in stored.lines)
+        status = self._run(
+            "batches/segment_stored", token, batch_id, stored.number, segment, len(stored.lines), size
+        )
+        check_lead(status)
         return bool(status == "ok")
 
     def finalizing(self, token: str, batch_id: str) -> None:
         """All results are in segments. Raises LeadLost."""
-        _check(self._run("batches/finalizing", token, batch_id))
+        check_lead(self._run("batches/finalizing", token, batch_id))
 
     def fail(self, token: str, batch_id: str, code: str, message: str) -> None:
         """It cannot be run, or its results cannot be had. Raises LeadLost."""
@@ -345,17 +286,17 @@ class BatchStore:
     def finish(self, token: str, batch_id: str, status: str, **fields: str) -> None:
         """Write its end. Raises LeadLost."""
         flat = (value for pair in fields.items() for value in pair)
-        _check(self._run("batches/finish", token, batch_id, self._ttl_ms, status, *flat))
+        check_lead(self._run("batches/finish", token, batch_id, self._ttl_ms, status, *flat))
 
     def cleaned(self, batch_id: str) -> None:
         """Nothing of it is in the file store any more but its output files."""
         with answering():
             self._redis.srem(f"{self.prefix}batches:cleanup", batch_id)
 
-    def live_jobs(self, batch_id: str) -> list[str]:
-        """Ids of its jobs that have not ended."""
+    def live(self, batch_id: str) -> list[str]:
+        """Ids of its windows that have not ended, and of jobs that an earlier release made of lines."""
         with answering():
-            return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live"))
+            return sorted(self._redis.smembers(f"{self.prefix}batch:{batch_id}:live") - {RESULTS})
 
 
 def _worked_on(text: str) -> Batch:
@@ -372,20 +313,7 @@ def _by_model_queue(accounts: Sequence[str]) -> QueueCounts:
     return counts
 
 
-def _check(status: str) -> None:
+def check_lead(status: str) -> None:
+    """Raises LeadLost where a script said so."""
     if status == "lost":
         raise LeadLost
-
-
-def _ended(values: Sequence[str]) -> EndedJob:
-    job_id, line, custom_id, status, dumped, error, model, created_at, request = values
-    result = json.loads(dumped) if dumped else None
-    record = {
-        "id": job_id,
-        "created_at": float(created_at) / 1000,
-        "model": model or None,
-        "request": json.loads(request),
-        "result": result,
-    }
-    failure = json.loads(error) if error else None
-    return EndedJob(job_id, int(line), custom_id, status, result, failure, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from celery import Celery
 from kombu import Queue
@@ -12,7 +12,7 @@ from kombu.utils.scheduling import priority_cycle, round_robin_cycle
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tasks.base.queue_names import IO_QUEUE, QUEUES
+from tasks.base.queue_names import IO_QUEUE, QUEUES, WINDOWS
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
@@ -23,23 +23,33 @@ VISIBILITY_TIMEOUT_S = 24 * 3600
 IN_A_ROW = 8  # interactive messages that are read while bulk ones wait
 
 
+# A worker that had enough windows looks so often whether it wants more. Redis 6 takes fractions of a second.
+POLL_S = 0.25
+RANKS = {QUEUES[Priority.INTERACTIVE]: 0, QUEUES[Priority.BULK]: 1, QUEUES[WINDOWS]: 1}
+
+
 class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no types
     """Polls queues of interactive jobs before those of bulk jobs, and the queues of each kind in turn.
 
     After IN_A_ROW interactive messages a bulk one goes first, so that more interactive jobs than a worker can
-    read keep no bulk job waiting for ever.
+    read keep no bulk job waiting for ever. Windows, which are much work in one message, are polled while
+    wants_windows() says so.
 
     kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
     random in each process; its "sorted" cycle would put bulk first.
     """
 
+    wants_windows: ClassVar[staticmethod[[], bool]] = staticmethod(lambda: True)  # of this process
     asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
     _in_a_row = 0
 
     def consume(self, n: int) -> Sequence[str]:
         self.asked_at = time.monotonic()
         bulk_first = self._in_a_row >= IN_A_ROW
-        return sorted(self.items[:n], key=_rank, reverse=bulk_first)  # stable: the turns stay
+        names = self.items[:n]
+        if not self.wants_windows():
+            names = [name for name in names if not _is_of(name, QUEUES[WINDOWS])]
+        return sorted(names, key=_rank, reverse=bulk_first)  # stable: the turns stay
 
     def rotate(self, last_used: str) -> str:
         self._in_a_row = self._in_a_row + 1 if _rank(last_used) == 0 else 0
@@ -47,8 +57,12 @@ class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no ty
 
 
 def _rank(name: str) -> int:
-    of = [name == queue or name.startswith(f"{queue}.") for queue in QUEUES.values()]
-    return of.index(True) if True in of else len(of)
+    return next((rank for queue, rank in RANKS.items() if _is_of(name, queue)), len(RANKS))
+
+
+def _is_of(name: str, queue: str) -> bool:
+    """Whether it is this queue, or that of a model."""
+    return name == queue or name.startswith(f"{queue}.")
 
 
 def add_queue(app: Celery, name: str) -> Queue:
@@ -100,6 +114,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "queue_order_strategy": "tasks.broker.celery_app:InteractiveFirst",
         "priority_steps": [0],  # each priority has its own queues
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
+        "polling_interval": POLL_S,  # for which kombu waits for a message in one request
         **timeouts,
     }
     found, url = SentinelUrl.of(redis.address), redis.address

@@ -22,10 +22,12 @@ import select
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
+
+from tasks.base.queue_names import WINDOW
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,14 @@ BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "con
 
 
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """Celery's consumer with the pipe, and with a new connection after a failed acknowledgement."""
+    """Celery's consumer with the pipe, and with a new connection after a failed acknowledgement.
+
+    connected: called at each connection. window_arrived: at each message of a window, with its id, before the
+    next message is asked for.
+    """
+
+    connected: ClassVar[staticmethod[[], object]] = staticmethod(lambda: None)
+    window_arrived: ClassVar[staticmethod[[str], object]] = staticmethod(lambda _: None)
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
         """The consumer's components. info() is what Flower shows."""
@@ -68,8 +77,11 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         received: Callable[[Any], Any] = super().create_task_handler(*args, **kwargs)
+        self.connected()
 
         def on_task_received(message: Any) -> Any:
+            if message.headers.get("task") == WINDOW:
+                self.window_arrived(message.headers["id"])
             message.ack_log_error = partial(self._settle, message, message.ack)
             message.reject_log_error = partial(self._settle, message, message.reject)
             return received(message)

@@ -48,7 +48,7 @@ def new_batch_id() -> str:
 
 
 def line_job_id(batch_id: str, line: int) -> str:
-    """The id of a line's job. enqueue_lines.lua creates it once: a batch's position only moves on."""
+    """The id of a line, as in the id of its answer."""
     return f"job_{batch_id.removeprefix('batch_')}-{line}"
 
 

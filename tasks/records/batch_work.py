@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tasks.records.batch import Batch
 
@@ -12,21 +11,11 @@ QueueCounts = Mapping[str, Mapping[str, int]]  # model queue (as in Job) -> owne
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A valid line, ready to be sent, with the fields of its job."""
-
-    number: int  # in the file, from 1
-    custom_id: str
-    model: str
-    request: str  # JSON
-    preview: str
-    max_tokens: int  # of the request
-    prefix: str | None = None  # by which a file's lines are grouped; in no chunk
-
-
-@dataclass(frozen=True, slots=True)
 class Active:
-    """A batch that has not ended. live: its jobs that have not ended; uncollected: ended ones in no segment.
+    """A batch that has not ended.
+
+    live: its windows that have not ended, and jobs; uncollected: lines that have and are in no segment,
+    ended_jobs of which an earlier release sent as jobs. result_bytes: of the others.
 
     batch: only the fields of WORKED_ON in batches/store.py are set.
     """
@@ -34,12 +23,16 @@ class Active:
     batch: Batch
     live: int
     uncollected: int
+    ended_jobs: int = 0
+    result_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work that leader/lead found. now: Unix seconds by the clock of Redis. in_flight: bulk jobs sent and
-    not ended; deferred: bulk jobs that wait in the store until their owner's share allows them.
+    """The work that leader/lead found. now: Unix seconds by the clock of Redis.
+
+    in_flight: bulk jobs, and lines of batches, sent and not ended; deferred: bulk jobs that wait in the store
+    until their owner's share allows them.
 
     cleanup: some of the batches with objects left in the file store. weights: by owner, 1 where absent.
     spent: owners without tokens left today. known: models that have a queue.
@@ -58,22 +51,8 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedJob:
-    """The end of one line's job."""
-
-    job_id: str
-    line: int
-    custom_id: str
-    status: str
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    record: dict[str, Any]  # the fields of the job's record that a response needs
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Results for segment `number`. taken: list entries they cover, including jobs without a record."""
+class Uncollected:
+    """Lines for segment `number`, as it will hold them."""
 
     number: int
-    taken: int
-    jobs: list[EndedJob]
+    lines: Sequence[str]

@@ -37,6 +37,7 @@ class IdSyntax:
 JOB = IdSyntax("job", f"{_HEX}(-{_LINE})?")  # for a batch line: the digits of the batch, and the line
 RESPONSE = IdSyntax("resp", JOB.rest)  # the same digits as of its job
 BATCH = IdSyntax("batch")
+WINDOW = IdSyntax("win", f"{_HEX}-{_LINE}")  # the digits of the batch, and the line it began with
 FILE = IdSyntax("file", f"{_HEX}(_output|_error)?")  # for results: the digits of the batch, and which
 DELIVERY = IdSyntax("evt", f"{_HEX}(-{_LINE})?")  # as in the id of the job or batch that ended
 KEY = IdSyntax("key")

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from tasks.records.endpoints import CHAT, COMPLETIONS, ENDPOINTS, JOBS, RESPONSES
 from tasks.schema.job_request import MAX_MESSAGES, MOST_FINDINGS, SEED_LIMIT, UNKNOWN_FIELD, Problem
-from tasks.schema.response_requests import chat_body, written_there
+from tasks.schema.responses_api.requests import chat_body, written_there
 
 KEYS = ("custom_id", "method", "url", "body")
 MAX_CUSTOM_ID = 512  # characters, as OpenAI's

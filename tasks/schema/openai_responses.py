@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tasks.schema.openai_requests import as_written, renamed
-from tasks.schema.response_objects import is_response, response
+from tasks.schema.responses_api.objects import is_response, response
 from tasks.schema.tool_calls import may_call_tools, split, tool_call
 
 TOOL_CALLS = "tool_calls"

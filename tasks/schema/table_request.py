@@ -71,7 +71,7 @@ def checked_options(options: TableOptions, endpoint: str, filename: str) -> Tabl
     """The options with the name of the file. Raises InvalidRequest."""
     if endpoint not in (CHAT, JOBS):
         raise _wrong(f"must be {CHAT} or {JOBS} for a table", "endpoint")
-    _check_kind(filename)
+    check_kind(filename)
     _check_template(options.template, "template")
     if options.system is not None:
         _check_template(options.system, "system")
@@ -92,7 +92,8 @@ def check_is_no_table(filename: str) -> None:
         raise _wrong(f"is required: {filename!r} is a table by its name", "template")
 
 
-def _check_kind(filename: str) -> None:
+def check_kind(filename: str) -> None:
+    """Whether a file of this name can be a table. Raises InvalidRequest."""
     try:
         kind = kind_of(filename)
     except TableError as error:

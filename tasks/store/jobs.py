@@ -19,12 +19,12 @@ from tasks.base.errors import (
     JobNotFinished,
     JobNotFound,
 )
-from tasks.base.queue_names import list_key
+from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
 from tasks.records.job import CHANGING, Job, NewJob, Priority, Status, new_job_id, preview, seconds
 from tasks.store.database import Database
-from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full
+from tasks.store.script_answers import FULL, IDEMPOTENCY_TTL_MS, earlier, full, no_job
 from tasks.store.scripts import Argument, answering, pairs
 from tasks.store.stored_request import dump, fitting, joined, result_bytes, split, whole_jobs
 
@@ -169,7 +169,7 @@ class JobStore:
         with answering():
             fields = self._redis.hgetall(self._key(job_id))
         if not fields or owner not in (None, fields.get("owner")):
-            raise JobNotFound(job_id)
+            raise no_job(self.db, job_id, owner)
         return self._whole(fields)
 
     def refresh(self, job: Job) -> Job:
@@ -228,14 +228,14 @@ class JobStore:
         """End a queued job, flag a running one, leave an ended one; raises JobNotFound."""
         record = self._run("jobs/cancel", job_id, self._ttl_ms, owner)
         if not record:
-            raise JobNotFound(job_id)
+            raise no_job(self.db, job_id, owner)
         return self._job(record)
 
     def delete(self, job_id: str, owner: str | None = None) -> None:
         """Drop an ended job; raises JobNotFound or JobNotFinished."""
         answer = self._run("jobs/delete", job_id, owner)
         if answer == "unknown":
-            raise JobNotFound(job_id)
+            raise no_job(self.db, job_id, owner)
         if answer == "active":
             raise JobNotFinished(job_id)
 
@@ -324,9 +324,9 @@ class JobStore:
         s = self._settings
         gap_ms = s.lease_ms + 2 * int(s.reconcile_s * 1000)
         queues = [
-            (p.value, model_queue, list_key(s, p, model_queue))
+            (kind, model_queue, list_key(s, kind, model_queue))
             for model_queue in self.model_queues()
-            for p in Priority
+            for kind in QUEUES
         ]
         arguments = {
             "max_attempts": s.max_attempts,

@@ -23,10 +23,10 @@ class QueueStats:
 
     oldest_s: since the creation of the oldest job that waits, 0 for none. deferred: jobs among those that
     wait which were not sent yet, in_flight: bulk jobs that were and have not ended. lines: of batches,
-    among those that wait, which are no jobs yet; they wait since their batch was made. led: an io worker
+    among those that wait, which are in no window yet; they wait since their batch was made. led: an io worker
     works. webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
-    models: jobs among those that wait which wait for one model alone, by its name and their
-    priority; no lines of batches.
+    models: those that wait for one model alone, by its name and their priority, without the lines that are in
+    no window yet. windows: of lines of batches, queued and running.
     """
 
     jobs: Mapping[str, int]
@@ -40,6 +40,7 @@ class QueueStats:
     has_leader: bool
     webhooks_due_s: float
     models: Mapping[str, Mapping[str, Waiting]]
+    windows: Mapping[str, int]
 
 
 def queue_stats(database: Database) -> QueueStats:
@@ -62,4 +63,5 @@ def queue_stats(database: Database) -> QueueStats:
             }
             for model, queues in found["models"].items()
         },
+        windows=found["windows"],
     )

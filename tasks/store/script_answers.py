@@ -1,11 +1,20 @@
-"""What scripts answer alike for jobs, batches and files: what is full, and what an idempotency key gave."""
+"""Answers alike for jobs, batches and files: what is full or missing, what an idempotency key gave."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.base.errors import BudgetSpent, FilesLimit, IdempotencyConflict, LimitReached, StorageLimit
-from tasks.store.scripts import Scripts, pairs
+from tasks.base.errors import (
+    BudgetSpent,
+    FilesLimit,
+    IdempotencyConflict,
+    JobNotFound,
+    LimitReached,
+    LineOfBatch,
+    StorageLimit,
+)
+from tasks.store.database import Database
+from tasks.store.scripts import Scripts, answering, pairs
 
 IDEMPOTENCY_TTL_MS = 24 * 3600 * 1000  # a client that retries does so within a day
 FULL = frozenset({"queue", "jobs", "batches", "tokens", "storage"})  # answers of scripts that take no more
@@ -33,6 +42,18 @@ def files_full(values: Sequence[str]) -> FilesLimit:
         f"{files} files with {used} bytes are kept already, and {more} bytes more were to come, of at most "
         f"{most_files} files with {most_bytes} bytes: delete some, or wait for the end of batches"
     )
+
+
+def no_job(database: Database, job_id: str, owner: str | None) -> JobNotFound:
+    """The error for an id without a record: it may be that of a line of a batch which the caller may see."""
+    digits, dash, line = job_id.removeprefix("job_").partition("-")
+    if dash:
+        batch_id = f"batch_{digits}"
+        with answering():
+            of = database.redis.hget(f"{database.prefix}batch:{batch_id}", "owner")
+        if of is not None and owner in (None, of):
+            return LineOfBatch(batch_id, line)
+    return JobNotFound(job_id)
 
 
 def earlier(scripts: Scripts, kind: str, key: str | None, body_hash: str) -> dict[str, str]:

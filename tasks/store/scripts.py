@@ -18,12 +18,13 @@ from typing import Any
 
 import redis
 from redis.commands.core import Script
+from redis.exceptions import NoScriptError
 
 from tasks.base.errors import StoreUnavailable
 from tasks.base.queue_names import sent_channel
 from tasks.base.telemetry.metrics import timing_redis
 
-Argument = str | int | None | Mapping[str, Any]
+Argument = str | bytes | int | None | Mapping[str, Any]
 
 _LUA = Path(__file__).parent / "lua"
 _LIBRARY = "lib/"
@@ -37,6 +38,7 @@ class Scripts:
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         database = client.connection_pool.connection_kwargs.get("db", 0)
         self._keys = [prefix, sent_channel(prefix, database)]
+        self._client: Any = client
         self._scripts: dict[str, Script] = {
             name: client.register_script(text) for name, text in assemble(read_sources()).items()
         }
@@ -45,15 +47,26 @@ class Scripts:
         with answering():
             return self._scripts[name](keys=self._keys, args=[encode(arg) for arg in args])
 
+    def run_each(self, name: str, calls: Sequence[Sequence[Argument]]) -> list[Any]:
+        """One script with the arguments of each call, in one round trip."""
+        script = self._scripts[name]
+        with answering(), self._client.pipeline(transaction=False) as pipe:
+            for args in calls:
+                pipe.evalsha(script.sha, len(self._keys), *self._keys, *map(encode, args))
+            try:
+                return list(pipe.execute())
+            except NoScriptError:  # Redis has been restarted: one that did run is safe to repeat
+                return [script(keys=self._keys, args=[encode(arg) for arg in args]) for args in calls]
 
-def encode(argument: Argument) -> str | int:
+
+def encode(argument: Argument) -> str | bytes | int:
     """An object as JSON, without its fields that are None: they would be cjson.null, which is true in Lua.
 
     By itself None is "": an argument of a script is a text.
     """
     if argument is None:
         return ""
-    if isinstance(argument, str | int):
+    if isinstance(argument, str | bytes | int):
         return argument
     fields = {name: value for name, value in argument.items() if value is not None}
     return _JSON.encode(fields)

@@ -75,6 +75,13 @@ def to_request(claim: Claim, request_id: str, settings: Settings) -> Request:
     )
 
 
+def check_model(name: str | None, served: str) -> None:
+    """Raises RequestRefused for a job that is not for the model which this worker serves."""
+    if name is not None and name != served:
+        message = f"this worker serves {served!r}, not {name!r}"
+        raise RequestRefused(message, code="model_not_found", param="model")
+
+
 def _member(kind: type[E], value: str, param: str) -> E:
     """The engine's own value; raises RequestRefused for one that only a newer gateway knows."""
     try:

@@ -40,6 +40,20 @@ class ExclusiveGate:
                 self._exclusive -= exclusive
                 self._changed.notify_all()
 
+    def try_enter(self, holders: int) -> bool:
+        """Hold the gate so many times, shared, unless somebody has it to himself or waits for that."""
+        with self._changed:
+            if self._exclusive:
+                return False
+            self._holders += holders
+            return True
+
+    def leave(self, holders: int) -> None:
+        """After try_enter()."""
+        with self._changed:
+            self._holders -= holders
+            self._changed.notify_all()
+
     def recheck(self) -> None:
         """Make waiting threads call given_up again."""
         with self._changed:

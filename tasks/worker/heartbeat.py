@@ -1,7 +1,7 @@
-"""The heartbeat of a model worker: one thread that renews leases, cancels and requeues jobs.
+"""The heartbeat of a model worker: one thread that renews leases, cancels and requeues jobs and windows.
 
-Each beat is one Lua call for all running jobs. The same thread keeps the worker in the registry and,
-after SIGTERM, gives the jobs that did not finish in time to other workers.
+Each beat is one Lua call for all that runs. The same thread keeps the worker in the registry and, after
+SIGTERM, gives what did not finish in time to other workers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
+from tasks.records.job import Priority
 from tasks.store.jobs import Beat, JobStore
 from tasks.store.workers import Registry, WorkerInfo
 
@@ -24,22 +26,57 @@ log = logging.getLogger(__name__)
 TAKES_TURNS = "MEDUSAQ_TAKES_TURNS"  # variable of a worker whose memory other models wait for
 
 
+class Held(Protocol):
+    """What this worker has claimed. disowned: the claim is lost, so no result is written."""
+
+    disowned: bool
+    cancelled: bool
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def fencing_token(self) -> int: ...
+
+    def stop(self) -> None:
+        """End it in the engine: it has become disowned or cancelled."""
+
+    def hand_back(self) -> bool:
+        """Queue it again; False: it is not ours any more, or it was cancelled. Raises StoreUnavailable."""
+
+
 @dataclass(eq=False, slots=True)
 class RunningJob:
-    """A claimed job in the engine under `request_id`. disowned: the claim is lost, so no result is written.
+    """A claimed job in the engine under `request_id`. streaming: its text is published as it comes.
 
-    streaming: its text is published as it comes.
+    cancel: ends a request in the engine.
     """
 
     claim: Claim
     request_id: str
+    store: JobStore
+    cancel: Callable[[str], object]
     disowned: bool = False
     cancelled: bool = False
     streaming: bool = False
 
     @property
+    def id(self) -> str:
+        return self.claim.job_id
+
+    @property
+    def fencing_token(self) -> int:
+        return self.claim.fencing_token
+
+    @property
     def given_up(self) -> bool:
         return self.disowned or self.cancelled
+
+    def stop(self) -> None:
+        self.cancel(self.request_id)
+
+    def hand_back(self) -> bool:
+        return self.store.requeue(self.id, self.fencing_token)
 
 
 class Heartbeat:
@@ -50,7 +87,7 @@ class Heartbeat:
         settings: Settings,
         store: JobStore,
         registry: Registry,
-        cancel: Callable[[str], object],
+        worker_id: str,
         describe: Callable[[], WorkerInfo],
         start_stream: Callable[[RunningJob], bool],
     ) -> None:
@@ -58,15 +95,14 @@ class Heartbeat:
         self._settings = settings
         self._store = store
         self._registry = registry
-        self._cancel = cancel
         self._describe = describe
         self._start_stream = start_stream
-        self._running: set[RunningJob] = set()
+        self._running: set[Held] = set()
         self._lock = threading.Lock()
         self._drain_at: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
-        self._worker_id = describe().id
+        self._worker_id = worker_id
 
     def start(self) -> None:
         """Begin to beat; the first beat comes at once."""
@@ -101,13 +137,19 @@ class Heartbeat:
         self._stopping.wait(seconds)
         return not self.drained
 
-    def add(self, running: RunningJob) -> None:
+    def add(self, running: Held) -> None:
         with self._lock:
             self._running.add(running)
 
-    def remove(self, running: RunningJob) -> None:
+    def remove(self, running: Held) -> None:
         with self._lock:
             self._running.discard(running)
+
+    def bulk_jobs(self) -> int:
+        """Jobs of that priority that this worker has claimed, lines of windows not among them."""
+        with self._lock:
+            jobs = [running for running in self._running if isinstance(running, RunningJob)]
+        return sum(job.claim.priority is Priority.BULK for job in jobs)
 
     def _loop(self) -> None:
         away = False
@@ -130,29 +172,28 @@ class Heartbeat:
 
     def _beat(self) -> None:
         with self._lock:
-            running_jobs = [running for running in self._running if not running.disowned]
-        if not running_jobs:
+            held = [running for running in self._running if not running.disowned]
+        if not held:
             return
         if self.drained:
-            for running in running_jobs:
-                self._requeue(running)
+            for running in held:
+                self._hand_back(running)
             return
-        answers = self._store.heartbeat([(r.claim.job_id, r.claim.fencing_token) for r in running_jobs])
-        for running, answer in zip(running_jobs, answers, strict=True):
-            if answer is Beat.STREAMING and not running.streaming:
+        answers = self._store.heartbeat([(running.id, running.fencing_token) for running in held])
+        for running, answer in zip(held, answers, strict=True):
+            if answer is Beat.STREAMING and isinstance(running, RunningJob) and not running.streaming:
                 running.streaming = self._start_stream(running)
             if answer in (Beat.OK, Beat.STREAMING):
                 continue
             running.disowned, running.cancelled = answer is Beat.LOST, answer is Beat.CANCEL
-            self._cancel(running.request_id)
+            running.stop()
 
-    def _requeue(self, running: RunningJob) -> None:
-        claim = running.claim
+    def _hand_back(self, running: Held) -> None:
         try:
-            if self._store.requeue(claim.job_id, claim.fencing_token):
-                log.warning("handed back %s, unfinished while shutting down", claim.job_id)
+            if running.hand_back():
+                log.warning("handed back %s, unfinished while shutting down", running.id)
         except StoreUnavailable as error:
-            log.warning("could not hand back %s, its lease will run out: %s", claim.job_id, error)
+            log.warning("could not hand back %s, its lease will run out: %s", running.id, error)
         finally:
             running.disowned = True
-            self._cancel(running.request_id)
+            running.stop()

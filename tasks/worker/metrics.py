@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -37,6 +37,21 @@ TOTAL_SECONDS = Histogram(
 for _priority in Priority:  # they are there before the first job
     for _times in (QUEUE_SECONDS, FIRST_TOKEN_SECONDS, TOTAL_SECONDS):
         _times.labels(_priority)
+
+WINDOWS_TOTAL = Counter(
+    "medusaq_windows",
+    "Windows of batch lines that this worker no longer holds: completed, or lost to others",
+    ["outcome"],
+    registry=REGISTRY,
+)
+for _outcome in ("completed", "lost"):
+    WINDOWS_TOTAL.labels(_outcome)
+WINDOW_LINES = Histogram(
+    "medusaq_window_lines",
+    "Lines of a claimed window",
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+    registry=REGISTRY,
+)
 
 # Names in the order in which they are published, what they are, and their values.
 ENGINE: tuple[tuple[str, str, Callable[[EngineMetrics], float]], ...] = (

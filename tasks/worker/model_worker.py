@@ -1,4 +1,4 @@
-"""The model worker: claims a job, runs it through the engine, writes its end."""
+"""The model worker: claims a job, runs it through the engine, writes its end. Windows run beside them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from celery.exceptions import Ignore, Reject
 from celery.worker import state as worker_state
 
-from engine import EngineClosed, EngineService, RequestRefused
-from tasks.base.errors import JobFailed, JobNotFound, StoreUnavailable
+from engine import EngineClosed, EngineService
+from tasks.base.errors import JobFailed, JobNotFound
 from tasks.base.settings import Settings
 from tasks.base.telemetry.metrics import REGISTRY
 from tasks.base.telemetry.tracing_setup import begin
@@ -22,21 +22,28 @@ from tasks.records.claim import Claim
 from tasks.records.job import Status
 from tasks.store.jobs import ClaimRejection, JobStore, new_claim_id
 from tasks.store.metrics_store import MetricsReporter
+from tasks.store.windows import WindowStore
 from tasks.store.workers import Registry, WorkerInfo
-from tasks.worker.conversions import STATUS, incomplete, shown, to_error, to_request, to_result
+from tasks.worker.conversions import (
+    STATUS,
+    check_model,
+    incomplete,
+    shown,
+    to_error,
+    to_request,
+    to_result,
+)
 from tasks.worker.exclusive_gate import ExclusiveGate
 from tasks.worker.flower_line import end_line, stored_end_line, unbegun
 from tasks.worker.heartbeat import Heartbeat, RunningJob
 from tasks.worker.metrics import EngineCollector, observe_job
+from tasks.worker.retrying import retry_until_available
 from tasks.worker.token_stream import TokenStream
+from tasks.worker.windows.runner import WindowRunner
 
 log = logging.getLogger(__name__)
 
 EXIT_ENGINE_LOST = 1
-RETRY_FIRST_S = 0.1
-RETRY_MOST_S = 2.0  # a Redis that is back is found within this
-
-T = TypeVar("T")
 
 
 class ModelWorker:
@@ -56,7 +63,7 @@ class ModelWorker:
             settings,
             self._store,
             Registry(self._store.db, settings.worker_ttl_s),
-            cancel=self._cancel,
+            worker_id=self.id,
             describe=self._describe,
             start_stream=self._start_stream,
         )
@@ -64,12 +71,25 @@ class ModelWorker:
         self._tokens.start()
         REGISTRY.register(EngineCollector(model, engine.info, engine.metrics))
         self._tracing = begin("medusaq-worker")
+        self._retry = partial(retry_until_available, self.heartbeat.pause)
+        self.windows = WindowRunner(
+            settings,
+            WindowStore(self._store.db),
+            engine,
+            self._gate,
+            self.heartbeat,
+            self._tracing,
+            (self.id, model),
+            engine_lost=self._engine_lost,
+        )
+        self.windows.start()
         self.reporter = MetricsReporter(settings, self._store.db, "worker", self.id)
 
     def close(self) -> None:
         self.heartbeat.stop()
         self.reporter.stop()
         self._engine.close()
+        self.windows.close()
         self._tokens.close()
         self._tracing.close()
         self._store.close()
@@ -82,7 +102,7 @@ class ModelWorker:
         if self.heartbeat.draining:
             raise Reject("this worker is shutting down", requeue=True)
         token = new_claim_id()
-        claim = self._retry_until_available(
+        claim = self._retry(
             lambda: self._store.claim(job_id, self.id, token, isolates=True, model=self.model)
         )
         if claim is ClaimRejection.DONE:
@@ -90,7 +110,8 @@ class ModelWorker:
         if isinstance(claim, ClaimRejection):
             log.info("dropped a message of %s: %s", job_id, claim)
             raise Ignore
-        running = RunningJob(claim, request_id=f"{job_id}.{claim.fencing_token}", streaming=claim.streaming)
+        request_id = f"{job_id}.{claim.fencing_token}"
+        running = RunningJob(claim, request_id, self._store, self._cancel, streaming=claim.streaming)
         self.heartbeat.add(running)
         try:
             left_s = None if claim.deadline is None else max(0.0, claim.deadline - time.time())
@@ -111,20 +132,20 @@ class ModelWorker:
         return unbegun(status)
 
     def _begins(self, claim: Claim) -> bool:
-        return not claim.isolated or self._retry_until_available(
+        return not claim.isolated or self._retry(
             lambda: self._store.start_isolated(claim.job_id, claim.fencing_token)
         )
 
     def _complete(self, running: RunningJob) -> str:
         claim = running.claim
         try:
-            self._check_model(claim.model)
+            check_model(claim.model, self.model)
             request = to_request(claim, running.request_id, self._settings)
             on_text = self._tokens.open(claim) if running.streaming else None
             completion = self._engine.submit(request, on_text).result()
             result = to_result(claim, completion)
         except EngineClosed:
-            self._engine_lost(claim)
+            self._engine_lost(claim.job_id)
             raise Ignore from None
         except Exception as error:
             failure = to_error(claim, error)
@@ -143,7 +164,7 @@ class ModelWorker:
 
     def _finish(self, running: RunningJob, status: Status, **end: dict[str, Any]) -> None:
         claim = running.claim
-        written = not running.disowned and self._retry_until_available(
+        written = not running.disowned and self._retry(
             lambda: self._store.finish(claim.job_id, claim.fencing_token, status, model=self.model, **end)
         )
         if not written:
@@ -153,35 +174,18 @@ class ModelWorker:
     def _start_stream(self, running: RunningJob) -> bool:
         return self._engine.listen(running.request_id, self._tokens.open(running.claim))
 
-    def _retry_until_available(self, call: Callable[[], T]) -> T:
-        """Retry until Redis answers. If the lease ran out meanwhile, Redis refuses the fencing token."""
-        pause = RETRY_FIRST_S
-        while True:
-            try:
-                return call()
-            except StoreUnavailable as error:
-                if not self.heartbeat.pause(pause):
-                    log.error("gave up on Redis while shutting down: %s", error)
-                    raise Ignore from None
-                pause = min(2 * pause, RETRY_MOST_S)
-
     def _stored_end(self, job_id: str) -> str:
         """What a repeated message of an ended job shows: the end that is stored, not another one."""
         try:
-            job = self._retry_until_available(lambda: self._store.get(job_id))
+            job = self._retry(lambda: self._store.get(job_id))
         except JobNotFound:
             raise Ignore from None
         return stored_end_line(job)
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self.model:
-            message = f"this worker serves {self.model!r}, not {name!r}"
-            raise RequestRefused(message, code="model_not_found", param="model")
-
-    def _engine_lost(self, claim: Claim) -> None:
-        """The job keeps its lease until that runs out, so that a prompt that kills engines is counted."""
+    def _engine_lost(self, under: str) -> None:
+        """What ran keeps its lease until that runs out, so that a prompt that kills engines is counted."""
         if not self.heartbeat.draining:
-            log.error("the engine closed under %s: this worker stops", claim.job_id)
+            log.error("the engine closed under %s: this worker stops", under)
             self.heartbeat.drain()
             worker_state.should_stop = EXIT_ENGINE_LOST
 
@@ -202,5 +206,5 @@ class ModelWorker:
                 "draft_sources": list(info.draft_sources),
                 "measuring": info.measuring,
             },
-            metrics=asdict(self._engine.metrics()),
+            metrics={**asdict(self._engine.metrics()), "lines_per_s": self.windows.lines_per_s},
         )

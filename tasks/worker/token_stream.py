@@ -28,12 +28,14 @@ MOST_AT_ONCE = 512  # deltas in one script: Redis serves nobody else meanwhile
 
 
 class Delta(Protocol):
-    """The engine's TextDelta: whole characters, and the tokens that gave them."""
+    """The engine's TextDelta: whole characters, the tokens that gave them, and what of them was drafted."""
 
     @property
     def text(self) -> str: ...
     @property
     def logprobs(self) -> Sequence[Any]: ...
+    @property
+    def drafts(self) -> Sequence[tuple[int, int, str]]: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -132,6 +134,8 @@ class TokenStream:
         message = {"id": claim.job_id, "attempt": claim.attempts, "at": feed.characters, "text": text}
         if logprobs:
             message |= {"token": feed.tokens, "logprobs": logprobs}
+        if drafts := _joined_drafts(deltas):
+            message["drafts"] = drafts
         part = TextChunk(
             claim.job_id, claim.fencing_token, feed.bytes, text, json.dumps(message, ensure_ascii=False)
         )
@@ -139,3 +143,12 @@ class TokenStream:
         feed.bytes += len(text.encode())
         feed.tokens += len(logprobs)
         return part
+
+
+def _joined_drafts(deltas: Sequence[Delta]) -> list[tuple[int, int, str]]:
+    """Start, end and source of each drafted part of the joined texts."""
+    drafts, at = [], 0
+    for delta in deltas:
+        drafts += [(at + start, at + end, source) for start, end, source in delta.drafts]
+        at += len(delta.text)
+    return drafts

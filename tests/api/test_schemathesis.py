@@ -36,13 +36,13 @@ NOT_CHECKED = ("missing_required_header",)
 EXPLAINED = (
     # A document cannot say what there is in this gateway: an id that a page begins behind, an uploaded file.
     ("GET .*", "after", "no (job|batch|file|delivery) with id"),
-    ("POST /v1/batches", "input_file_id", "no file with id"),
+    ("POST /v1/batches(/preview)?", "input_file_id", "no file with id"),
     # Nor whether that file, or a batch, is a table, and what a template and a schema of answers are.
     ("GET /v1/batches/{batch_id}/output", "format", "made of a table"),
-    ("POST /v1/batches", "template|system", "the template"),
-    ("POST /v1/batches", "schema", "no JSON Schema|must be the schema of an object|has more than"),
-    ("POST /v1/batches", r"body(\..*)?", ".*"),
-    ("POST /v1/batches", "system|schema|columns|id_column|body", "goes with a template"),
+    ("POST /v1/batches(/preview)?", "template|system", "the template"),
+    ("POST /v1/batches(/preview)?", "schema", "no JSON Schema|must be the schema of an object|has more than"),
+    ("POST /v1/batches(/preview)?", r"body(\..*)?", ".*"),
+    ("POST /v1/batches(/preview)?", "system|schema|columns|id_column|body", "goes with a template"),
     # Nor that one parameter of a query excludes or needs another.
     ("GET /v1/batches/{batch_id}/output", "usage|safe_csv", "goes with a format|is for csv and tsv"),
     ("GET /v1/webhooks/deliveries", "job_id|batch_id", "only one job_id or batch_id is allowed"),

@@ -136,11 +136,14 @@ class Run:
         )
 
     def jobs_of(self, name: str) -> list[str]:
-        """What a model worker has claimed and not ended, as the records say."""
+        """Jobs and windows that a model worker has claimed and not ended, as the records say."""
         worker_id = self.stack.worker(name).id
-        key = f"{self.stack.store.db.prefix}job:"
-        holders = {one: self.stack.store.db.redis.hget(key + one, "worker") or "" for one in self.running()}
-        return [one for one, holder in holders.items() if holder == worker_id]
+        return [one for one in self.running() if self._holder(one) == worker_id]
+
+    def _holder(self, work_id: str) -> str:
+        kind = "win" if work_id.startswith("win_") else "job"
+        key = f"{self.stack.store.db.prefix}{kind}:{work_id}"
+        return self.stack.store.db.redis.hget(key, "worker") or ""
 
     def is_busy(self, name: str) -> bool:
         """Waits until this model worker has a job to lose."""
@@ -153,11 +156,10 @@ class Run:
         return max(int(self.stack.store.db.redis.hget(key + one, "attempts") or 0) for one in all_jobs)
 
     def running(self) -> list[str]:
-        """Jobs that are claimed."""
-        jobs: list[str] = self.stack.store.db.redis.zrange(
-            f"{self.stack.store.db.prefix}status:running", 0, -1
-        )
-        return jobs
+        """Jobs and windows that are claimed."""
+        redis, prefix = self.stack.store.db.redis, self.stack.store.db.prefix
+        names = ("status:running", "window_leases")
+        return [one for name in names for one in redis.zrange(prefix + name, 0, -1)]
 
     def outcome(self) -> Outcome:
         """Once all work has ended."""

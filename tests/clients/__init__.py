@@ -1,5 +1,4 @@
 """Clients and frameworks that people use, each with its own package, against the default model.
 
-`make clients` runs them. They need more packages than all the rest: they have an environment of their own, and
-are no part of `make test`.
+`make clients` runs them, and `make test` does not: their many packages have an environment of their own.
 """

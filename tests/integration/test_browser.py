@@ -8,11 +8,13 @@ import subprocess
 
 import httpx
 import pytest
+from playwright.sync_api import sync_playwright
 
 from tests.integration.secured import FLOWER_PASSWORD, System
 from tests.support.workers import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
 OPTIONS = [
     "--headless",
     "--no-sandbox",
@@ -37,10 +39,10 @@ def opened(url: str, profile: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def ran(system: System) -> str:
+def ran(system: System, prompt: str = "hi") -> str:
     """The id of a job that has ended."""
     headers = {"Authorization": f"Bearer {system.key}", "Prefer": "wait=10"}
-    return str(httpx.post(f"{system.url}/v1/jobs", json={"prompt": "hi"}, headers=headers).json()["id"])
+    return str(httpx.post(f"{system.url}/v1/jobs", json={"prompt": prompt}, headers=headers).json()["id"])
 
 
 def test_the_docs(system: System, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -67,3 +69,26 @@ def test_flower(system: System, tmp_path_factory: pytest.TempPathFactory) -> Non
         assert shown in tasks
     refused, _ = opened(f"{system.flower}/workers", str(tmp_path_factory.mktemp("profile")))
     assert "worker-" not in refused
+
+
+def test_the_tasks_of_flower_fit_a_small_window(system: System) -> None:
+    job = ran(system, "A long prompt, " * 9 + "tokens=20 steps=12 drafted=medusa:10:6,lookup:4:1 delay=0.2")
+    with httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD)) as flower:
+        wait_until(lambda: flower.get("/api/tasks").json().get(job, {}).get("state") == "SUCCESS")
+        assert "lookup 25% accepted" in flower.get(f"/api/task/info/{job}").json()["result"], "whole"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        account = {"username": "me", "password": FLOWER_PASSWORD}
+        page = browser.new_context(
+            viewport={"width": 1280, "height": 800}, http_credentials=account
+        ).new_page()
+        page.goto(f"{system.flower}/tasks")
+        page.wait_for_selector(f"td:has-text('{job}')")
+        wide, shown = page.evaluate(
+            "(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.dataTables_scrollBody'))"
+        )
+        text = page.inner_text("table:has(td)")
+        browser.close()
+    assert "20 tokens, " in text
+    assert "1.67 tokens/step" in text
+    assert wide <= shown

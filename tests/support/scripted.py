@@ -13,6 +13,7 @@ Load it with MEDUSAQ_ENGINE_FACTORY="tests.support.scripted:load". The prompt is
     stream=20     the text so many times over, a token for each of its words
     chunks=4      pieces in which a listener hears the text, evenly over the delay (default: one a token)
     stamp=1       each piece is the Unix time at which it was told
+    spans=0:5:lookup,6:9:medusa   characters of the answer that come from drafts, by source
     gap=0.5       the second likeliest token, OTHER at each place, is so many nats less likely than the first
 
 and, unless decoding is normal:
@@ -45,6 +46,7 @@ from engine import (
     Completion,
     Decoding,
     Drafted,
+    DraftSpan,
     EngineClosed,
     EngineConfig,
     EngineError,
@@ -143,7 +145,7 @@ class _Entry:
         parts = len(self.stamps) if "stamp" in self.script else self.chunks
         text = self.answer[: round(len(self.answer) * pieces / parts)]
         for one in self.listeners:
-            delta = self._delta(text[one.characters :], one.tokens, tokens - one.tokens)
+            delta = self._delta(text, one, tokens - one.tokens)
             one.pieces, one.characters, one.tokens = pieces, len(text), tokens
             if one.on_text is None or not (delta.text or delta.tokens):
                 continue
@@ -153,9 +155,12 @@ class _Entry:
                 log.exception("the listener of %s raised, and is dropped", self.request.id)
                 one.on_text = None
 
-    def _delta(self, text: str, first: int, tokens: int) -> TextDelta:
-        wanted = self.request.sampling.logprobs
-        return TextDelta(text, () if wanted is None else self.logprobs(wanted, first, first + tokens), tokens)
+    def _delta(self, text: str, one: _Listener, tokens: int) -> TextDelta:
+        wanted, at = self.request.sampling.logprobs, one.characters
+        logprobs = () if wanted is None else self.logprobs(wanted, one.tokens, one.tokens + tokens)
+        found = [span.split(":") for span in self.script.get("spans", "").split(",") if span]
+        spans = [DraftSpan(max(int(a), at) - at, min(int(b), len(text)) - at, name) for a, b, name in found]
+        return TextDelta(text[at:], logprobs, tokens, tuple(span for span in spans if span.start < span.end))
 
     def ids(self, tokens: int) -> tuple[int, ...]:
         """Of the first so many tokens."""

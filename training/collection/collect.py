@@ -27,7 +27,6 @@ from engine.core.sequence import Ended, SequenceState
 from engine.core.token_tree import Tree
 from engine.llama.model import default_model_path
 from engine.weights.format_selection import open_model
-from engine.weights.quantise import FORMATS, requantise
 from training.base.errors import CollectionError, TrainingError
 from training.base.progress import Display, say
 from training.collection.shards import (
@@ -36,7 +35,6 @@ from training.collection.shards import (
     Identity,
     Recorded,
     States,
-    make_folder,
     sha256,
 )
 from training.prompts.prompts import read_prompts
@@ -56,8 +54,7 @@ FLOAT16_LIMIT = float(np.finfo(np.float16).max)
 class CollectOptions:
     """model: None is the default one. tokens: total output tokens. threads: 0 is every core.
 
-    part: (k, n) takes every n-th prompt from the k-th on. slots: concurrent requests. form: generate with the
-    weights in one of engine.weights.quantise.FORMATS, for speed; None is the model's own format.
+    part: (k, n) takes every n-th prompt from the k-th on. slots: concurrent requests.
     """
 
     prompts: tuple[Path, ...]
@@ -70,7 +67,6 @@ class CollectOptions:
     kv_cells: int = DEFAULT_KV_CELLS
     threads: int = 0
     gpu_layers: int = -1
-    form: str | None = None
     greedy_share: float = GREEDY_SHARE
     part: tuple[int, int] = (0, 1)
 
@@ -126,14 +122,13 @@ def collect(options: CollectOptions, console: Console, note: Callable[[int], Non
     prompts = [prompt.text for prompt in read_prompts(options.prompts)][first::step]
     model = options.model or default_model_path()
     recorder = Recorder()
-    config = _engine_config(options, _generator(options, model))
+    config = _engine_config(options, model)
     engine = Engine(config, open_model(config), recorder)
     recorder.watch(engine.model.ends_generation)
     collection = Collection(options.out)
     collection.begin(
         Identity(
             model_sha256=sha256(Path(model)),
-            form=options.form or "as it is",
             prompts_sha256=hashlib.sha256("\0".join(prompts).encode()).hexdigest(),
             seed=options.seed,
             max_tokens=options.max_tokens,
@@ -145,17 +140,6 @@ def collect(options: CollectOptions, console: Console, note: Callable[[int], Non
         return _Run(options, prompts, engine, recorder, collection, console).run(note)
     finally:
         collection.close()
-
-
-def _generator(options: CollectOptions, model: str) -> str:
-    """The path of the GGUF to generate with, which is made if necessary."""
-    if options.form is None:
-        return model
-    made = options.out / f"{Path(model).stem}.{options.form}.gguf"
-    make_folder(options.out)
-    if not made.exists():
-        requantise(model, str(made), options.form)
-    return str(made)
 
 
 def _engine_config(options: CollectOptions, model: str) -> EngineConfig:
@@ -280,9 +264,6 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS)
     parser.add_argument("--kv-cells", type=int, default=DEFAULT_KV_CELLS)
     parser.add_argument("--threads", type=int, default=0, help="0 is every core")
-    parser.add_argument(
-        "--format", dest="form", choices=FORMATS, help="generate in this number format, for speed"
-    )
     parser.add_argument("--greedy-share", type=float, default=GREEDY_SHARE)
     options = vars(parser.parse_args())
     options["prompts"] = tuple(options["prompts"])

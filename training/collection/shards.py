@@ -30,7 +30,7 @@ Tokens = NDArray[np.int32]
 States = NDArray[np.float16]
 
 SHARD_TOKENS = 16384  # output tokens: 19 MB for a width of 576, less than a minute of work on two cores
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ class Identity:
     """What a collection was made from. It can only be continued with the same."""
 
     model_sha256: str
-    form: str  # number format of the weights while generating
     prompts_sha256: str
     seed: int
     max_tokens: int

@@ -17,7 +17,7 @@ TRAIN_EPILOG = """[bold]Examples[/]
 
 medusaq train-heads model.gguf --prompts prompts.jsonl -o heads.safetensors
 
-medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --format q8_0 --kind medusa
+medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --kind medusa
 
 The model first answers the prompts, then the heads are trained on these answers. After an interruption, even
 kill -9, the same command continues where it stopped. Without --prompts, prompts are generated.
@@ -30,23 +30,6 @@ class HeadKind(StrEnum):
 
     HYDRA = "hydra"
     MEDUSA = "medusa"
-
-
-class NumberFormat(StrEnum):
-    """Those of engine.weights.formats.FORMATS that need no importance matrix and keep most of the quality.
-
-    They cannot be imported where the engine is not installed.
-    """
-
-    F16 = "f16"
-    BF16 = "bf16"
-    Q8_0 = "q8_0"
-    Q6_K = "q6_k"
-    Q5_K_M = "q5_k_m"
-    Q5_0 = "q5_0"
-    Q4_K_M = "q4_k_m"
-    Q4_0 = "q4_0"
-    IQ4_NL = "iq4_nl"
 
 
 def train_heads(
@@ -65,12 +48,6 @@ def train_heads(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and to train on.")] = 1_000_000,
     work: Annotated[
         Path | None, typer.Option(help="Folder for intermediate data, kept at the end. (default: HEADS.work)")
-    ] = None,
-    form: Annotated[
-        NumberFormat | None,
-        typer.Option(
-            "--format", help="Generate answers in this number format, for speed. (default: the model's own)"
-        ),
     ] = None,
     processes: Annotated[
         int, typer.Option(min=1, help="Number of processes that generate answers, sharing the cores.")
@@ -138,7 +115,6 @@ def train_heads(
             max_tokens=max_tokens,
             seed=seed,
             threads=threads,
-            form=form,
         )
         folders = collect_parts(collecting, processes, console)
         scores = train(TrainOptions(path, folders, output, folder, recipe, device, threads), console)

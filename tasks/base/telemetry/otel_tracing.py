@@ -5,8 +5,10 @@
         queue                until the engine admitted it
         engine               until its end; an event at the first token
 
-The record of a job holds the request's context, so a job that is run again stays in its trace. Batch lines
-come from no request: each has its own trace.
+    window                   lines of a batch, from queueing to the last end
+
+The record of a job holds the request's context, so a job that is run again stays in its trace. Windows come
+from no request: each has its own trace.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from tasks.base.telemetry.tracing import Answered, Tracing
 from tasks.records.claim import Claim
 from tasks.records.job import Status
+from tasks.records.window import WindowClaim
 
 SERVER_ERROR = 500
 CLOSE_S = 2.0  # for the remaining spans: a collector that never responds must not delay the exit
@@ -107,6 +110,19 @@ class Traced(Tracing):
         engine.end(_ns(ended))
         job.set_attribute("medusaq.job.status", status.value)
         job.end(_ns(ended))
+
+    def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
+        attributes: dict[str, str | int] = {
+            "medusaq.batch.id": claim.batch_id,
+            "medusaq.window.id": claim.window_id,
+            "medusaq.window.attempt": claim.attempts,
+            "medusaq.window.lines": len(claim.lines),
+            "gen_ai.usage.output_tokens": output_tokens,
+            **{f"medusaq.window.{status}": lines for status, lines in statuses.items()},
+        }
+        start = _ns(claim.queued_at)
+        span = self._tracer.start_span("window", Context(), SpanKind.CONSUMER, attributes, start_time=start)
+        span.end()
 
     def close(self) -> None:
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)

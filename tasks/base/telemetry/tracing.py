@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tasks.records.claim import Claim
 from tasks.records.job import Status
+from tasks.records.window import WindowClaim
 
 
 class Answered(Protocol):
@@ -32,6 +33,9 @@ class Tracing(Protocol):
     ) -> None:
         """Trace a job that has ended in this process. result, error: as stored."""
 
+    def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
+        """Trace a window of which all lines have ended. statuses: how many lines ended in each."""
+
     def close(self) -> None:
         """Send the remaining spans."""
 
@@ -49,6 +53,9 @@ class Untraced(Tracing):
         return ""
 
     def job(self, *_: object) -> None:
+        pass
+
+    def window(self, *_: object) -> None:
         pass
 
     def close(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from api.http.error_responses import error_object, respond
 from api.service.job_errors import failure
-from tasks.batches.collector import to_output_line
-from tasks.records.batch_work import EndedJob
+from tasks.batches.jobs_of_lines import EndedJob, to_output_line
 from tasks.records.job import Job, Priority, Status
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -18,7 +18,10 @@ MESSAGES = [{"role": "user", "content": "x"}]
 def line(status: Status, request: dict[str, Any], error: dict[str, Any] | None) -> dict[str, Any]:
     """The entry of a line whose job ended so."""
     record = {"id": "job_1-1", "created_at": 1.0, "model": "m", "request": request, "result": None}
-    return to_output_line(EndedJob("job_1-1", 7, "a", status.value, None, error, record)).entry
+    line = to_output_line(EndedJob("job_1-1", 7, "a", status.value, None, error, record))
+    number, is_failed, entry = json.loads(line)
+    assert (number, is_failed) == (7, True)
+    return dict(entry)
 
 
 @pytest.mark.parametrize(

@@ -188,3 +188,17 @@ async def _silence() -> Any:
 def test_unknown_job(http: httpx.Client) -> None:
     response = http.get("/v1/jobs/job_none/events")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "job_not_found")
+
+
+@pytest.mark.usefixtures("model_worker")
+def test_drafted_parts_are_marked(http: httpx.Client) -> None:
+    job_id = submit(http, "one two stream=2 delay=3 spans=8:11:lookup")
+    seen = list(events(http, job_id))
+    whole(seen)
+    marked = [
+        (data["text"][span["start"] : span["end"]], span["source"])
+        for name, data in seen
+        if name == "text"
+        for span in data.get("drafts", ())
+    ]
+    assert marked in ([], [("one", "lookup")]), "text that was missed and read from the record has none"

@@ -26,7 +26,7 @@ from tests.chaos.clients.load import Accepted, Expected, Load, Order
 
 LOOK_S = 0.1
 CANCELLED = "batch_cancelled"  # of a line that did not run to its end
-EMPTY = ("status:queued", "status:running", "leases", "batches:active")
+EMPTY = ("status:queued", "status:running", "leases", "window_leases", "batches:active")
 # Patterns: of jobs that wait for any model, and for each.
 EMPTY_OF_EACH_LANE = ("pending:*", "held:*", "interactive_held:*")
 

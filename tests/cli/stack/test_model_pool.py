@@ -22,7 +22,7 @@ from engine.host.file_digest import digest_file
 from engine.llama.model import default_model_path
 from engine.tools.failing_engine import REASON
 from engine.tools.model_registry import NamedModel, Register
-from tasks.base.queue_names import list_key
+from tasks.base.queue_names import QUEUES, list_key
 from tasks.base.settings import Settings
 from tasks.records.job import Priority
 from tasks.store.jobs import JobStore
@@ -120,13 +120,16 @@ def test_what_a_name_stands_for_is_looked_at_again_before_it_is_loaded(
     assert refusing[REASON].startswith(why)
 
 
-def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(pool: Pool, store: JobStore) -> None:
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_model_that_has_grown_waits_for_the_memory_it_needs_now(
+    pool: Pool, store: JobStore, kind: str
+) -> None:
     pool.add("b", default_model_path())
     [grown] = served_models(["b"], pool.settings)
     supervisor = pool.start(grown.needed.total)
     wait_until(lambda: child_name("a") in supervisor.pids())
     ready(store, supervisor, "a")
-    store.db.redis.lpush(list_key(pool.settings, Priority.INTERACTIVE, "b"), "{}")
+    store.db.redis.lpush(list_key(pool.settings, kind, "b"), "{}")
     pool.saying("a is unloaded for another model once its running jobs have ended")
     pool.saying("loading b")
     assert child_name("a") not in supervisor.pids()

@@ -14,9 +14,9 @@ HEADS = 3
 
 
 def chance(calibration: Calibration, head: int, beside: int, rank: int, confidences: list[float]) -> float:
-    table = calibration.chances(head, np.array([[confidences]], dtype=np.float32))
-    assert table.shape == (1, 1, 2, len(confidences))
-    return float(table[0, 0, beside, rank])
+    chances = calibration.chances(head, bool(beside), confidences)
+    assert len(chances) == len(confidences)
+    return chances[rank]
 
 
 def feed(
@@ -59,9 +59,10 @@ def test_old_counts_fade() -> None:
 def test_cells_are_apart() -> None:
     """By head, rank, confidence, and by whether a lesser candidate stands above."""
     calibration = Calibration(HEADS)
-    untouched = calibration.chances(0, np.full((1, HEADS, 2), 0.65, dtype=np.float32))
+    others = [(head, beside) for head in range(HEADS) for beside in (False, True)]
+    untouched = [calibration.chances(*cells, [0.65, 0.65]) for cells in others]
     feed(calibration, 500, 0.0, [0.55])
-    assert np.array_equal(calibration.chances(0, np.full((1, HEADS, 2), 0.65, dtype=np.float32)), untouched)
+    assert [calibration.chances(*cells, [0.65, 0.65]) for cells in others] == untouched
     assert chance(calibration, 1, 0, 0, [0.55]) == chance(calibration, 0, 1, 0, [0.55]) > 0.5
     assert chance(calibration, 0, 0, 0, [0.55]) < 0.1
 
@@ -87,8 +88,7 @@ def test_chances_of_one_heads_candidates_are_those_of_exclusive_events() -> None
     for token in (10, 11, 12):
         for _ in range(300):
             calibration.score([[10, 11, 12]], [[0.3, 0.3, 0.3]], [token])
-    table = calibration.chances(0, np.full((4, 1, RANKS), 0.96, dtype=np.float32))
-    assert (table.sum(axis=-1) <= 1 + 1e-9).all()
+    assert sum(calibration.chances(0, False, [0.96] * RANKS)) == pytest.approx(1)
 
 
 def test_counts_travel_as_a_prior_that_other_texts_can_overrule() -> None:

@@ -104,9 +104,11 @@ def test_trees_hold_the_likeliest_paths(confidences: list[list[float]], limit: i
         assert worth <= node.path_probability <= (parent.path_probability if parent else 1.0)
     assert len({path(tree, i) for i in range(len(tree))}) == len(tree), "siblings differ"
 
-    table = Calibration(len(confidences)).chances(0, np.array([confidences], dtype=np.float32))[0, :, 0]
+    calibration = Calibration(len(confidences))
+    as_given = np.array(confidences, dtype=np.float32).tolist()
+    table = [calibration.chances(head, False, shares) for head, shares in enumerate(as_given)]
     path_probabilities = [
-        float(np.prod([table[head, rank] for head, rank in enumerate(ranks)]))
+        float(np.prod([table[head][rank] for head, rank in enumerate(ranks)]))
         for depth in range(1, min(limit, len(confidences)) + 1)
         for ranks in itertools.product(range(3), repeat=depth)
     ]

@@ -24,7 +24,7 @@ from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings, redacted
 from tasks.broker.celery_app import make_app
 from tasks.records.job import Job, NewJob, Status
-from tasks.store.client import async_client, make_client
+from tasks.store.database import async_client, make_client
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
 from tests.support.peers.flower import flower

@@ -14,7 +14,7 @@ import pytest
 from tasks.base.errors import SettingsError
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.setting_names import REMOVED
-from tasks.base.settings import Settings, get_settings, load_settings
+from tasks.base.settings import WINDOWS_HELD, Settings, get_settings, load_settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -144,7 +144,7 @@ def test_what_follows_from_the_lease() -> None:
 
 @pytest.mark.parametrize(("slots", "more"), [(1, 0), (4, 1), (16, 4), (64, 16)])
 def test_what_a_worker_claims_beyond_its_slots(slots: int, more: int) -> None:
-    assert load_settings(slots=slots).concurrency == slots + more
+    assert load_settings(slots=slots).concurrency == slots + more + WINDOWS_HELD
 
 
 def test_old_names_say_what_is_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / ".env").write_text("MEDUSAQ_SLOTS=3\nOTHER=1\n")
     monkeypatch.chdir(tmp_path)
     assert load_settings().slots == 3
-    assert load_settings().concurrency == 3
+    assert load_settings().concurrency == 3 + WINDOWS_HELD
 
 
 def test_a_worker_with_bad_settings_ends_with_one_line() -> None:

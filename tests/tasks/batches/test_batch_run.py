@@ -72,7 +72,7 @@ def test_every_line_has_its_answer_in_order(client: Client, settings: Settings, 
     assert set(batch.times) == {"in_progress", "finalizing", "completed"}
     assert client.records.get(batch.output_file_id or "").purpose == "batch_output"
     wait_until(lambda: client.files.list(f"batches/{batch.id}") == [])  # what only a running batch needs
-    assert client.batches.live_jobs(batch.id) == []
+    assert client.batches.live(batch.id) == []
 
 
 def test_the_first_line_does_not_wait_for_the_last(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, kind_of
-from tasks.batches.segments import dump
-from tasks.records.batch_work import Line
+from tasks.records.packed_line import Line, unpacked
+from tasks.schema.batch_output import dumped
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
 from tasks.schema.json_lines import physical_lines
 from tasks.schema.openai_requests import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID
@@ -36,7 +37,7 @@ def test_a_good_line_becomes_the_request_of_a_job() -> None:
         7, line(body={"model": "m", "messages": MESSAGES, "max_completion_tokens": 5, "seed": 3})
     )
     assert isinstance(got, Line)
-    assert (got.number, got.custom_id, got.model, got.preview) == (7, "a", "m", "Hello")
+    assert (got.number, got.custom_id, got.model) == (7, "a", "m")
     assert json.loads(got.request) == {"messages": MESSAGES, "max_tokens": 5, "seed": 3}
 
 
@@ -175,7 +176,7 @@ def test_a_batch_is_for_one_model() -> None:
 def test_a_line_of_ours_is_a_job_as_it_stands(body: dict[str, Any]) -> None:
     got = decoder(JOBS).decode(1, line(url=JOBS, body={**body, "model": "m", "top_p": None}))
     assert isinstance(got, Line)
-    assert (got.model, got.preview, json.loads(got.request)) == ("m", "Hello", body)
+    assert (got.model, json.loads(got.request)) == ("m", body)
 
 
 def test_what_a_line_of_ours_leaves_open_is_fixed_too() -> None:
@@ -190,7 +191,7 @@ def test_a_call_without_content_is_no_trouble() -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     got = decoder(JOBS).decode(1, line(url=JOBS, body={"messages": [message]}))
     assert isinstance(got, Line)
-    assert (got.preview, got.prefix) == ("", None)
+    assert got.prefix is None
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,10 @@ def _one_verdict(endpoint: str, raw: bytes) -> None:
     """And one that can be written into a file."""
     got = decoder(endpoint).decode(1, raw)
     assert isinstance(got, Line | InvalidLine)
-    dump([got.custom_id, got.request if isinstance(got, Line) else str(got.problem)])
+    if isinstance(got, Line):
+        assert unpacked(got.packed(0)) == replace(got, prefix=None)
+    else:
+        dumped([got.custom_id, str(got.problem)]).encode()
 
 
 texts = st.text(st.characters(), max_size=8)  # halves of surrogate pairs too

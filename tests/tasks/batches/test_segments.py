@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -15,10 +14,6 @@ from tasks.batches.segments import (
     INVALID,
     UNSENT,
     Entry,
-    Result,
-    chunk_name,
-    dump,
-    dump_line,
     merged,
     merging,
     new_segment_name,
@@ -28,7 +23,8 @@ from tasks.batches.segments import (
     write_segment,
 )
 from tasks.files.base import FileStore
-from tasks.records.batch_work import Line
+from tasks.records.packed_line import Head, Line, head, unpacked
+from tasks.schema.batch_output import dumped
 
 ANSWER = {
     "custom_id": "a,b]}",
@@ -42,38 +38,48 @@ values = st.recursive(
 )
 
 
+def dump(value: object) -> bytes:
+    return dumped(value).encode() + b"\n"
+
+
+def result(number: int, failed: bool, entry: object) -> str:
+    return dumped([number, failed, entry]) + "\n"
+
+
 def all_of(files: FileStore, batch_id: str, names: list[str]) -> list[Entry]:
     return list(merged(files, batch_id, names))
 
 
 def test_entries_come_in_the_order_of_their_lines_as_they_were_written(files: FileStore) -> None:
     names = [new_segment_name(number) for number in range(2)]
-    results = [Result(number, number % 3 == 0, {**ANSWER, "n": number}) for number in range(1, 13)]
+    entries = {number: {**ANSWER, "n": number} for number in range(1, 13)}
+    results = [result(number, number % 3 == 0, entry) for number, entry in entries.items()]
     write_segment(files, "b", names[0], results[8:3:-1])
     write_segment(files, "b", names[1], results[9:])
     write_segment(files, "b", INVALID, results[:2])
     write_segment(files, "b", UNSENT, results[2:4])
-    write_segment(files, "b", new_segment_name(2), [Result(99, False, {"of": "a late leader"})])
-    assert all_of(files, "b", names) == [Entry(r.failed, dump(r.entry)) for r in results]
+    write_segment(files, "b", new_segment_name(2), [result(99, False, {"of": "a late leader"})])
+    assert all_of(files, "b", names) == [Entry(n % 3 == 0, dump(entry)) for n, entry in entries.items()]
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.dictionaries(texts, values, max_size=3)), max_size=4))
 def test_any_entry_stays_what_it_is(files: FileStore, entries: list[tuple[bool, dict[str, Any]]]) -> None:
     name = new_segment_name(0)
-    write_segment(files, "b", name, [Result(n, failed, entry) for n, (failed, entry) in enumerate(entries)])
+    write_segment(files, "b", name, [result(n, failed, entry) for n, (failed, entry) in enumerate(entries)])
     assert all_of(files, "b", [name]) == [Entry(failed, dump(entry)) for failed, entry in entries]
 
 
 def test_many_segments_are_merged_in_groups(files: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "FAN_IN", 3)
-    results = [Result(number, number % 2 == 0, {**ANSWER, "n": number}) for number in range(40)]
+    entries = [{**ANSWER, "n": number} for number in range(40)]
+    results = [result(number, number % 2 == 0, entry) for number, entry in enumerate(entries)]
     names = [new_segment_name(number) for number in range(8)]
     for start, name in enumerate(names):
         write_segment(files, "b", name, results[start::8])
     steps = list(merging(files, "b", names))
     assert steps[:40] == [None] * 40, "one step for each line of each group"
-    assert steps[40:] == [Entry(r.failed, dump(r.entry)) for r in results]
+    assert steps[40:] == [Entry(n % 2 == 0, dump(entry)) for n, entry in enumerate(entries)]
 
 
 @pytest.mark.parametrize("fan_in", [1, 64])
@@ -93,24 +99,40 @@ def test_a_damaged_segment_is_no_result(
     files: FileStore, damaged: bytes, fan_in: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments_module, "FAN_IN", fan_in)
-    write_segment(files, "b", "good", [Result(0, False, {})])
+    write_segment(files, "b", "good", [result(0, False, {})])
     with files.open_new(segment_name("b", "bad")) as out:
         out.write(damaged)
     with pytest.raises(ValueError, match="damaged"):
         all_of(files, "b", ["good", "bad"])
 
 
-def test_a_chunk_gives_its_lines_back_without_what_only_the_reader_of_the_file_needs(
-    files: FileStore,
+REQUESTS = st.fixed_dictionaries({"prompt": texts, "max_tokens": st.integers(1, 10**9)}).map(dumped)
+
+
+@given(st.integers(1, 10**10), texts, texts, REQUESTS, st.integers(0, 10**10))
+def test_a_packed_line_is_what_it_was(
+    number: int, custom_id: str, model: str, request: str, group: int
 ) -> None:
-    request = dump({"messages": [{"role": "user", "content": 'ü "x"\n'}], "max_tokens": 5}).decode().strip()
-    line = Line(7, "a", "m", request, "ü", 5, prefix="Answer in one word. ")
-    write_chunk(files, "b", 0, [dump_line(line)])
-    assert read_chunk(files, "b", 0) == [Line(7, "a", "m", request, "ü", 5)]
-    with files.open(chunk_name("b", 0)) as chunk:
-        assert json.load(chunk) == [7, "a", "m", request, "ü", 5]
+    line = Line(number, custom_id, model, request, 5, prefix="Answer in one word. ")
+    packed = line.packed(group)
+    assert (packed.count(b"\t"), packed.count(b"\n"), packed[-1:]) == (5, 1, b"\n")
+    assert head(packed) == Head(number, 5, group, model)
+    assert unpacked(packed) == Line(number, custom_id, model, request, 5)
+
+
+def test_a_chunk_gives_its_lines_back(files: FileStore) -> None:
+    lines = [Line(number, "\t\n", "ü\u2028", '{"prompt":"\\t","max_tokens":5}', 5) for number in (7, 8)]
+    packed = [line.packed(7) for line in lines]
+    write_chunk(files, "b", 0, packed)
+    assert read_chunk(files, "b", 0) == packed
 
 
 def test_a_chunk_of_an_earlier_release_is_read(files: FileStore) -> None:
-    write_chunk(files, "b", 0, [dump([7, "a", "m", '{"prompt":"p","max_tokens":5}', "p"])])
-    assert read_chunk(files, "b", 0) == [Line(7, "a", "m", '{"prompt":"p","max_tokens":5}', "p", 5)]
+    request = '{"prompt":"p","max_tokens":5}'
+    write_chunk(files, "b", 0, [dump([7, "a", "m", request, "p"]), dump([8, "b", "m", request, "p", 5])])
+    found = read_chunk(files, "b", 0)
+    assert [unpacked(line) for line in found] == [
+        Line(7, "a", "m", request, 5),
+        Line(8, "b", "m", request, 5),
+    ]
+    assert [head(line).group for line in found] == [7, 8], "each by itself"

@@ -6,18 +6,21 @@ import time
 
 import pytest
 
-from tasks.base.errors import BatchNotFound, IdempotencyConflict, JobNotFinished, JobNotFound, LeadLost
+from tasks.base.errors import BatchNotFound, IdempotencyConflict, JobNotFound, LeadLost, LineOfBatch
 from tasks.base.settings import Settings
 from tasks.batches.store import BatchStore
-from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch, line_job_id
-from tasks.records.batch_work import Active, Work
+from tasks.records.batch import BatchStatus, Ending, NewBatch
+from tasks.records.batch_work import Active, Uncollected, Work
 from tasks.records.job import NewJob, Priority, Status
+from tasks.records.window import NewWindow
 from tasks.schema.openai_requests import CHAT
-from tasks.store.jobs import Beat, JobStore
+from tasks.store.jobs import JobStore
+from tasks.store.windows import WindowStore
 from tasks.store.workers import Registry
 from tests.support.workers import wait_until
-from tests.tasks.helpers.batches import ROOM, claimed, lines, made
+from tests.tasks.helpers.batches import ROOM, claimed, made
 from tests.tasks.helpers.records import batch_store, is_sent, sent_ids
+from tests.tasks.helpers.windows import LEADER, Windows, entry, packed
 
 
 @pytest.fixture
@@ -31,17 +34,8 @@ def lead(batches: BatchStore, token: str = "me") -> Work:
     return work
 
 
-def one(batches: BatchStore, batch_id: str) -> Active:
-    return next(active for active in lead(batches).active if active.batch.id == batch_id)
-
-
-def send(batches: BatchStore, batch: Batch, count: int, first: int = 1) -> list[str]:
-    """So many lines of its only chunk, from the first on."""
-    batches.chunks_ready("me", batch.id, 1, count)
-    now = one(batches, batch.id).batch
-    jobs = [(line_job_id(batch.id, line.number), line) for line in lines(first, count)]
-    assert batches.enqueue_lines("me", now, (0, now.offset + count), jobs)
-    return [job_id for job_id, _ in jobs]
+def one(batches: BatchStore, batch_id: str, token: str = "me") -> Active:
+    return next(active for active in lead(batches, token).active if active.batch.id == batch_id)
 
 
 def test_a_batch_is_kept_as_it_was_made(batches: BatchStore) -> None:
@@ -82,15 +76,15 @@ def test_a_second_reading_does_not_count_again(batches: BatchStore) -> None:
     assert (now.total, now.failed, now.chunks, now.codes) == (700, 2, 3, {"a": 2})
 
 
-def test_one_leads(batches: BatchStore) -> None:
+def test_one_leads(batches: BatchStore, store: JobStore) -> None:
     batch = made(batches)
     lead(batches, "me")
     assert batches.lead("other", ROOM) is None
     for refused in (
         lambda: batches.chunks_ready("other", batch.id, 1, 1),
-        lambda: batches.enqueue_lines("other", batch, (0, 1), []),
+        lambda: WindowStore(store.db).send("other", batch, (0, 1), []),
         lambda: batches.next_results("other", batch.id, 5),
-        lambda: batches.segment_stored("other", batch.id, 0, "p", 1, (0, 0, 0), {}),
+        lambda: batches.segment_stored("other", batch.id, "p", Uncollected(0, [])),
         lambda: batches.validated("other", batch.id, chunks=0, lines=0, invalid={}, errors=[], model=None),
         lambda: batches.finalizing("other", batch.id),
         lambda: batches.finish("other", batch.id, "completed"),
@@ -104,71 +98,58 @@ def test_one_leads(batches: BatchStore) -> None:
     assert batches.lead("other", ROOM) is not None
 
 
-def test_lines_are_sent_once(batches: BatchStore, store: JobStore) -> None:
-    batch = made(batches, owner="o")
-    lead(batches)
-    [first, second] = send(batches, batch, 2)
-    assert store.get(first).metadata == {"batch_id": batch.id}
-    assert [job.id for job in store.page(10, metadata={"batch_id": batch.id}).jobs] == [second, first]
-    before = one(batches, batch.id)
-    assert (before.live, before.batch.offset) == (2, 2)
-    stale = batch  # as it was before: chunk 0, place 0
-    assert not batches.enqueue_lines("me", stale, (0, 2), [(first, lines(1, 1)[0])])
-    assert one(batches, batch.id).live == 2
-    assert lead(batches).in_flight == {"": {"o": 2}}
+def test_results_wait_until_they_are_in_a_part(settings: Settings) -> None:
+    own = Windows.begun(settings, owner="o")
+    batches, batch_id = own.batches, own.batch.id
+    [window] = own.send([1, 2])
+    before = one(batches, batch_id, LEADER)
+    assert (before.live, before.uncollected, lead(batches, LEADER).in_flight) == (1, 0, {"": {"o": 2}})
+    claim = own.claim(window)
+    own.advance(claim, 1)
+    own.advance(claim, 2, 1, 0)
+    now, counts = one(batches, batch_id, LEADER), batches.get(batch_id)
+    assert (now.live, now.uncollected, counts.completed, counts.failed) == (0, 2, 2, 0)
+    assert now.result_bytes == len(entry(1)) + len(entry(2))
+    assert lead(batches, LEADER).in_flight == {}
+    found = batches.next_results(LEADER, batch_id, 1)
+    assert found == Uncollected(0, [entry(2)]), "as it ended"
+    assert batches.segment_stored(LEADER, batch_id, "p", found)
+    assert not batches.segment_stored(LEADER, batch_id, "p", found), (
+        "the reply was lost, or a crash before it"
+    )
+    left = one(batches, batch_id, LEADER)
+    assert (left.live, left.uncollected, left.result_bytes) == (0, 1, len(entry(1)))
+    found = batches.next_results(LEADER, batch_id, 5)
+    assert found == Uncollected(1, [entry(1)])
+    assert batches.segment_stored(LEADER, batch_id, "q", found)
+    assert batches.get(batch_id).segments == ("p", "q")
+    assert own.live() == set()
+    own.store.close()
 
 
-def test_results_wait_until_they_are_in_a_part(batches: BatchStore, store: JobStore) -> None:
-    batch = made(batches, owner="o")
-    lead(batches)
-    [first, second] = send(batches, batch, 2)
-    usage = {"prompt_tokens": 3, "completion_tokens": 2}
-    for job_id, status in ((second, Status.SUCCEEDED), (first, Status.FAILED)):
-        error = {"code": "c", "message": "m", "param": None} if status is Status.FAILED else None
-        assert store.finish(job_id, claimed(store, job_id).fencing_token, status, {"usage": usage}, error)
-    now, counts = one(batches, batch.id), batches.get(batch.id)
-    assert (now.live, now.uncollected, counts.completed, counts.failed) == (0, 2, 1, 1)
-    assert lead(batches).in_flight == {}
-    with pytest.raises(JobNotFinished):
-        store.delete(first)
-    ended = batches.next_results("me", batch.id, 1)
-    assert (ended.number, [(j.job_id, j.line, j.custom_id) for j in ended.jobs]) == (0, [(second, 2, "id-2")])
-    assert ended.jobs[0].result == {"usage": usage}
-    batches.segment_stored("me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}, cut=1)
-    batches.segment_stored(
-        "me", batch.id, 0, "p", 1, (3, 1, 2), {"c": 1}, cut=1
-    )  # the reply was lost, or a crash before it
-    with pytest.raises(JobNotFound):
-        store.get(second)
-    ended = batches.next_results("me", batch.id, 5)
-    assert (ended.number, [j.job_id for j in ended.jobs]) == (1, [first])
-    kept = batches.get(batch.id)
-    assert kept.segments == ("p",)
-    assert (kept.input_tokens, kept.cached_tokens, kept.output_tokens) == (3, 1, 2)
-    assert (kept.codes, kept.cut) == ({"c": 1}, 1)
-
-
-def test_nothing_is_sent_of_a_cancelled_batch(batches: BatchStore, store: JobStore) -> None:
-    batch = made(batches)
-    lead(batches)
-    [job_id] = send(batches, batch, 1)
-    assert batches.stop(batch.id, Ending.CANCELLED).status is BatchStatus.CANCELLING
-    now = one(batches, batch.id).batch
-    assert not batches.enqueue_lines("me", now, (0, 2), [(line_job_id(batch.id, 2), lines(2, 1)[0])])
-    assert batches.live_jobs(batch.id) == [job_id]
-    assert store.cancel(job_id).status is Status.CANCELLED
-    assert batches.live_jobs(batch.id) == []
-    batches.finalizing("me", batch.id)
-    batches.finalizing("me", batch.id)
-    batches.finish("me", batch.id, "cancelled", output_file_id="file_o")
-    batches.finish("me", batch.id, "completed")
-    ended = batches.get(batch.id)
+def test_nothing_is_sent_of_a_cancelled_batch(settings: Settings) -> None:
+    own = Windows.begun(settings)
+    batches, batch_id = own.batches, own.batch.id
+    [window] = own.send([1])
+    assert batches.stop(batch_id, Ending.CANCELLED).status is BatchStatus.CANCELLING
+    now = one(batches, batch_id, LEADER).batch
+    assert not own.windows.send(LEADER, now, (2, 0), [NewWindow("", [packed(2)])])
+    assert batches.live(batch_id) == [window]
+    assert own.windows.end_queued(window)
+    assert batches.live(batch_id) == []
+    assert own.live() == {"results"}, "so that an io worker of the release before does not take it for ended"
+    batches.finalizing(LEADER, batch_id)
+    batches.finalizing(LEADER, batch_id)
+    batches.finish(LEADER, batch_id, "cancelled", output_file_id="file_o")
+    batches.finish(LEADER, batch_id, "completed")
+    ended = batches.get(batch_id)
     assert (ended.status, ended.failed, ended.output_file_id) == (BatchStatus.CANCELLED, 1, "file_o")
-    assert ended.codes == {}, "its job is in no segment yet"
+    assert ended.codes == {"batch_cancelled": 1}
     assert set(ended.times) >= {"cancelling", "cancelled"}
-    assert batches.stop(batch.id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
+    assert batches.stop(batch_id, Ending.EXPIRED).status is BatchStatus.CANCELLED, "an end is an end"
     with pytest.raises(BatchNotFound):
         batches.stop("batch_none", Ending.CANCELLED)
+    own.store.close()
 
 
 def test_jobs_sent_one_by_one_are_held_while_there_is_no_room(batches: BatchStore, store: JobStore) -> None:
@@ -209,7 +190,7 @@ def test_a_record_lasts_as_long_as_results_do(settings: Settings) -> None:
     lead(batches)
     for batch in (short, long):
         batches.validated("me", batch.id, chunks=0, lines=1, invalid={"a": 1}, errors=[], model=None)
-        batches.segment_stored("me", batch.id, 0, "p", 0, (0, 0, 0), {})
+        batches.segment_stored("me", batch.id, "p", Uncollected(0, []))
         batches.finish("me", batch.id, "completed")
         batches.cleaned(batch.id)
 
@@ -232,26 +213,6 @@ def test_only_what_has_ended_is_deleted(batches: BatchStore) -> None:
     assert batches.delete(batch.id)
     with pytest.raises(BatchNotFound):
         batches.delete(batch.id)
-
-
-def test_jobs_of_a_failed_batch_are_like_any_others(batches: BatchStore, store: JobStore) -> None:
-    batch = made(batches, owner="o")
-    lead(batches)
-    ended, running, queued = send(batches, batch, 3)
-    assert store.finish(ended, claimed(store, ended).fencing_token, Status.SUCCEEDED, {})
-    claim = claimed(store, running)
-    before = one(batches, batch.id).batch
-    batches.fail("me", batch.id, "c", "m")
-    [line] = lines(4, 1)
-    assert not batches.enqueue_lines("me", before, (0, 4), [(line_job_id(batch.id, 4), line)]), "it has ended"
-    assert store.get(queued).status is Status.CANCELLED
-    assert store.heartbeat([(running, claim.fencing_token)]) == [Beat.CANCEL]
-    assert store.finish(running, claim.fencing_token, Status.CANCELLED)
-    for job_id in (ended, running, queued):
-        store.delete(job_id)
-    assert not store.db.redis.keys(f"{store.db.prefix}batch:{batch.id}:*")
-    work = lead(batches)
-    assert (work.in_flight, work.active, work.cleanup) == ({}, [], [batch.id])
 
 
 def test_every_answer_says_why_lines_failed(batches: BatchStore) -> None:
@@ -290,3 +251,18 @@ def test_names_of_models_with_the_separators_of_keys_and_accounts(store: JobStor
         assert batches.release_deferred("me", {"o": 1}, name) == [ids[name]]
         assert ids[name] in sent_ids(store, Priority.BULK, name)
     assert lead(batches).deferred == {}
+
+
+def test_a_line_is_no_job_but_its_id_says_where_to_look(settings: Settings) -> None:
+    own = Windows.begun(settings, owner="o")
+    digits = own.batch.id.removeprefix("batch_")
+    own.send([1])
+    for ask in (own.store.get, own.store.cancel, own.store.delete):
+        for owner in ("o", None):
+            with pytest.raises(LineOfBatch, match=f"^line 1 of {own.batch.id}: see /v1/batches/"):
+                ask(f"job_{digits}-1", owner)
+        for job_id, owner in ((f"job_{digits}-1", "other"), ("job_x-1", "o"), (f"job_{digits}", "o")):
+            with pytest.raises(JobNotFound) as refused:
+                ask(job_id, owner)
+            assert not isinstance(refused.value, LineOfBatch)
+    own.store.close()

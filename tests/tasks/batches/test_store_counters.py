@@ -20,12 +20,14 @@ from hypothesis.stateful import (
 
 from tasks.base.errors import LeadLost
 from tasks.base.settings import Settings
-from tasks.records.batch import Ending, line_job_id
-from tasks.records.claim import Claim
+from tasks.records.batch import Ending
 from tasks.records.job import Status
-from tasks.store.jobs import JobStore
-from tests.tasks.helpers.batches import ROOM, claimed, lines, made
+from tasks.records.window import Group, LineEnd, NewWindow, Standing, WindowClaim
+from tasks.store.jobs import JobStore, new_claim_id
+from tasks.store.windows import WindowStore
+from tests.tasks.helpers.batches import ROOM, made
 from tests.tasks.helpers.records import batch_store
+from tests.tasks.helpers.windows import MAX_TOKENS, entry, number_of, packed
 
 
 class Counters(RuleBasedStateMachine):
@@ -34,7 +36,7 @@ class Counters(RuleBasedStateMachine):
     def __init__(self, store: JobStore, settings: Settings) -> None:
         super().__init__()
         self.store, self.settings = store, settings
-        self.batches = batch_store(store)
+        self.batches, self.windows = batch_store(store), WindowStore(store.db)
 
     @initialize()
     def begin(self) -> None:
@@ -46,81 +48,83 @@ class Counters(RuleBasedStateMachine):
         self.owner = self.batch.owner
         self.batches.chunks_ready(self.token, self.batch.id, 1, 0)
         self.sent = 0
-        self.live: dict[str, Claim | None] = {}
-        self.ends: list[str] = []  # job ids that ended, in their order
-        self.good = self.bad = self.parts = self.collected_jobs = 0
+        self.live: dict[str, int] = {}  # windows, and how many of their lines have not ended
+        self.claims: dict[str, WindowClaim] = {}
+        self.open: dict[str, list[int]] = {}  # indexes that have not ended, of claimed ones
+        self.groups: Counter[str] = Counter()
+        self.ends: list[str] = []  # entries, in their order
+        self.good = self.bad = self.parts = self.collected_lines = 0
         self.codes: Counter[str] = Counter()
         self.cancelled = False
 
     @rule(count=st.integers(1, 4), twice=st.booleans())
     def send(self, count: int, twice: bool) -> None:
         now = self.batches.get(self.batch.id)
-        jobs = [(line_job_id(now.id, line.number), line) for line in lines(self.sent + 1, count)]
-        done = self.batches.enqueue_lines(self.token, now, (0, self.sent + count), jobs)
+        window = NewWindow("", [packed(n) for n in range(self.sent + 1, self.sent + count + 1)])
+        done = self.windows.send(self.token, now, (0, self.sent + count), [window])
         assert done is not self.cancelled
         if twice:
-            assert not self.batches.enqueue_lines(self.token, now, (0, self.sent + count), jobs)
+            assert not self.windows.send(self.token, now, (0, self.sent + count), [window])
         if done:
+            self.live[f"win_{now.id.removeprefix('batch_')}-{self.sent + 1}"] = count
             self.sent += count
-            self.live |= dict.fromkeys([job_id for job_id, _ in jobs])
 
-    @precondition(lambda self: self.live)
+    @precondition(lambda self: not self.cancelled and self.live.keys() - self.claims.keys())
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.live)))
-        if self.live[job_id] is None:
-            self.live[job_id] = claimed(self.store, job_id)
+        window_id = data.draw(st.sampled_from(sorted(self.live.keys() - self.claims.keys())))
+        claim = self.windows.claim(window_id, "w", new_claim_id())
+        assert isinstance(claim, WindowClaim)
+        self.claims[window_id], self.open[window_id] = claim, [*range(len(claim.lines))]
+        self.groups[window_id] = 0
+        self.advance(claim, [])
 
-    @precondition(lambda self: any(self.live.values()))
+    def advance(self, claim: WindowClaim, ends: list[LineEnd], times: int = 1) -> None:
+        self.groups[claim.window_id] += 1
+        number = self.groups[claim.window_id]
+        group = Group(claim.window_id, claim.fencing_token, number, len(claim.lines), ends)
+        for _ in range(times):
+            [answer] = self.windows.advance([group])
+            assert answer.standing is not Standing.LOST
+
+    @precondition(lambda self: self.claims)
     @rule(data=st.data(), good=st.booleans(), twice=st.booleans())
     def finish(self, data: st.DataObject, good: bool, twice: bool) -> None:
-        job_id = data.draw(st.sampled_from(sorted(j for j, claim in self.live.items() if claim)))
-        claim = self.live.pop(job_id)
-        assert claim is not None
-        error = None if good else {"code": "c", "message": "m", "param": None}
-        status = Status.SUCCEEDED if good else Status.FAILED
-        for _ in range(1 + twice):
-            assert self.store.finish(job_id, claim.fencing_token, status, {"usage": {}}, error)
+        window_id = data.draw(st.sampled_from(sorted(self.claims)))
+        claim, left = self.claims[window_id], self.open[window_id]
+        index = left.pop(data.draw(st.integers(0, len(left) - 1)))
+        text = entry(number_of(claim.lines[index]), failed=not good)
+        status, code = (Status.SUCCEEDED, None) if good else (Status.FAILED, "c")
+        self.advance(claim, [LineEnd(index, status, text, MAX_TOKENS, code, input_tokens=1)], 1 + twice)
         self.good, self.bad = self.good + good, self.bad + (not good)
-        self.ends.append(job_id)
+        self.codes += Counter() if good else Counter("c")
+        self.ends.append(text)
+        self.live[window_id] -= 1
+        if not left:
+            del self.live[window_id], self.claims[window_id]
 
-    @precondition(lambda self: any(self.live.values()))
+    @precondition(lambda self: self.claims and not self.cancelled)
     @rule(data=st.data())
-    def requeue(self, data: st.DataObject) -> None:
-        """A worker that stops: the job is queued again, and a late end of it is refused."""
-        job_id = data.draw(st.sampled_from(sorted(j for j, claim in self.live.items() if claim)))
-        claim = self.live[job_id]
-        assert claim is not None
-        self.store.requeue(job_id, claim.fencing_token)
-        assert not self.store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, {"usage": {}})
-        self.live[job_id] = None
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def cancel_job(self, data: st.DataObject) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.live)))
-        if self.live[job_id] is None:
-            self.store.cancel(job_id)
-            del self.live[job_id]
-            self.bad += 1
-            self.ends.append(job_id)
+    def release(self, data: st.DataObject) -> None:
+        """A worker that stops: the window is queued again, and a late end of a line is refused."""
+        window_id = data.draw(st.sampled_from(sorted(self.claims)))
+        claim = self.claims.pop(window_id)
+        assert self.windows.release(window_id, claim.fencing_token)
+        late = LineEnd(self.open[window_id][0], Status.SUCCEEDED, entry(1), MAX_TOKENS)
+        group = Group(window_id, claim.fencing_token, self.groups[window_id] + 1, 1, [late])
+        assert [answer.standing for answer in self.windows.advance([group])] == [Standing.LOST]
 
     @rule(most=st.integers(1, 5), crash=st.booleans(), twice=st.booleans())
     def collect(self, most: int, crash: bool, twice: bool) -> None:
-        ended = self.batches.next_results(self.token, self.batch.id, most)
-        number, jobs = ended.number, ended.jobs
-        assert number == self.parts
-        assert [j.job_id for j in jobs] == self.ends[self.collected_jobs :][:most]
-        if crash or not jobs:
+        found = self.batches.next_results(self.token, self.batch.id, most)
+        assert found.number == self.parts
+        assert found.lines == self.ends[self.collected_lines :][:most]
+        if crash or not found.lines:
             return
-        codes = Counter("c" for j in jobs if j.error)
         for _ in range(1 + twice):
-            self.batches.segment_stored(
-                self.token, self.batch.id, number, f"p{number}", len(jobs), (len(jobs), 0, 1), codes
-            )
+            self.batches.segment_stored(self.token, self.batch.id, f"p{found.number}", found)
         self.parts += 1
-        self.collected_jobs += len(jobs)
-        self.codes += codes
+        self.collected_lines += len(found.lines)
 
     @rule()
     def other_leader(self) -> None:
@@ -146,11 +150,11 @@ class Counters(RuleBasedStateMachine):
         active = next(a for a in work.active if a.batch.id == self.batch.id)
         counts = self.batches.get(self.batch.id)
         assert (counts.completed, counts.failed, counts.codes) == (self.good, self.bad, self.codes)
-        assert counts.input_tokens == self.collected_jobs
+        assert counts.input_tokens == len(self.ends)
         assert active.live == len(self.live)
-        assert active.uncollected == len(self.ends) - self.collected_jobs
+        assert active.uncollected == len(self.ends) - self.collected_lines
         assert active.batch.offset == self.sent
-        assert work.in_flight.get("", {}).get(self.owner, 0) == len(self.live)
+        assert work.in_flight.get("", {}).get(self.owner, 0) == sum(self.live.values())
 
 
 @pytest.mark.slow

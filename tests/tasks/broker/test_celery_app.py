@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tasks.base.queue_names import IO_QUEUE, QUEUES, queue_of
 from tasks.broker.celery_app import IN_A_ROW, InteractiveFirst
 from tasks.records.job import PREVIEW_CHARS, Priority, preview
@@ -31,6 +33,29 @@ def test_after_many_interactive_messages_a_bulk_one_is_polled_first() -> None:
         cycle.rotate(bulk)
 
 
+def test_bulk_jobs_and_windows_take_turns() -> None:
+    names = [queue_of(kind, model) for kind in QUEUES for model in ("", "a")]
+    cycle = InteractiveFirst()
+    cycle.update(names[::-1])
+    used = []
+    for _ in range(8):
+        order = list(cycle.consume(len(names)))
+        assert set(order[:2]) == {queue_of(Priority.INTERACTIVE, model) for model in ("", "a")}
+        used.append(order[2])
+        cycle.rotate(order[2])
+    assert sorted(used[:4]) == sorted(used[4:]) == sorted(names[2:]), "each has its turn"
+
+
+def test_windows_are_polled_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [*(queue_of(kind, model) for kind in QUEUES for model in ("", "a")), IO_QUEUE]
+    cycle = InteractiveFirst()
+    cycle.update(names)
+    monkeypatch.setattr(InteractiveFirst, "wants_windows", staticmethod(lambda: False))
+    assert list(cycle.consume(len(names))) == [*names[:4], IO_QUEUE]
+    monkeypatch.undo()
+    assert list(cycle.consume(len(names))) == names
+
+
 def test_models_take_turns_behind_which_no_bulk_job_overtakes_an_interactive_one() -> None:
     names = [queue_of(priority, model) for priority in Priority for model in ("", "a", "b")]
     interactive = [name for name in names if "interactive" in name]
@@ -47,8 +72,8 @@ def test_models_take_turns_behind_which_no_bulk_job_overtakes_an_interactive_one
 
 def test_no_two_models_share_a_queue() -> None:
     models = ["", "a", "A", "a.b", "a b", "a%20b", "a,b", "é", "\n", "x" * 300, "x" * 299 + "y", "é" * 100]
-    names = {queue_of(priority, model) for priority in Priority for model in models}
-    assert len(names) == 2 * len(models)
+    names = {queue_of(kind, model) for kind in QUEUES for model in models}
+    assert len(names) == len(QUEUES) * len(models)
     for name in names:
         assert name.isascii()
         assert not set(name) & set(" ,\n"), "Celery's -Q takes names between commas"

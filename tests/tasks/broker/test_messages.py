@@ -6,18 +6,20 @@ import base64
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from celery import Celery
 
-from tasks.base.queue_names import GENERATE, queue_of, sent_channel
+from tasks.base.queue_names import GENERATE, WINDOW, WINDOWS, queue_of, sent_channel
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
-from tasks.records.job import Job, NewJob, Priority
+from tasks.records.job import NewJob, Priority
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.records import messages, new, sent_ids
+from tests.tasks.helpers.windows import Windows
 
 MODEL = "a b@é:/%~._-"
 PROMPTS = ['What\'s "up"', "it's", 'say "x"', "\\ \\' é 🌱 %s %1", "", "\x00\x7f", "/"]
@@ -42,12 +44,12 @@ def app(store: JobStore) -> Iterator[Celery]:
         yield app
 
 
-def by_celery(app: Celery, job: Job, shown: str, queue: str) -> None:
+def by_celery(app: Celery, work_id: str, shown: str, queue: str, task: str = GENERATE) -> None:
     app.amqp.queues.select_add(app.amqp.queues.add(queue))
     app.send_task(
-        GENERATE,
-        args=(job.id,),
-        task_id=job.id,
+        task,
+        args=(work_id,),
+        task_id=work_id,
         queue=queue,
         argsrepr=shown,
         kwargsrepr="{}",
@@ -83,7 +85,7 @@ def test_both_are_as_celery_sends_them(
         ours_event = event()
         [ours] = messages(store, priority, model or "")
         shown = ours["headers"]["argsrepr"]
-        by_celery(app, job, shown, queue)
+        by_celery(app, job.id, shown, queue)
         their_event = event()
         theirs = messages(store, priority, model or "")[1]
         store.db.redis.delete(f"{store.db.prefix}{queue}")
@@ -105,6 +107,20 @@ def test_both_are_as_celery_sends_them(
         assert abs(told.pop("timestamp") - expected.pop("timestamp")) < 60
         assert common(told) == common(expected)
     events.close()
+
+
+def test_a_window_is_sent_as_celery_would(settings: Settings) -> None:
+    own = Windows.begun(settings)
+    [window_id] = own.send([1, 2], model_queue=MODEL)
+    [ours] = own.messages(quote(MODEL, safe=""))
+    with make_app(settings) as app:
+        queue = queue_of(WINDOWS, MODEL)
+        by_celery(app, window_id, ours["headers"]["argsrepr"], queue, WINDOW)
+    theirs = own.messages(quote(MODEL, safe=""))[1]
+    assert body_of(ours) == body_of(theirs)
+    assert common(ours["headers"]) == common(theirs["headers"])
+    assert ours["properties"]["delivery_info"] == theirs["properties"]["delivery_info"]
+    own.store.close()
 
 
 def test_each_message_of_a_job_has_its_own_tag(store: JobStore) -> None:

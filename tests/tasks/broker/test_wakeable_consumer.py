@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.base.queue_names import GENERATE, queue_of
-from tasks.broker.celery_app import make_app
+from tasks.broker.celery_app import POLL_S, make_app
 from tasks.broker.wakeable_consumer import overdue_s
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore
@@ -76,7 +76,7 @@ def test_the_look_for_an_overdue_answer_leaves_it_to_the_event_loop(redis_server
         with pytest.raises(TimeoutError):
             connection.drain_events(timeout=0.1)  # asks for a message, and does not wait for the answer
         app.send_task(GENERATE, queue=queue_of(Priority.BULK))
-        time.sleep(1.0 + 0.5 + 0.1)  # the wait that Redis was asked for, and the time-out
+        time.sleep(POLL_S + 0.5 + 0.1)  # the wait that Redis was asked for, and the time-out
         assert overdue_s(consumer.channel) is None
         connection.drain_events(timeout=5)
     assert len(received) == 1

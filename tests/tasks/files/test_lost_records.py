@@ -46,12 +46,13 @@ NO_ID = {  # scripts that take none, or make the record of a new one
     "queues/release_deferred",
     "queues/queue_stats",
 }
-JOB, BATCH, FILE, HOOK, KEY = "job_1", "batch_1", "file_1", "evt_1", "key_1"
-LINE = {"job_id": "job_1-1", "number": 1, "custom_id": "a", "model": "", "preview": "", "max_tokens": 0}
+JOB, BATCH, FILE, HOOK, KEY, WINDOW = "job_1", "batch_1", "file_1", "evt_1", "key_1", "win_1-1"
 GONE: dict[str, tuple[Argument, ...]] = {
     "batches/chunks_ready": ("x", BATCH, 1, 1),
     "batches/count_copy": ({"token": "x", "id": BATCH, "bytes": 5, "max_files": 9, "max_files_bytes": 9},),
-    "batches/segment_stored": (
+    "batches/segment_stored": ("x", BATCH, 0, "part", 1, 100),
+    "batches/next_jobs": ("x", BATCH, 9),
+    "batches/jobs_stored": (
         {
             "token": "x",
             "id": BATCH,
@@ -67,7 +68,13 @@ GONE: dict[str, tuple[Argument, ...]] = {
     "batches/delete": (BATCH, ""),
     "batches/stop": (BATCH, "cancelled", ""),
     "batches/next_results": ("x", BATCH, 9),
-    "batches/enqueue_lines": (
+    "batches/finalizing": ("x", BATCH, 1, "code"),
+    "batches/finish": ("x", BATCH, MS, "completed"),
+    "batches/validated": (
+        {"token": "x", "id": BATCH, "chunks": 1, "lines": 1, "invalid": 1, "model": "", "codes": {"code": 1}},
+        "[]",
+    ),
+    "windows/send": (
         {
             "token": "x",
             "id": BATCH,
@@ -76,16 +83,17 @@ GONE: dict[str, tuple[Argument, ...]] = {
             "next_chunk": 1,
             "next_offset": 0,
             "model_queue": "",
-            "lines": [LINE],
+            "models": [""],
         },
-        "{}",
+        '1\t1\t0\t""\t"a"\t{}\n',
     ),
-    "batches/finalizing": ("x", BATCH, 1, "code"),
-    "batches/finish": ("x", BATCH, MS, "completed"),
-    "batches/validated": (
-        {"token": "x", "id": BATCH, "chunks": 1, "lines": 1, "invalid": 1, "model": "", "codes": {"code": 1}},
-        "[]",
+    "windows/claim": (
+        {"id": WINDOW, "worker": "w", "claim_id": "c", "lease_ms": MS, "max_attempts": 3, "model": ""},
     ),
+    "windows/advance": ({"id": WINDOW, "fencing_token": 1, "group": 1, "open": 1, "ends": []},),
+    "windows/release": (WINDOW, 1),
+    "windows/split": (WINDOW, 1, 0),
+    "windows/end_queued": (WINDOW,),
     "jobs/start_isolated": (JOB, 1),
     "jobs/cancel": (JOB, MS, ""),
     "jobs/claim": (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tasks.batches.store import BatchStore
 from tasks.records.batch import Batch, NewBatch
-from tasks.records.batch_work import Line
 from tasks.records.claim import Claim
+from tasks.records.packed_line import Line
 from tasks.schema.openai_requests import CHAT
 from tasks.store.jobs import JobStore, new_claim_id
 
@@ -14,7 +14,7 @@ ROOM = {"": 64}
 
 def lines(first: int, count: int) -> list[Line]:
     request = '{"prompt":"p","max_tokens":1,"seed":0}'
-    return [Line(n, f"id-{n}", "", request, "p", 1) for n in range(first, first + count)]
+    return [Line(n, f"id-{n}", "", request, 1) for n in range(first, first + count)]
 
 
 def made(batches: BatchStore, **fields: object) -> Batch:

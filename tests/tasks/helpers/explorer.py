@@ -86,16 +86,23 @@ class Broken(AssertionError):
 class Read(dict[str, Any]):
     """Keys as they were read from the server, and the text that puts them there again.
 
-    sent: the Celery list of each message that the script has sent, which is not kept among the keys.
+    sent: the Celery list of each message that the script has sent, which is not kept among the keys;
+    sent_ids: what they name.
     """
 
     text: str
     sent: tuple[str, ...] = ()
+    sent_ids: tuple[str, ...] = ()
 
 
 def sent_by(keys: Keys) -> tuple[str, ...]:
     """The lists of the messages that the script before has sent."""
     return keys.sent if isinstance(keys, Read) else ()
+
+
+def ids_sent_by(keys: Keys) -> tuple[str, ...]:
+    """What the messages name that the script before has sent."""
+    return keys.sent_ids if isinstance(keys, Read) else ()
 
 
 class Known:
@@ -115,13 +122,14 @@ class Known:
             whole = _keys(said)
             keys = Read({name: value for name, value in whole.items() if not name.startswith(SENT)})
             keys.text = _text(keys)
-            keys.sent = tuple(
-                name.removeprefix("list ")
+            sent = [
+                (name.removeprefix("list "), json.loads(text)["headers"]["id"])
                 for name, texts in sorted(whole.items())
                 if name.startswith(SENT)
-                for _ in texts
-            )
-            self._read[said] = self._distinct.setdefault(f"{keys.text}{keys.sent}", keys)
+                for text in texts
+            ]
+            keys.sent, keys.sent_ids = tuple(name for name, _ in sent), tuple(each for _, each in sent)
+            self._read[said] = self._distinct.setdefault(f"{keys.text}{sent}", keys)
         self.answers[call] = json.loads(answer), self._read[said]
 
 

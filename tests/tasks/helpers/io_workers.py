@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,14 @@ from tasks.files.base import NewObject
 from tasks.files.local import LocalStore
 from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords, Purpose, object_name
-from tasks.records.batch import Batch, NewBatch, line_job_id
+from tasks.records.batch import Batch, NewBatch
 from tasks.records.job import Status
+from tasks.records.packed_line import parts
+from tasks.records.window import Group, LineEnd, Standing, WindowClaim
 from tasks.schema.openai_requests import COMPLETIONS
-from tasks.store.jobs import JobStore
+from tasks.store.jobs import JobStore, new_claim_id
+from tasks.store.windows import WindowStore
 from tests.support.workers import wait_until
-from tests.tasks.helpers.records import claimed
-
-RESULT = {
-    "text": "yes",
-    "finish_reason": "stop",
-    "logprobs": None,
-    "usage": {
-        "prompt_tokens": 1,
-        "completion_tokens": 1,
-        "total_tokens": 2,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    },
-}
-ERROR = {"code": "boom", "message": "boom", "param": None}
 
 
 class Folder(LocalStore):
@@ -85,6 +75,9 @@ class System:
     def __init__(self, settings: Settings, store: JobStore) -> None:
         self.settings, self.store = settings, store
         self.batches = BatchStore(store.db)
+        self._windows = WindowStore(store.db)
+        self._claims: dict[str, WindowClaim] = {}
+        self._groups: Counter[str] = Counter()
         self.io_workers: list[IoWorker] = []
 
     def io(self) -> IoWorker:
@@ -108,13 +101,40 @@ class System:
     def sent(self, lines: int, io: IoWorker, **fields: Any) -> Batch:
         """A batch whose lines are all sent by this io worker."""
         batch = self.create(lines, **fields)
-        io.until(lambda: len(self.batches.live_jobs(batch.id)) == lines)
+        io.until(lambda: self.lines_live(batch) == lines)
         return batch
 
+    def lines_live(self, batch: Batch) -> int:
+        """Lines that are sent and have not ended."""
+        return int(self.store.db.redis.hget(f"{self.store.db.prefix}batch:{batch.id}", "lines_live") or 0)
+
     def answer(self, batch: Batch, line: int, status: Status = Status.SUCCEEDED) -> None:
-        job_id = line_job_id(batch.id, line)
-        error = ERROR if status is Status.FAILED else None
-        assert self.store.finish(job_id, claimed(self.store, job_id).fencing_token, status, RESULT, error)
+        failed = status is Status.FAILED
+        claim, index = self._window_of(batch, line)
+        entry = json.dumps([line, failed, {"custom_id": f"id-{line - 1}"}], separators=(",", ":")) + "\n"
+        end = LineEnd(index, status, entry, 1, code="boom" if failed else None)
+        self._advance(claim, [end])
+
+    def _window_of(self, batch: Batch, line: int) -> tuple[WindowClaim, int]:
+        """The window of a line, which is claimed with all that are live, and the line's index in it."""
+        for window_id in self.batches.live(batch.id):
+            if window_id not in self._claims:
+                claim = self._windows.claim(window_id, "w", new_claim_id())
+                assert isinstance(claim, WindowClaim)
+                self._claims[window_id] = claim
+                self._advance(claim, [])
+            claim = self._claims[window_id]
+            numbers = [parts(text).number for text in claim.lines]
+            if line in numbers:
+                return claim, numbers.index(line)
+        raise AssertionError(f"line {line} is in no window")
+
+    def _advance(self, claim: WindowClaim, ends: list[LineEnd]) -> None:
+        self._groups[claim.window_id] += 1
+        number = self._groups[claim.window_id]
+        group = Group(claim.window_id, claim.fencing_token, number, len(claim.lines), ends)
+        [answer] = self._windows.advance([group])
+        assert answer.standing is Standing.OK
 
     def falls_silent(self) -> None:
         """Whoever leads."""

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from tasks.batches.line_decoder import LineDecoder
-from tasks.records.batch_work import Line
+from tasks.records.packed_line import Line
 from tasks.schema.batch_line_schema import line_schema
 from tasks.schema.openai_requests import CHAT, COMPLETIONS, JOBS, RESPONSES
 

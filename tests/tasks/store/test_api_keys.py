@@ -11,11 +11,14 @@ from tasks.base.errors import BudgetSpent, KeyNotFound, LimitReached
 from tasks.batches.store import BatchStore
 from tasks.records.api_key import ApiKey, KeyStatus, Limits
 from tasks.records.batch import Batch, NewBatch
-from tasks.records.batch_work import Line, Work
+from tasks.records.batch_work import Work
 from tasks.records.job import NewJob, Priority, Status
+from tasks.records.packed_line import Line
+from tasks.records.window import Group, LineEnd, NewWindow, WindowClaim
 from tasks.schema.openai_requests import CHAT
 from tasks.store.api_keys import KeyStore, digest
 from tasks.store.jobs import JobStore
+from tasks.store.windows import WindowStore
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.records import batch_store, claimed, queued
 
@@ -217,7 +220,7 @@ def test_queued_jobs_of_all(narrow: JobStore) -> None:
 
 
 def line(number: int, tokens: int) -> Line:
-    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', "p", tokens)
+    return Line(number, f"id-{number}", "", f'{{"prompt":"p","max_tokens":{tokens},"seed":0}}', tokens)
 
 
 def made(batches: BatchStore, key: ApiKey) -> Batch:
@@ -238,13 +241,18 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     assert lead(batches).weights == {key.id: 3.0}
     batches.chunks_ready("me", batch.id, 1, 3)
     active = next(a.batch for a in lead(batches).active if a.batch.id == batch.id)
-    sent = [(f"job_{batch.id[6:]}-{n}", line(n, 50)) for n in (1, 2)]
-    assert batches.enqueue_lines("me", active, (0, 2), sent)
+    windows = WindowStore(store.db)
+    assert windows.send("me", active, (0, 2), [NewWindow("", [line(n, 50).packed(n) for n in (1, 2)])])
     assert (spent(keys, key), jobs(keys, key)) == (100, 0), "lines have no seats"
     assert lead(batches).spent == {key.id}
     with pytest.raises(BudgetSpent):
         made(batches, key)
-    end(store, sent[0][0], tokens=20)
+    [window_id] = batches.live(batch.id)
+    claim = windows.claim(window_id, "w", "token")
+    assert isinstance(claim, WindowClaim)
+    took = LineEnd(0, Status.SUCCEEDED, "x", 50, input_tokens=5, output_tokens=15)
+    for number, ends in enumerate(([], [took]), 1):
+        windows.advance([Group(window_id, claim.fencing_token, number, 2, ends)])
     assert spent(keys, key) == 70
     assert lead(batches).spent == frozenset()
     made(batches, key)

@@ -12,7 +12,7 @@ from engine.llama.model import default_model_path
 from engine.tools.failing_engine import FACTORY as REFUSING
 from engine.tools.failing_engine import REASON
 from engine.tools.model_registry import NamedModel, Register
-from tasks.base.queue_names import QUEUES, list_key, queue_of
+from tasks.base.queue_names import QUEUES, WINDOWS, list_key, queue_of
 from tasks.base.settings import Settings
 from tasks.io import reconcile_once
 from tasks.records.batch import BatchStatus, NewBatch
@@ -332,5 +332,9 @@ def test_a_worker_that_can_only_refuse_leaves_what_names_no_model_to_others(
 
 
 def test_workers_of_the_release_before_take_what_is_in_the_queues_without_a_name() -> None:
-    assert [queue_of(priority) for priority in Priority] == list(QUEUES.values())
-    assert list(QUEUES.values()) == ["medusaq.interactive", "medusaq.bulk"], "part of the wire format"
+    names = ["medusaq.interactive", "medusaq.bulk"]
+    assert [queue_of(priority) for priority in Priority] == names, "part of the wire format"
+
+
+def test_workers_of_the_release_before_take_no_windows() -> None:
+    assert QUEUES[WINDOWS] == "medusaq.windows"

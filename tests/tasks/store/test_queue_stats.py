@@ -7,15 +7,17 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.batches.capacity import SLOTS_UNSEEN
 from tasks.records.api_key import Limits
-from tasks.records.batch import Ending, line_job_id
+from tasks.records.batch import Ending
 from tasks.records.job import Priority
+from tasks.records.window import WindowClaim
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tasks.store.queue_stats import queue_stats
+from tasks.store.windows import WindowStore
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.client import Client, line
-from tests.tasks.helpers.records import claimed, queued
+from tests.tasks.helpers.records import queued
 
 ROUNDING_S = 0.002
 SENT = 2 * SLOTS_UNSEEN  # lines, while no worker is there
@@ -33,7 +35,7 @@ def redis_now(store: JobStore) -> float:
 
 
 @pytest.mark.stack
-def test_lines_of_a_batch_that_are_no_jobs_yet_wait_too(
+def test_lines_of_a_batch_wait_too_before_they_are_in_a_window(
     client: Client, store: JobStore, settings: Settings, workers: Workers
 ) -> None:
     batch = client.create([line(n) for n in range(3 * SENT)])
@@ -41,8 +43,11 @@ def test_lines_of_a_batch_that_are_no_jobs_yet_wait_too(
     wait_until(lambda: client.get(batch).validated and queue_stats(store.db).in_flight == SENT)
     assert queue_stats(store.db).lines == 2 * SENT
     assert queue_stats(store.db).waiting["bulk"] == 3 * SENT
-    for n in range(SENT):
-        claimed(store, line_job_id(batch.id, n + 1))
+    windows = client.batches.live(batch.id)
+    assert queue_stats(store.db).windows == {"queued": len(windows), "running": 0}
+    for window_id in windows:
+        assert isinstance(WindowStore(store.db).claim(window_id, "w", "token"), WindowClaim)
+    assert queue_stats(store.db).windows == {"queued": 0, "running": len(windows)}
     before = redis_now(store)
     now = queue_stats(store.db)
     after = redis_now(store)

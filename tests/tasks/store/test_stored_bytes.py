@@ -12,13 +12,15 @@ from tasks.base.errors import StorageLimit
 from tasks.batches.store import BatchStore
 from tasks.records.api_key import NOBODY, Limits
 from tasks.records.batch import NewBatch
-from tasks.records.batch_work import Line
 from tasks.records.job import NewJob, Status
+from tasks.records.packed_line import Line
 from tasks.records.webhook import DeliveryStatus
+from tasks.records.window import Group, LineEnd, NewWindow, WindowClaim
 from tasks.schema.openai_requests import CHAT
 from tasks.store.api_keys import KeyStore
 from tasks.store.jobs import JobStore
 from tasks.store.scripts import Argument
+from tasks.store.windows import WindowStore
 from tasks.webhooks.store import Attempt, DeliveryStore
 from tests.support.servers import RedisServer, fast_settings
 from tests.tasks.helpers.outbox import ALL, BAD, GOOD, make_due, take
@@ -52,7 +54,7 @@ def end(store: JobStore, job_id: str, text: str = "") -> None:
 
 
 def records(store: JobStore, owner: str) -> Iterator[str]:
-    for kind in ("job", "batch", "hook", "shared"):
+    for kind in ("job", "batch", "hook", "shared", "win"):
         for key in store.db.redis.scan_iter(f"{store.db.prefix}{kind}:*", _type="hash"):
             if store.db.redis.hget(key, "owner") == owner or kind == "shared":
                 yield key
@@ -61,7 +63,8 @@ def records(store: JobStore, owner: str) -> Iterator[str]:
 def counted(store: JobStore, owner: str) -> int:
     """What is counted for the owner, which is the sum of what each record says."""
     held = int(store.db.redis.hget(f"{store.db.prefix}stored_bytes", owner) or 0)
-    assert held == sum(int(store.db.redis.hget(key, "stored") or 0) for key in records(store, owner))
+    parts = [store.db.redis.hmget(key, "stored", "result_bytes") for key in records(store, owner)]
+    assert held == sum(int(part or 0) for record in parts for part in record)
     return held
 
 
@@ -159,15 +162,20 @@ def test_batches_count_and_their_lines_are_never_refused(
     request = json.dumps({"prompt": "x" * 60_000, "max_tokens": 9})
     errors = [{"code": "x", "message": "y" * 1000}]
     batches.validated("me", batch.id, chunks=1, lines=2, invalid={}, errors=errors, model=None)
-    jobs = [(f"job_{n}", Line(n, f"c{n}", "", request, "x", 9)) for n in (1, 2)]
-    assert batches.enqueue_lines("me", batch, (1, 0), jobs)
+    packed = [Line(n, f"c{n}", "", request, 9).packed(n) for n in (1, 2)]
+    windows = WindowStore(store.db)
+    assert windows.send("me", batch, (1, 0), [NewWindow("", packed)])
     assert counted(store, owner) > 2 * 60_000
     with pytest.raises(StorageLimit):
         batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", owner=owner))
-    for job_id, _ in jobs:
-        end(store, job_id, "z" * 1000)
-    ended = batches.next_results("me", batch.id, 10)
-    batches.segment_stored("me", batch.id, ended.number, "part", ended.taken, (1, 1, 1), {})
+    [window_id] = batches.live(batch.id)
+    claim = windows.claim(window_id, "w", "token")
+    assert isinstance(claim, WindowClaim)
+    ends = [LineEnd(n, Status.SUCCEEDED, "z" * 1000, 9) for n in (0, 1)]
+    for number, group in enumerate(([], ends), 1):
+        windows.advance([Group(window_id, claim.fencing_token, number, 2, group)])
+    assert empty + 3000 < counted(store, owner) < empty + 4000, "its errors, and results"
+    batches.segment_stored("me", batch.id, "part", batches.next_results("me", batch.id, 10))
     assert empty + 1000 < counted(store, owner) < empty + 2000, "its errors are kept"
     batches.finish("me", batch.id, "completed")
     assert batches.delete(batch.id, owner)

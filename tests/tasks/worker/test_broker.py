@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.base.queue_names import IO_QUEUE, queue_of
+from tasks.base.queue_names import IO_QUEUE, QUEUES, queue_of
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
 from tasks.records.job import Priority, Status
@@ -97,7 +97,7 @@ def test_a_worker_answers_what_flower_asks(settings: Settings) -> None:
     [stats] = inspect.stats().values()
     assert stats["pool"]["max-concurrency"] == settings.concurrency
     [queues] = app.control.inspect(timeout=20, limit=1).active_queues().values()
-    taken = {queue_of(priority, model) for priority in Priority for model in ("", "scripted")}
+    taken = {queue_of(kind, model) for kind in QUEUES for model in ("", "scripted")}
     assert {queue["name"] for queue in queues} == taken
     app.close()
 

@@ -69,3 +69,25 @@ def test_who_gives_up_is_not_inside_and_keeps_nobody_out(how: str) -> None:
             assert later
     with gate.acquire(exclusive=True, given_up=given_up.is_set) as alone:
         assert alone, "there is room"
+
+
+def test_one_that_does_not_wait_enters_unless_another_wants_the_gate_alone() -> None:
+    gate = ExclusiveGate()
+    assert gate.try_enter(2)
+    alone = threading.Event()
+
+    def exclusive() -> None:
+        with gate.acquire(exclusive=True) as inside:
+            assert inside
+            alone.set()
+
+    thread = threading.Thread(target=exclusive)
+    thread.start()
+    wait_until(lambda: not gate.try_enter(0))
+    assert not gate.try_enter(1)
+    gate.leave(1)
+    assert not alone.wait(0.05), "one is still inside"
+    gate.leave(1)
+    assert alone.wait(5)
+    thread.join()
+    assert gate.try_enter(1)

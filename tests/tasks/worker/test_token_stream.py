@@ -30,6 +30,7 @@ GATEWAY = "gateway"
 class Delta:
     text: str
     logprobs: tuple[int, ...] = ()
+    drafts: tuple[tuple[int, int, str], ...] = ()
 
 
 @contextmanager
@@ -225,3 +226,14 @@ def test_records_of_online_jobs_are_kept_for_their_own_time(store: JobStore, set
         for claim in (usual, short)
     ]
     assert seconds == pytest.approx([settings.result_ttl_s, 60], abs=5)
+
+
+def test_drafted_parts_say_where_they_are_in_the_message(store: JobStore) -> None:
+    claim = running(store)
+    with listening(store) as heard, streaming(store) as stream:
+        put = stream.open(claim)
+        for _ in range(50):
+            put(Delta("wörd next ", (), ((0, 4, "lookup"), (5, 9, "medusa"))))
+        kept(store, claim, "wörd next " * 50)
+    drafted = [(part["text"][start:end], name) for part in heard for start, end, name in part["drafts"]]
+    assert drafted == [("wörd", "lookup"), ("next", "medusa")] * 50

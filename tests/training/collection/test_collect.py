@@ -143,17 +143,6 @@ def test_prompts_that_can_never_run_are_left_out(tiny_gguf: str, tmp_path: Path,
         collect(options(tiny_gguf, tmp_path / "long.txt", tmp_path / "t"), quiet)
 
 
-def test_a_faster_format_is_made_once(tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console) -> None:
-    settings = options(tiny_gguf, prompts, tmp_path / "s", form="q8_0", tokens=50)
-    collect(settings, quiet)
-    made = tmp_path / "s" / "tiny.q8_0.gguf"
-    first = made.stat().st_mtime_ns
-    collect(options(tiny_gguf, prompts, tmp_path / "s", form="q8_0", tokens=100), quiet)
-    assert made.stat().st_mtime_ns == first
-    with pytest.raises(CollectionError, match="collected with form q8_0, not as it is"):
-        collect(options(tiny_gguf, prompts, tmp_path / "s"), quiet)
-
-
 def test_what_keeps_it_from_starting_is_named(
     tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console
 ) -> None:
@@ -163,7 +152,7 @@ def test_what_keeps_it_from_starting_is_named(
         collect(options(str(tmp_path / "none.gguf"), prompts, tmp_path / "s"), quiet)
     (tmp_path / "file").touch()
     with pytest.raises(CollectionError, match=r"cannot use the folder .*file/s: Not a directory"):
-        collect(options(tiny_gguf, prompts, tmp_path / "file" / "s", form="q8_0"), quiet)
+        collect(options(tiny_gguf, prompts, tmp_path / "file" / "s"), quiet)
     with pytest.raises(CollectionError, match="slots must be"):
         collect(options(tiny_gguf, prompts, tmp_path / "s", slots=0), quiet)
 

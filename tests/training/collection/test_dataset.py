@@ -19,7 +19,7 @@ def answer(*tokens: int) -> Answer:
 
 def collection(folder: Path, prompts: int, width: int = 4, sampled_from: int = 10**9) -> Path:
     made = Collection(folder)
-    made.begin(Identity("m", "as it is", "p", 0, 8, width, 100))
+    made.begin(Identity("m", "p", 0, 8, width, 100))
     for start in range(0, prompts, 50):
         made.write(
             [

@@ -13,7 +13,7 @@ import pytest
 from training.base.errors import CollectionError
 from training.collection.shards import Collection, Identity, Recorded
 
-IDENTITY = Identity("m", "as it is", "p", seed=0, max_tokens=8, width=4, vocab_size=10)
+IDENTITY = Identity("m", "p", seed=0, max_tokens=8, width=4, vocab_size=10)
 
 
 def answer(number: int, length: int, sampled: bool = False) -> Recorded:

@@ -101,8 +101,8 @@ def test_calibration_counts_what_the_engine_reads() -> None:
     heads = Fixed(guesses)
     counted = Calibration(2)
     counted.start_from(calibrate(heads, [Answer(OUTPUT, states(6), False)] * 100))
-    chance = counted.chances(0, np.full((1, 1, 1), 0.45, np.float32))[0, 0, 0, 0]
+    [chance] = counted.chances(0, False, [0.45])
     assert chance == pytest.approx(2 / 5, abs=0.02)
     # The second head is counted only where the first was right: places 1 and 3, where it always is.
-    chance = counted.chances(1, np.full((1, 1, 1), 0.45, np.float32))[0, 0, 0, 0]
+    [chance] = counted.chances(1, False, [0.45])
     assert chance > 0.9

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.heads.train import NumberFormat
 from engine.llama.context import usable_cores
-from engine.weights.formats import FORMATS
 from tests.cli.helpers.in_process import InProcessCli
 from training.collection.shards import Collection
 
@@ -98,7 +96,6 @@ def test_prompts_are_composed_where_none_are_given(
         (["{folder}/none.gguf", "-o", "{folder}/h"], 3, "{folder}/none.gguf: no such file"),
         (["{model}", "-o", "{folder}/h", "--learning-rate", "7"], 1, "learning_rate must be"),
         (["{model}", "-o", "{folder}/h", "--soft", "2"], 1, "soft must be"),
-        (["{model}", "-o", "{folder}/h", "--format", "q1_0"], 2, "Invalid value for '--format'"),
         (["{model}", "-o", "{folder}/h", "--processes", "999"], 1, "999 processes need as many cores"),
         (["{model}"], 2, "Missing option '--output' / '-o'"),
     ],
@@ -126,8 +123,3 @@ def test_without_torch_it_says_how_to_get_it(tiny_gguf: str, tmp_path: Path) -> 
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert ended.stderr == "error: training needs torch: pip install 'medusaq[worker,medusa,train]'\n"
-
-
-def test_formats_that_can_be_asked_for_are_some_that_there_are() -> None:
-    known = {name for name, format in FORMATS.items() if not format.needs_importance}
-    assert {format.value for format in NumberFormat} <= known

@@ -1,4 +1,4 @@
--- needs: base, files, job_states, jobs, leader, outbox, quotas
+-- needs: base, files, job_states, jobs, leader, outbox, quotas, windows
 -- ARGV: leader token, id, result ttl ms, status, then names and values of further fields. Its end, once.
 -- Returns 'ok', or 'lost' if another leads.
 if not renew_lead(ARGV[1]) then return 'lost' end
@@ -10,9 +10,12 @@ redis.call('SREM', P .. 'file_uses:' .. redis.call('HGET', key, 'input_file_id')
 count_files(redis.call('HGET', key, 'owner'), 0, -tonumber(redis.call('HGET', key, 'copied') or '0'))
 release_concurrency_slot('live_batches', redis.call('HGET', key, 'seat') or '', redis.call('HGET', key, 'owner'))
 
--- One that failed may have jobs: from now on they are like any others, cancelled if they have not ended.
+-- One that failed may have windows, which are dropped, and jobs of an earlier release: from now on they are like any others, cancelled if they have not ended.
 local jobs = redis.call('LRANGE', key .. ':ended', 0, -1)
-for _, job_id in ipairs(redis.call('SMEMBERS', key .. ':live')) do table.insert(jobs, job_id) end
+for _, id in ipairs(redis.call('SMEMBERS', key .. ':live')) do
+  local win = load_window(id)
+  if win then forget_window(win) else table.insert(jobs, id) end
+end
 for _, job_id in ipairs(jobs) do
   local job = load_job(job_id)
   if job then
@@ -25,7 +28,8 @@ for _, job_id in ipairs(jobs) do
     end
   end
 end
-redis.call('DEL', key .. ':live', key .. ':ended')
+redis.call('DEL', key .. ':live', key .. ':ended', key .. ':results')
+count_bytes(redis.call('HGET', key, 'owner'), -(tonumber(redis.call('HGET', key, 'result_bytes') or '0')))
 
 local fields = redis.call('HMGET', key, 'validated', 'output_expires_s', 'error_file_id')
 local kept = math.max(ttl, (tonumber(fields[2]) or 0) * 1000) -- not less long than its output files, if these expire

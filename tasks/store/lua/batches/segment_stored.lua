@@ -1,26 +1,19 @@
--- needs: base, batches, job_records, jobs, leader
--- ARGV: an object of token (of the leader), id, number (of the segment), name, taken (entries of the list that it
---       covers, those of jobs without a record too), input_tokens, cached_tokens, output_tokens, codes (why lines
---       failed -> how many), cut (answers that max_tokens cut off). Their jobs' records are dropped: the segment is
---       durable.
+-- needs: base, batches, leader, quotas
+-- ARGV: leader token, id, number of the segment, its name, lines in it, their bytes. The segment is durable: its lines
+-- are dropped here.
 -- Returns 'ok', 'lost' if another leads or has ended it, or 'moved' if a segment of this number was counted already.
-local args = cjson.decode(ARGV[1])
-if not renew_lead(args.token) then return 'lost' end
-local key = P .. 'batch:' .. args.id
-if redis.call('HGET', key, 'parts') ~= int(args.number) then return 'moved' end
-if is_over(args.id) then return 'lost' end
+local token, id, number, name, taken, bytes = unpack(ARGV)
+if not renew_lead(token) then return 'lost' end
+local key = P .. 'batch:' .. id
+if redis.call('HGET', key, 'parts') ~= number then return 'moved' end
+if is_over(id) then return 'lost' end
 redis.call('HINCRBY', key, 'parts', 1)
-redis.call('RPUSH', key .. ':parts', args.name)
-local last = args.taken - 1
-for _, id in ipairs(redis.call('LRANGE', key .. ':ended', 0, last)) do
-  local job = load_job(id)
-  if job then forget(job) end
+redis.call('RPUSH', key .. ':parts', name)
+redis.call('LTRIM', key .. ':results', tonumber(taken), -1)
+redis.call('HINCRBY', key, 'result_bytes', -bytes)
+count_bytes(redis.call('HGET', key, 'owner'), -bytes)
+if redis.call('EXISTS', key .. ':results') == 0 then
+  redis.call('SREM', key .. ':live', 'results') -- that it has not ended, for io workers of the release before
+  if redis.call('SCARD', key .. ':live') == 0 then wake() end
 end
-redis.call('LTRIM', key .. ':ended', last + 1, -1)
-for _, name in ipairs({ 'input_tokens', 'cached_tokens', 'output_tokens' }) do
-  redis.call('HINCRBY', key, name, int(args[name]))
-end
-if args.cut > 0 then redis.call('HINCRBY', key, 'cut', int(args.cut)) end
-for code, count in pairs(args.codes) do redis.call('HINCRBY', key .. ':codes', code, int(count)) end
-if redis.call('LLEN', key .. ':ended') == 0 and redis.call('SCARD', key .. ':live') == 0 then wake() end
 return 'ok'

@@ -14,8 +14,7 @@ if not ours then
   if job.status == 'running' and job.lease_until > NOW then return { 'busy' } end
   if close_if_not_runnable(job, args.max_attempts, args.ttl_ms) then return { 'done' } end
 
-  local sent = queue_key('claimed', job.priority, job.lane)
-  if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
+  note_claimed(job)
 
   -- Sent to the queue of all, by an older release or before its model was known.
   local model, own = job.model, args.model

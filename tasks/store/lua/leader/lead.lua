@@ -3,7 +3,9 @@
 -- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
 -- in-flight and deferred jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
 -- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
--- The fields of a batch are one text, a JSON list with false for what is absent: a client reads a thousand quickly.
+-- Of a batch: its fields as one text, a JSON list with false for what is absent, as a client reads a thousand of them
+-- quickly; its jobs and windows that have not ended; its lines that have and are in no segment, and those of them that were
+-- jobs; bytes of the others.
 if not renew_lead(ARGV[1]) then
   if redis.call('EXISTS', P .. 'leader') == 1 then return { 0 } end
   redis.call('SET', P .. 'led_by', ARGV[1])
@@ -15,8 +17,10 @@ local batches, owners = {}, {}
 for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   local key = P .. 'batch:' .. id
   owners[redis.call('HGET', key, 'owner') or ''] = true
-  table.insert(batches, { cjson.encode(redis.call('HMGET', key, unpack(ARGV, 5))),
-    redis.call('SCARD', key .. ':live'), redis.call('LLEN', key .. ':ended') })
+  local results, jobs = redis.call('LLEN', key .. ':results'), redis.call('LLEN', key .. ':ended')
+  local live = redis.call('SCARD', key .. ':live') - (results > 0 and 1 or 0) -- without the member 'results'
+  table.insert(batches, { cjson.encode(redis.call('HMGET', key, unpack(ARGV, 5))), live, results + jobs, jobs,
+    tonumber(redis.call('HGET', key, 'result_bytes') or '0') })
 end
 for _, priority in ipairs({ 'interactive', 'bulk' }) do
   for _, name in ipairs(redis.call('HKEYS', counts_key('held', priority))) do owners[owner_of_account(name)] = true end

@@ -1,7 +1,7 @@
 -- needs: base, idempotency, quotas
 -- The records of batches.
 --
--- batch:ID hash         a batch; batch:ID:live its jobs that have not ended, batch:ID:ended those that have
+-- batch:ID hash         a batch; batch:ID:live its jobs and windows that have not ended, batch:ID:ended jobs that have
 --                       and whose results are not collected yet, batch:ID:parts names of the segments of those that
 --                       are, batch:ID:codes why lines failed -> how many
 -- batches, batches:active    id -> sequence number; those that somebody must still work on

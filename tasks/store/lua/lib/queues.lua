@@ -1,30 +1,31 @@
 -- needs: base, jobs
--- Where queued jobs wait, the Celery messages that name them, and how many jobs of each owner are sent.
+-- Where queued jobs and windows wait, the Celery messages that name them, and how many of each owner are sent.
 --
 -- pending:PRIORITY[:MODEL]   queued jobs: id -> when their message was last sent. The model queue is that of MODEL,
---                       or '', from which every worker takes jobs
+--                       or '', from which every worker takes jobs. The PRIORITY of windows is 'windows', in all of these
 -- lanes                 set of models that may have queued jobs
 -- models, announced     models that workers have served: name -> when last, ms; set of those that are to be
 --                       started when they are asked for, as long as announced:NAME is there
 -- held:ACCOUNT          deferred jobs: queued bulk jobs whose message is not sent until their owner's share allows
 --                       it. An account is OWNER, or OWNER@MODEL: an owner has a share of each model queue
 -- held                  account -> how many deferred bulk jobs it has
--- outstanding           bulk jobs in flight, sent and not ended: account -> how many
+-- outstanding           bulk jobs and lines of windows in flight, sent and not ended: account -> how many
 -- interactive_held:ACCOUNT, interactive_held, interactive_outstanding    the same of interactive jobs
 -- claimed:PRIORITY[:MODEL]   when the newest message claimed so far was sent
 -- medusaq.PRIORITY[.MODEL]   list: the messages of a queue, as kombu keeps them; MODEL is percent-encoded
 -- KEYS[2]               channel: the events by which Flower hears of messages
 
-local TASK = 'medusaq.generate' -- part of the wire format, as the names of the queues are
+-- Names of tasks; part of the wire format, as the names of the queues are.
+local TASKS = { interactive = 'medusaq.generate', bulk = 'medusaq.generate', windows = 'medusaq.window' }
 -- Both as Celery writes them, but for the body, which kombu takes as plain text too. The test compares them.
 local MESSAGE = '{"body":"[[\\"%s\\"],{},{\\"callbacks\\":null,\\"errbacks\\":null,\\"chain\\":null,\\"chord\\":null}]",' ..
-  '"content-encoding":"utf-8","content-type":"application/json","headers":{"lang":"py","task":"' .. TASK .. '","id":"%s",' ..
+  '"content-encoding":"utf-8","content-type":"application/json","headers":{"lang":"py","task":"%s","id":"%s",' ..
   '"shadow":null,"eta":null,"expires":null,"group":null,"group_index":null,"retries":0,"timelimit":[null,null],' ..
   '"root_id":"%s","parent_id":null,"argsrepr":%s,"kwargsrepr":"{}","origin":"medusaq","ignore_result":true,' ..
   '"replaced_task_nesting":0,"stamped_headers":null,"stamps":{}},"properties":{"correlation_id":"%s","delivery_mode":2,' ..
   '"delivery_info":{"exchange":"","routing_key":"%s"},"priority":0,"delivery_tag":"%s"}}'
-local EVENT = '{"type":"task-sent","hostname":"medusaq","uuid":"%s","root_id":"%s","parent_id":null,"name":"' .. TASK ..
-  '","args":%s,"kwargs":"{}","retries":0,"eta":null,"expires":null,"queue":"%s","exchange":"","routing_key":"%s",' ..
+local EVENT = '{"type":"task-sent","hostname":"medusaq","uuid":"%s","root_id":"%s","parent_id":null,"name":"%s",' ..
+  '"args":%s,"kwargs":"{}","retries":0,"eta":null,"expires":null,"queue":"%s","exchange":"","routing_key":"%s",' ..
   '"timestamp":%s}'
 local EVENT_MESSAGE = '{"body":%s,"content-encoding":"utf-8","content-type":"application/json","headers":' ..
   '{"hostname":"medusaq"},"properties":{"delivery_mode":1,"delivery_info":{"exchange":"celeryev","routing_key":"task.sent"},' ..
@@ -45,11 +46,11 @@ end
 -- job: its id, priority, lane and preview. What fails here fails alone: the job is noted as pending, and the reconciler
 -- sends its message again.
 local function push_message(job)
-  local id, queue = job.id, queue_name(job.priority, job.lane)
+  local id, queue, task = job.id, queue_name(job.priority, job.lane), TASKS[job.priority]
   local now = ('%d.%06d'):format(TIME[1], TIME[2])
   local tag, args = id .. '-' .. now, cjson.encode(shown(job.preview)) -- a script sends at most one of a job
-  redis.pcall('LPUSH', P .. queue, MESSAGE:format(id, id, id, args, id, queue, tag))
-  local event = EVENT:format(id, id, args, queue, queue, now)
+  redis.pcall('LPUSH', P .. queue, MESSAGE:format(id, task, id, id, args, id, queue, tag))
+  local event = EVENT:format(id, id, task, args, queue, queue, now)
   redis.pcall('PUBLISH', KEYS[2], EVENT_MESSAGE:format(cjson.encode(event), tag))
 end
 
@@ -105,6 +106,12 @@ local function leave_lists(job)
   if redis.call('ZREM', deferred .. ':' .. of, job.id) == 1 then
     if redis.call('HINCRBY', deferred, of, -1) == 0 then redis.call('HDEL', deferred, of) end
   end
+end
+
+-- A message of a job has come: what was sent well before it is lost.
+local function note_claimed(job)
+  local sent = queue_key('claimed', job.priority, job.lane)
+  if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
 end
 
 -- Send the message of a queued job. job: its id, priority, lane and preview.

@@ -9,7 +9,7 @@
 
 local DAY_MS = 24 * 3600 * 1000
 -- What records take beside the texts in them, measured; PAIR_BYTES: a place in an index of metadata.
-local JOB_BYTES, BATCH_BYTES, HOOK_BYTES, NOTE_BYTES, PAIR_BYTES = 2650, 4000, 2000, 350, 150
+local JOB_BYTES, BATCH_BYTES, HOOK_BYTES, NOTE_BYTES, PAIR_BYTES, WINDOW_BYTES = 2650, 4000, 2000, 350, 150, 3500
 
 -- What a key has spent today, with what is set aside; the name of the counter, and when its day ends, in ms.
 local function spent_today(owner)
@@ -45,11 +45,14 @@ local function release_concurrency_slot(counts, slot, owner)
   if slot ~= '' and redis.call('HINCRBY', P .. counts, owner, -1) <= 0 then redis.call('HDEL', P .. counts, owner) end
 end
 
+-- So many tokens more than were set aside, or fewer, in a day's counter that is there still; '' for none.
+local function spend(counter, tokens)
+  if counter ~= '' and redis.call('EXISTS', counter) == 1 then redis.call('INCRBY', counter, int(tokens)) end
+end
+
 -- What an ended job took in place of what was set aside for it, and its concurrency slot.
 local function settle_quota(job, tokens)
-  if job.spent_in ~= '' and redis.call('EXISTS', job.spent_in) == 1 then
-    redis.call('INCRBY', job.spent_in, int(tokens - tonumber(job.set_aside)))
-  end
+  if job.spent_in ~= '' then spend(job.spent_in, tokens - tonumber(job.set_aside)) end
   release_concurrency_slot('live', job.seat, job.owner)
 end
 

@@ -57,11 +57,29 @@ for _, priority in ipairs({ 'interactive', 'bulk' }) do
   end
 end
 
--- Lines that are to be sent and are not jobs yet. Those of a key that has spent its tokens wait for no worker.
+-- Windows, and the lines of those that wait.
+answer.windows = { queued = 0, running = redis.call('ZCARD', P .. 'window_leases') }
+for _, model_queue in ipairs(model_queues) do
+  for _, id in ipairs(redis.call('ZRANGE', queue_key('pending', 'windows', model_queue), 0, -1)) do
+    local win = redis.call('HMGET', P .. 'win:' .. id, 'left', 'created_at')
+    if win[1] then
+      answer.windows.queued = answer.windows.queued + 1
+      answer.waiting.bulk = answer.waiting.bulk + tonumber(win[1])
+      since('bulk', win[2], model_queue)
+      if model_queue ~= '' then
+        local of = of_model(model_queue, 'bulk')
+        of.waiting = of.waiting + tonumber(win[1])
+      end
+    end
+  end
+end
+
+-- Lines that are to be sent and are in no window yet. Those of a key that has spent its tokens wait for no worker.
 for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   local key = P .. 'batch:' .. id
-  local batch = redis.call('HMGET', key, 'total', 'completed', 'failed', 'ending', 'owner', 'created_at')
-  local lines = batch[1] and batch[1] - batch[2] - batch[3] - redis.call('SCARD', key .. ':live') or 0
+  local batch = redis.call('HMGET', key, 'total', 'completed', 'failed', 'ending', 'owner', 'created_at', 'lines_live')
+  local sent = batch[7] or redis.call('SCARD', key .. ':live') -- jobs, of an earlier release
+  local lines = batch[1] and batch[1] - batch[2] - batch[3] - sent or 0
   if lines > 0 and batch[4] == '' and not is_spent(batch[5]) then
     answer.lines = answer.lines + lines
     since('bulk', batch[6], '')

@@ -1,6 +1,6 @@
--- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues
+-- needs: base, batches, deliveries, job_records, job_states, jobs, leader, queues, windows
 -- ARGV: an object of max_attempts, resend_after_ms, ttl_ms (of results), lease_ms, gap_ms, limit, queues: of each
---       its priority, its model queue, and its Celery list; and empty: lists that the first of several passes found empty.
+--       its priority (or 'windows'), its model queue, and its Celery list; and empty: lists that the first of several passes found empty.
 -- Returns names and values of counts (requeued, lost, expired, resent, dropped, and full: 1 if a limit was hit), and the
 -- lists that were empty: for the next pass, from which the messages that this one sends must not hide lost ones.
 --
@@ -27,12 +27,26 @@ local function due(index, until_ms)
   return jobs_of(index, due_ids(index, until_ms))
 end
 
+-- The same of windows, as they were when this begins.
+local function windows_of(index, ids)
+  local windows = {}
+  for _, id in ipairs(ids) do
+    local win = load_window(id)
+    if win then table.insert(windows, win) else redis.call('ZREM', index, id) end
+  end
+  return windows
+end
+
 -- What the clock of Redis wrote before it was set back would otherwise wait until the old time has come again.
 local function not_beyond(index, until_ms)
   local ids = redis.call('ZRANGEBYSCORE', index, '(' .. int(until_ms), '+inf', 'LIMIT', 0, limit)
   if #ids == limit then full = 1 end
   for _, id in ipairs(ids) do redis.call('ZADD', index, int(until_ms), id) end
-  return jobs_of(index, ids)
+  return ids
+end
+
+local function sent_now(priority, id)
+  redis.call('HSET', P .. (priority == 'windows' and 'win:' or 'job:') .. id, 'enqueued_at', int(NOW))
 end
 
 local function not_longer(key, ms)
@@ -40,14 +54,20 @@ local function not_longer(key, ms)
 end
 
 not_beyond(P .. 'leases', NOW + lease)
+not_beyond(P .. 'window_leases', NOW + lease)
 not_longer('grace_since', lease)
 not_longer('leader', LEAD_MS)
 not_longer('bulk_room', LEAD_MS)
 not_longer('interactive_room', LEAD_MS)
 for _, queue in ipairs(args.queues) do
   local priority, model_queue = unpack(queue)
-  for job in not_beyond(queue_key('pending', priority, model_queue), NOW) do
-    redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
+  local pending = queue_key('pending', priority, model_queue)
+  for _, id in ipairs(not_beyond(pending, NOW)) do
+    if redis.call('EXISTS', P .. (priority == 'windows' and 'win:' or 'job:') .. id) == 1 then
+      sent_now(priority, id)
+    else
+      redis.call('ZREM', pending, id)
+    end
   end
   local claimed = queue_key('claimed', priority, model_queue)
   if tonumber(redis.call('GET', claimed) or '0') > NOW then redis.call('SET', claimed, int(NOW)) end
@@ -71,6 +91,12 @@ for job in due(P .. 'leases', math.min(NOW, since)) do
   end
 end
 
+local index = P .. 'window_leases'
+for _, win in ipairs(windows_of(index, due_ids(index, math.min(NOW, since)))) do
+  local outcome = lose_window(win, args.max_attempts)
+  if outcome == 'lost' then lost = lost + 1 elseif outcome == 'requeued' then requeued = requeued + 1 end
+end
+
 -- A running job past its deadline is the engine's to end, which keeps the partial text.
 for job in due(P .. 'deadlines', NOW) do
   if job.status == 'queued' then
@@ -88,17 +114,23 @@ for _, queue in ipairs(args.queues) do
   if not is_empty[list] then
     newest = math.min(NOW, tonumber(redis.call('GET', queue_key('claimed', priority, model_queue)) or '0'))
   end
-  for job in due(queue_key('pending', priority, model_queue), newest - args.resend_after_ms) do
-    redis.call('HSET', P .. 'job:' .. job.id, 'enqueued_at', int(NOW))
+  local function again(job)
+    sent_now(priority, job.id)
     job.lane = model_queue
     send(job)
     resent = resent + 1
+  end
+  local pending, old = queue_key('pending', priority, model_queue), newest - args.resend_after_ms
+  if priority == 'windows' then
+    for _, win in ipairs(windows_of(pending, due_ids(pending, old))) do again(win) end
+  else
+    for job in due(pending, old) do again(job) end
   end
 end
 
 for _, model_queue in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
   local waiting = 0
-  for _, priority in ipairs({ 'interactive', 'bulk' }) do
+  for _, priority in ipairs({ 'interactive', 'bulk', 'windows' }) do
     waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, model_queue))
   end
   if waiting == 0 then redis.call('SREM', P .. 'lanes', model_queue) end

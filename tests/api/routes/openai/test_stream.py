@@ -184,3 +184,19 @@ def test_many_asynchronous_streams(gateway: GatewayProcess) -> None:
             return await asyncio.gather(*(one(client, number) for number in range(30)))
 
     assert asyncio.run(many()) == [f"n{number} 🌱 " * 20 for number in range(30)]
+
+
+def test_drafted_parts_are_marked_if_asked_for(client: OpenAI) -> None:
+    prompt = "🌱 one two three stream=2 delay=1 spans=2:5:lookup,6:9:medusa,14:18:grammar"
+    for chunks in (
+        chat(client, prompt, stream_options={"include_drafts": True}),
+        completion(client, prompt, stream_options={"include_drafts": True}),
+    ):
+        marked = {"lookup": "", "medusa": "", "grammar": ""}
+        for chunk in chunks:
+            [choice] = chunk.model_dump()["choices"]
+            text = choice["delta"]["content"] if "delta" in choice else choice["text"]
+            for span in choice.get("drafts", ()):
+                marked[span["source"]] += text[span["start"] : span["end"]]
+        assert marked == {"lookup": "one", "medusa": "two", "grammar": "e 🌱 "}
+    assert all("drafts" not in chunk.model_dump()["choices"][0] for chunk in chat(client, prompt))

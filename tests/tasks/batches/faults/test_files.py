@@ -15,7 +15,7 @@ from tasks.base.errors import BatchNotFound, LeadLost
 from tasks.batches.cooldown import Cooldown
 from tasks.batches.ingest import Ingest
 from tasks.batches.segments import chunk_name, segment_name
-from tasks.records.batch import BatchStatus, Ending, NewBatch, line_job_id
+from tasks.records.batch import BatchStatus, Ending, NewBatch
 from tasks.records.job import NewJob, Priority, Status
 from tasks.schema.openai_requests import COMPLETIONS
 from tests.tasks.helpers.io_workers import IoWorker, System
@@ -57,7 +57,7 @@ def test_without_room_for_temporary_files_batches_wait(
     io.until(lambda: f"reading of {batch.id} waits: temporary files" in caplog.text)
     folder.unlink()
     folder.mkdir()
-    io.until(lambda: len(system.batches.live_jobs(batch.id)) == 2)
+    io.until(lambda: system.lines_live(batch) == 2)
     folder.rmdir()
     folder.write_text("in the way")
     for line in (1, 2):
@@ -119,15 +119,6 @@ def test_held_jobs_do_not_wait_for_the_file_store(system: System, io: IoWorker) 
     io.files.meanwhile = lambda: seen.append(is_held(system))
     io.until(lambda: bool(seen))
     assert seen == [False]
-
-
-def test_a_job_whose_record_is_gone_holds_up_nothing(system: System, io: IoWorker) -> None:
-    batch = system.sent(2, io)
-    for line in (1, 2):
-        system.answer(batch, line)
-    system.store.db.redis.delete(f"{system.store.db.prefix}job:{line_job_id(batch.id, 1)}")
-    io.until(lambda: system.is_ended(batch))
-    assert system.entries(system.batches.get(batch.id).output_file_id) == ["id-1"]
 
 
 def test_parts_are_read_once_for_both_files(system: System, io: IoWorker) -> None:

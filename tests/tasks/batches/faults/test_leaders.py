@@ -56,7 +56,7 @@ def test_the_lead_is_renewed_while_a_round_takes_long(system: System, io: IoWork
     batch = system.create(1)
     io.driver.start()
     wait_until(lambda: system.batches.get(batch.id).validated)
-    wait_until(lambda: len(system.batches.live_jobs(batch.id)) == 1)
+    wait_until(lambda: system.lines_live(batch) == 1)
     system.answer(batch, 1)
     assert held_up.wait(10)
     key = f"{system.store.db.prefix}leader"
@@ -148,7 +148,7 @@ def test_of_a_slow_file_store_one_chunk_is_read_in_a_round(
     system.batches.resign("reader")
     for done in (1, 2):
         assert io.driver.run_round()
-        assert sum(len(system.batches.live_jobs(batch.id)) for batch in batches) == done
+        assert sum(system.lines_live(batch) for batch in batches) == done
 
 
 def test_stopping_does_not_wait_for_all_batches(system: System) -> None:

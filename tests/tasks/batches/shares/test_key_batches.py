@@ -48,7 +48,7 @@ def test_a_spent_budget_stops_a_batch_until_there_are_tokens_again(
     workers.io(settings)
     workers.model(settings)
     assert client.end(free).completed == 100, "nobody else waits"
-    wait_until(lambda: not batches.live_jobs(batch.id) and client.get(batch).completed > 0)
+    wait_until(lambda: not batches.live(batch.id) and client.get(batch).completed > 0)
     rested = client.get(batch)
     (found, _) = keys.list()
     assert found.tokens_today >= 100

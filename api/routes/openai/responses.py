@@ -29,7 +29,7 @@ from tasks.records.ids import RESPONSE
 from tasks.records.job import Job
 from tasks.schema.job_request import read_object
 from tasks.schema.openai_responses import answer, chat_logprobs
-from tasks.schema.response_objects import PREFIX, as_message, has_answer, is_response, response
+from tasks.schema.responses_api.objects import PREFIX, as_message, has_answer, is_response, response
 from tasks.schema.tool_calls import may_call_tools
 
 log = logging.getLogger(__name__)

@@ -69,7 +69,10 @@ def _body(name: str, field: dict[str, Any]) -> dict[str, Any]:
 
 @router.post(CHAT, openapi_extra=_body("messages", _MESSAGES))
 async def chat_completions(request: Request, gateway: GatewayDep) -> Response:
-    """OpenAI's chat completions, also streamed; the fields of POST /v1/jobs are accepted too."""
+    """OpenAI's chat completions, also streamed; the fields of POST /v1/jobs are accepted too.
+
+    With `"stream_options": {"include_drafts": true}` the choices of a stream have `drafts`, as the events of
+    a job have."""
     return await _answer(request, gateway, CHAT)
 
 
@@ -138,6 +141,8 @@ async def _chunks(run: OnlineRun, model: str | None) -> AsyncGenerator[dict[str,
         async for index, update in updates:
             if isinstance(update, Text):
                 entries = choices[index].text(update)
+                if request.include_drafts and update.drafts and not may_call_tools(jobs[index].request):
+                    entries[-1]["drafts"] = update.drafts_json()  # calls of tools are cut out of the text
             else:
                 assert update.result is not None, "the job has an answer"
                 entries = choices[index].end(update.result["finish_reason"])

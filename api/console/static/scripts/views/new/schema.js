@@ -1,0 +1,57 @@
+// What answers look like: text, or fields that become columns.
+import { h, labelled } from "../../parts/dom.js";
+
+const TYPES = [["choice", "one of"], ["string", "text"], ["integer", "whole number"], ["number", "number"], ["boolean", "yes or no"]];
+
+export function schemaEditor(changed) {
+  const rows = h("div", { class: "stack", hidden: true });
+  const list = h("div", { class: "stack" });
+  const way = (value, text, checked) =>
+    h("label", { class: "choice" }, h("input", { type: "radio", name: "answers", value, checked, onchange: choose }), text);
+  const add = h("button", { type: "button", onclick: () => addField().querySelector("input").focus() }, "Add a field");
+  rows.append(list, h("p", {}, add));
+  let fields = false;
+  function choose(event) {
+    fields = event.target.value === "fields";
+    rows.hidden = !fields;
+    if (fields && !list.children.length) addField("label");
+    changed();
+  }
+  function addField(name = "") {
+    const field = fieldRow(name, changed, () => {
+      field.remove();
+      changed();
+    });
+    list.append(field);
+    return field;
+  }
+  const element = h("div", { class: "stack" },
+    h("fieldset", {}, h("legend", {}, "Each answer is"), h("div", { class: "row" }, way("text", "text", true), way("fields", "a set of fields, each a column", false))),
+    rows);
+  return { element, value: () => (fields ? schemaOf(list) : null) };
+}
+
+function fieldRow(name, changed, remove) {
+  const choices = labelled("Choices", h("input", { name: "choices", value: "good, bad", placeholder: "good, bad", oninput: changed }));
+  const type = h("select", { name: "type", onchange: () => {
+    choices.hidden = type.value !== "choice";
+    changed();
+  } }, TYPES.map(([value, text]) => h("option", { value }, text)));
+  return h("div", { class: "field-row" },
+    labelled("Field", h("input", { name: "field", value: name, oninput: changed })),
+    labelled("Type", type), h("div", {}, choices),
+    h("button", { type: "button", class: "danger", "aria-label": "Remove this field", onclick: remove }, "Remove"));
+}
+
+// null while no field has a name.
+function schemaOf(list) {
+  const properties = {};
+  for (const row of list.children) {
+    const of = (name) => row.querySelector(`[name=${name}]`).value.trim();
+    const words = of("choices").split(",").map((word) => word.trim()).filter(Boolean);
+    if (!of("field") || (of("type") === "choice" && !words.length)) continue;
+    properties[of("field")] = of("type") === "choice" ? { type: "string", enum: [...new Set(words)] } : { type: of("type") };
+  }
+  const required = Object.keys(properties);
+  return required.length ? { type: "object", properties, required, additionalProperties: false } : null;
+}

@@ -1,0 +1,60 @@
+"""A gateway, the real engine with the packaged model, an io worker, and a browser in front of them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tasks.base.settings import Settings
+from tests.api.conftest import GatewayProcess
+from tests.support.workers import Workers, wait_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LOADING_S = 120.0  # the engine measures this machine first, which may be busy
+ACTION_MS = 30_000
+
+
+@contextlib.contextmanager
+def running(settings: Settings, folder: Path) -> Iterator[GatewayProcess]:
+    workers = Workers(folder)
+    gateway = GatewayProcess(settings, folder)
+    try:
+        worker = workers.model(settings, ready=False, engine="engine:load")
+        workers.io(settings)
+        wait_until(
+            lambda: gateway.http.get("/readyz").json() == {"redis": True, "workers": 1, "io_worker": True},
+            LOADING_S,
+            lambda: worker.process.poll() is None,
+            worker.text,
+        )
+        yield gateway
+    finally:
+        gateway.stop()
+        workers.close()
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+def page_of(opened: Browser, url: str, width: int = 1440, **options: Any) -> Any:
+    """A page of its own, without what others have stored. problems: what the browser complains of."""
+    context = opened.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **options)
+    page = context.new_page()
+    page.set_default_timeout(ACTION_MS)
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda said: said.type in ("error", "warning") and page.problems.append(said.text))
+    page.on("request", lambda asked: asked.url.startswith((url, "blob:")) or page.problems.append(asked.url))
+    page.goto(url)
+    return page

@@ -1,0 +1,232 @@
+"""The console in a real browser, from the dropped file to the downloaded columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import duckdb
+import pytest
+from playwright.sync_api import expect
+
+from api.console.pages import FOLDER, PAGES, POLICY
+from tasks.records.api_key import Limits
+from tasks.store.api_keys import KeyStore
+from tasks.store.jobs import JobStore
+from tests.api.conftest import GatewayProcess
+from tests.integration.console import tour
+from tests.integration.console.stack import page_of
+from tests.support.servers import RedisServer, fast_settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+MOST_BYTES = 200_000
+REVIEWS = """review,product,stars
+It broke at once,lamp,1
+It worked at once,cup,5
+It shone at once,pen,4
+It fell at once,bag,2
+"""
+
+
+def no_scrolling_sideways(page: Any) -> None:
+    wide, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= shown
+
+
+def test_it_is_small_and_loads_nothing_from_elsewhere() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.*")}
+    assert sum(len(text.encode()) for text in texts.values()) < MOST_BYTES
+    assert len(PAGES) == len(texts)
+    assert all(len(text.splitlines()) < 400 for text in texts.values())
+    assert "unsafe" not in POLICY
+    for path, text in texts.items():
+        assert "innerHTML" not in text, path
+        assert "https://" not in text, path
+
+
+def test_from_a_dropped_table_to_downloaded_columns(page: Any) -> None:
+    tour.drop(page, "reviews.csv", REVIEWS.encode())
+    assert "4 rows, 3 columns" in page.inner_text("main")
+    tour.write_template(page, "Good or bad? ", "review")
+    assert page.inner_text(".preview-row >> nth=1 >> .prompt") == "Good or bad? It worked at once"
+    tour.choose_field(page, "mood", "good, bad")
+    tour.try_rows(page)
+    assert page.inner_text(".preview-row >> nth=0 >> .answer") in ('mood: "good"', 'mood: "bad"')
+    no_scrolling_sideways(page)
+    tour.run(page)
+    tour.wait_for_end(page)
+    assert "4 of 4 lines" in page.inner_text("main")
+    expect(page.locator("td.answer")).to_have_count(4)
+    no_scrolling_sideways(page)
+    [head, *rows] = csv.reader(io.StringIO(tour.download(page, "CSV").read_text()))
+    assert head == ["review", "product", "stars", "mood", "finish_reason", "error"]
+    assert [row[1] for row in rows] == ["lamp", "cup", "pen", "bag"]
+    assert {row[3] for row in rows} <= {"good", "bad"}
+    lines = [json.loads(line) for line in tour.download(page, "JSON lines").read_text().splitlines()]
+    assert [line["mood"] for line in lines] == [row[3] for row in rows]
+    parquet = tour.download(page, "Parquet")
+    found = duckdb.sql(f"SELECT mood FROM read_parquet('{parquet}')").fetchall()
+    assert [mood for (mood,) in found] == [row[3] for row in rows]
+
+
+def test_failures_have_an_example_and_can_be_run_again(page: Any) -> None:
+    content = b"review\nfine\n" + b'"' + b"word " * 12_000 + b'"\n'
+    tour.drop(page, "long.csv", content)
+    tour.write_template(page, "", "review")
+    tour.run(page)
+    page.wait_for_selector("text=Retry failures")
+    failures = page.inner_text("section:has(h2:text-is('Failures'))")
+    assert "context_length_exceeded" in failures
+    assert "2: " in failures, "the row of the example"
+    before = page.url
+    page.click("text=Retry failures")
+    page.wait_for_url(lambda url: url != before)
+    page.wait_for_selector("dt:text-is('Retry of')", state="attached")
+    tour.wait_for_end(page)
+    assert "1 of 1 line" in page.inner_text("main")
+
+
+def test_a_running_batch_shows_its_progress_and_can_be_cancelled(page: Any) -> None:
+    rows = "".join(f"Write a long story about the number {n}\n" for n in range(300))
+    tour.drop(page, "stories.csv", f"prompt\n{rows}".encode())
+    tour.run(page)
+    page.wait_for_selector("text=/lines\\/s/")
+    assert page.get_attribute("[role=progressbar]", "aria-valuenow") is not None
+    expect(page.locator("td.answer").first).not_to_be_empty(timeout=60_000)
+    page.click("button:text-is('Cancel')")
+    page.wait_for_selector(".pill:text-is('cancelled')")
+    assert "batch_cancelled" in page.inner_text("section:has(h2:text-is('Failures'))")
+
+
+def test_a_file_of_requests_runs_as_it_is(page: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    page.click("nav >> text=New batch")
+    page.set_input_files("input[type=file]", files=[tour.file("lines.jsonl", json.dumps(line).encode())])
+    page.click("button:text-is('Run 1 request')")
+    tour.wait_for_end(page)
+    [answer] = tour.download(page, "JSON lines").read_text().splitlines()
+    assert json.loads(answer)["custom_id"] == "a"
+
+
+def test_a_table_that_cannot_be_read_says_why(page: Any) -> None:
+    page.click("nav >> text=New batch")
+    page.set_input_files("input[type=file]", files=[tour.file("torn.csv", b"a,b\n1\n")])
+    assert "row 1 (line 2) has 1 value" in page.inner_text(".notice")
+    tour.expect_refusal(page)
+
+
+def test_a_column_that_does_not_exist_is_named(page: Any) -> None:
+    tour.drop(page, "reviews.csv", REVIEWS.encode())
+    page.fill("label:has-text('Template') >> textarea", "{{ revew }}")
+    page.wait_for_selector(".notice:has-text('did you mean')")
+    tour.expect_refusal(page)
+
+
+def test_drafted_tokens_are_tinted_by_their_source(page: Any, console: GatewayProcess) -> None:
+    page.click("nav >> text=Try")
+    page.wait_for_selector("option[value=medusa]:not([disabled])", state="attached")
+    page.select_option("[name=decoding]", "medusa")
+    page.click("button:text-is('Send')")
+    page.wait_for_selector(".legend")
+    no_scrolling_sideways(page)
+    job = console.http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]
+    sources = job["result"]["speculation"]["sources"]
+    assert page.inner_text(".output").strip() == job["result"]["text"].strip()
+    assert sources["medusa"]["accepted"] > 0
+    assert page.locator(".output .draft.medusa").count() == sources["medusa"]["accepted"]
+
+
+def test_jobs_are_found_opened_and_cancelled(page: Any, console: GatewayProcess) -> None:
+    word = f"zebra{page.viewport_size['width']}"
+    made = console.http.post("/v1/jobs", json={"prompt": f"count to {word}", "max_tokens": 3}).json()
+    busy = {"prompt": "count slowly", "max_tokens": 4000, "ignore_eos": True}
+    running = console.http.post("/v1/jobs", json=busy).json()
+    page.click("nav >> text=Jobs")
+    page.fill("input[type=search]", word)
+    page.click("button:text-is('Search')")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.click("tbody a")
+    page.wait_for_selector(".pill.good")
+    assert made["id"] in page.inner_text("main")
+    page.click("nav >> text=Jobs")
+    page.fill("input[type=search]", running["id"])
+    page.click("button:text-is('Search')")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.click(f"[aria-label='Cancel {running['id']}']")
+    ended = console.http.get(f"/v1/jobs/{running['id']}", headers={"Prefer": "wait=20"}).json()
+    assert ended["status"] == "cancelled"
+
+
+def test_the_keyboard_is_enough(page: Any) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent"))
+    assert [name for name in reached if name in ("Now", "New batch", "Try", "Jobs")][:4] == [
+        "Now",
+        "New batch",
+        "Try",
+        "Jobs",
+    ]
+    page.focus("nav >> text=Try")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:text-is('Try')")
+    assert page.evaluate("document.activeElement.id") == "main", "a screen reader goes on in the new view"
+
+
+@pytest.mark.parametrize("view", ["now", "new", "try", "jobs"])
+def test_every_control_has_a_name(page: Any, view: str) -> None:
+    page.evaluate(f"location.hash = '#/{view}'")
+    page.wait_for_selector("h1")
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, textarea, a")]
+            .filter((e) => !e.textContent.trim() && !e.labels?.length && !e.getAttribute("aria-label")
+                && e.getAttribute("aria-hidden") !== "true").map((e) => e.outerHTML)"""
+    )
+    assert unnamed == []
+    assert page.locator("h1").count() == 1
+
+
+def test_an_unknown_address_is_a_page_for_people_and_json_for_programs(
+    page: Any, console: GatewayProcess
+) -> None:
+    page.goto(f"{console.url}/nowhere")
+    assert page.inner_text("h1") == "There is nothing at this address"
+    page.click("text=Open the console")
+    page.wait_for_selector(".figures")
+    assert console.http.get("/nowhere").json()["error"]["code"] == "not_found"
+    page.problems[:] = [problem for problem in page.problems if "404" not in problem]
+
+
+def test_a_key_is_asked_for_and_forgotten_with_the_tab(
+    chromium: Any, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = fast_settings(redis_server)
+    store = JobStore(settings)
+    _, secret = KeyStore(store.db).create("person", Limits())
+    store.close()
+    gateway = GatewayProcess(settings, tmp_path_factory.mktemp("keyed"))
+    page = page_of(chromium, gateway.url)
+    page.wait_for_selector("h1:text-is('This gateway needs a key')")
+    for typed, shown in (("mq_wrong", ".notice:has-text('unknown')"), (secret, ".figures dd")):
+        page.fill("input[type=password]", typed)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(shown)
+    assert page.evaluate("localStorage.length") == 0
+    assert page.context.cookies() == []
+    page.reload()
+    page.wait_for_selector(".figures dd")
+    other = page.context.new_page()
+    other.goto(gateway.url)
+    other.wait_for_selector("h1:text-is('This gateway needs a key')")
+    page.click("text=Forget the key")
+    page.wait_for_selector("h1:text-is('This gateway needs a key')")
+    page.goto(f"{gateway.url}/nowhere")
+    assert page.inner_text("h1") == "This address needs an API key"
+    page.context.close()
+    gateway.stop()

@@ -1,0 +1,259 @@
+"""Windows in a real model worker with the scripted engine: what becomes of their lines, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tasks.base.settings import Settings
+from tasks.records.batch import Ending
+from tasks.records.packed_line import Line
+from tasks.records.window import NewWindow
+from tests.support.servers import RedisServer, fast_settings
+from tests.support.workers import Worker, Workers, wait_until
+from tests.tasks.helpers.records import ended, queued
+from tests.tasks.helpers.windows import LEADER, Windows
+
+pytestmark = pytest.mark.stack
+MAX_TOKENS = 10
+
+
+class Sent(Windows):
+    """Whose lines are scripts of the engine."""
+
+    def scripts(self, *windows: Sequence[str], first: int = 1, model: str = "", **request: Any) -> list[str]:
+        """Windows of these prompts, the next of the batch; their ids. first: number of the first line."""
+        new, ids, number = [], [], first
+        for prompts in windows:
+            ids.append(self.id_of(number))
+            lines = []
+            for prompt in prompts:
+                body = json.dumps({"prompt": prompt, "max_tokens": MAX_TOKENS, **request})
+                lines.append(Line(number, f"id-{number}", model, body, MAX_TOKENS).packed(number))
+                number += 1
+            new.append(NewWindow(model, lines))
+        after = (self.batch.chunk + 1, 0)
+        self.batches.lead(LEADER, {"": 1000})
+        assert self.windows.send(LEADER, self.batch, after, new)
+        self.batch = replace(self.batch, chunk=after[0], offset=after[1])
+        return ids
+
+    def ended(self, lines: int, report: Worker | None = None) -> dict[int, dict[str, Any]]:
+        """Entries by line number, once there are so many."""
+        told = (lambda: report.text()) if report else (lambda: str(self.results()))
+        wait_until(lambda: self.number_ended() >= lines, report=told)
+        found = self.results()
+        assert len({number for number, _, _ in found}) == len(found) == lines, "each line ends once"
+        return {number: entry for number, _, entry in found}
+
+    def number_ended(self) -> int:
+        """Lines that have ended. What an io worker does for lost windows is done first."""
+        self.store.reconcile()
+        return len(self.results())
+
+    def texts(self, lines: int, report: Worker | None = None) -> dict[int, str | None]:
+        """The answer of each line, or its error code."""
+        entries = self.ended(lines, report)
+        return {number: _answer(entry) for number, entry in entries.items()}
+
+
+def _answer(entry: dict[str, Any]) -> str:
+    if entry["error"] is not None:
+        return str(entry["error"]["code"])
+    body = entry["response"]["body"]
+    return str(body["error"]["code"] if "error" in body else body["choices"][0]["message"]["content"])
+
+
+@pytest.fixture
+def sent(settings: Settings) -> Iterator[Sent]:
+    made = Sent.begun(settings)
+    yield made
+    made.store.close()
+
+
+def test_outcomes(sent: Sent, worker: Worker) -> None:
+    """Success, failure, a refusal, torn JSON, a foreign model: each line has its entry."""
+    sent.scripts(
+        ["hello there tokens=4", "fail=decode_failed", "late delay=0.3", "fail=invalid_request param=prompt"]
+    )
+    found = sent.ended(4, worker)
+    assert found[1]["id"] == f"batch_req_{sent.batch.id.removeprefix('batch_')}-1"
+    assert found[1]["custom_id"] == "id-1"
+    body = found[1]["response"]["body"]
+    assert body["choices"][0]["message"]["content"] == "hello there"
+    assert body["usage"]["completion_tokens"] == 4
+    assert body["model"] == "scripted", "though none was asked for"
+    assert found[2]["error"] == {
+        "code": "decode_failed",
+        "message": "as the script says",
+        "param": None,
+        "line": 2,
+    }
+    assert _answer(found[3]) == "late"
+    assert found[4]["response"]["status_code"] == 400
+    assert sent.counted("completed", "failed", "lines_live", "output_tokens") == [2, 2, 0, 5]
+    assert sent.live() == {"results"}
+    wait_until(lambda: "'4 lines, " in worker.text(), report=worker.text)
+    assert "Traceback" not in worker.text()
+
+    sent.scripts(['cut=1 tokens=3 {"a":'], first=5, response_format={"type": "json_object"})
+    torn = sent.ended(5, worker)[5]
+    assert (torn["error"]["code"], torn["error"]["partial"]) == ("incomplete", '{"a":')
+    assert sent.counted("cut") == [1]
+    sent.scripts(["x"], first=6, model="another")
+    assert sent.texts(6, worker)[6] == "model_not_found"
+
+
+def test_the_engines_slots_stay_full_across_windows(sent: Sent, settings: Settings, worker: Worker) -> None:
+    windows, each = 6, 4
+    began = time.monotonic()
+    sent.scripts(*([f"delay=0.25 n{w}.{n}" for n in range(each)] for w in range(windows)))
+    sent.ended(windows * each, worker)
+    ideal = 0.25 * windows * each / settings.slots
+    assert time.monotonic() - began < ideal + 3
+    wait_until(lambda: worker.text().count("4 lines, 4 succeeded") == windows, report=worker.text)
+
+
+def test_an_interactive_job_overtakes_the_lines_that_wait(
+    sent: Sent, settings: Settings, worker: Worker
+) -> None:
+    lines = 12 * settings.slots
+    sent.scripts([f"delay=0.5 n{n}" for n in range(lines)])
+    wait_until(lambda: len(sent.results()) > 0, report=worker.text)
+    began = time.monotonic()
+    ended(sent.store, queued(sent.store, "delay=0.1 now"))
+    assert time.monotonic() - began < 3, "a slot's time, not that of the whole window"
+    assert len(sent.results()) < lines / 2
+    sent.ended(lines, worker)
+
+
+def test_a_worker_leaves_windows_to_others_once_it_has_enough(sent: Sent, worker: Worker) -> None:
+    sent.scripts(*([f"delay=1 n{w}.{n}" for n in range(8)] for w in range(4)))
+    wait_until(lambda: len(sent.results()) > 0, report=worker.text)
+    assert len(sent.sent()) >= 2, "they are in the queue"
+    sent.ended(32, worker)
+
+
+def test_a_batch_that_is_cancelled_takes_its_lines_with_it(sent: Sent, worker: Worker) -> None:
+    sent.scripts(["now", *(f"partial text delay=30 tokens=900 n{n}" for n in range(8))])
+    wait_until(lambda: len(sent.results()) == 1, report=worker.text)
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    entries = sent.ended(9, worker)
+    assert [_answer(entries[n]) for n in range(2, 10)] == ["batch_cancelled"] * 8
+    assert entries[2]["error"].get("partial") is not None, "what ran keeps what there is"
+    assert "partial" not in entries[9]["error"]
+    assert sent.counted("completed", "failed", "lines_live") == [1, 8, 0]
+
+
+def test_a_deadline_in_the_middle(settings: Settings, workers: Workers) -> None:
+    sent = Sent.begun(settings, deadline=time.time() + 4)
+    worker = workers.model(settings)
+    sent.scripts(["now", *(f"partial text delay=30 tokens=900 n{n}" for n in range(8))])
+    entries = sent.ended(9, worker)
+    assert _answer(entries[1]) == "now"
+    assert {_answer(entries[n]) for n in range(2, 10)} == {"batch_expired"}
+    sent.store.close()
+
+
+def test_sigterm_gives_what_waits_to_others_at_once_and_lets_running_lines_end(
+    sent: Sent, settings: Settings, worker: Worker, workers: Workers
+) -> None:
+    sent.scripts([f"delay=1 n{n}" for n in range(20)])
+    wait_until(lambda: len(sent.results()) > 0, report=worker.text)
+    assert worker.terminate() == 0
+    done = len(sent.results())
+    assert settings.slots <= done < 20
+    assert len(sent.sent()) == 1, "the others, in a window of their own"
+    workers.model(settings)
+    sent.ended(20)
+    assert sent.counted("completed", "failed") == [20, 0]
+
+
+def test_sigterm_hands_back_lines_that_do_not_end_in_time(
+    sent: Sent, settings: Settings, worker: Worker, workers: Workers
+) -> None:
+    [window] = sent.scripts([f"delay=8 n{n}" for n in range(settings.slots)])
+    wait_until(lambda: sent.record(window).get("opened", "0") != "0", report=worker.text)
+    assert worker.terminate() == 0
+    assert (sent.record(window)["status"], sent.record(window)["attempts"]) == ("queued", "0")
+    workers.model(settings)
+    sent.ended(settings.slots)
+
+
+def test_a_window_that_was_taken_over_is_dropped(sent: Sent, worker: Worker) -> None:
+    """The claim is lost while this worker still computes: its ends must not be written."""
+    [window] = sent.scripts(["mine delay=5", "mine delay=5"])
+    wait_until(lambda: sent.record(window).get("opened") == "2", report=worker.text)
+    assert sent.windows.release(window, int(sent.record(window)["fence"]))
+    theirs = sent.claim(window)
+    wait_until(lambda: "not ours any more" in worker.text(), report=worker.text)
+    sent.advance(theirs, 1)
+    sent.advance(theirs, 2, 0, 1)
+    assert sent.codes() == {1: None, 2: None}
+    assert "response" not in sent.ended(2)[1], "not what the first one made"
+
+
+def test_results_wait_for_redis(redis_server: RedisServer, sent: Sent, worker: Worker) -> None:
+    sent.scripts([f"delay=0.5 n{n}" for n in range(8)])
+    wait_until(lambda: len(sent.results()) > 0, report=worker.text)
+    redis_server.freeze()
+    time.sleep(1.5)
+    redis_server.thaw()
+    sent.ended(8, worker)
+
+
+def lines_after_kills(settings: Settings, workers: Workers, sent: Sent, lines: int) -> dict[int, str | None]:
+    """The answers of so many lines. Workers that are killed are replaced."""
+    while len(sent.results()) < lines:
+        worker = workers.model(settings, ready=False)
+        wait_until(
+            lambda worker=worker: sent.number_ended() == lines or worker.process.poll() is not None,
+            report=worker.text,
+        )
+        if worker.process.poll() is not None:
+            assert worker.process.poll() == -signal.SIGKILL, worker.text()
+    return sent.texts(lines)
+
+
+@pytest.mark.parametrize("place", [1, 3, 6])
+def test_a_line_that_kills_workers_ends_alone(
+    redis_server: RedisServer, workers: Workers, place: int
+) -> None:
+    settings = fast_settings(redis_server, max_attempts=3, lease_ms=1500, slots=2)
+    sent = Sent.begun(settings)
+    lines = [f"delay=0.2 n{n}" for n in range(1, 7)]
+    lines[place - 1] = "die=1"
+    sent.scripts(lines)
+    found = lines_after_kills(settings, workers, sent, 6)
+    assert {n for n, text in found.items() if text == "worker_lost"} == {place}
+    assert sent.counted("completed", "failed") == [5, 1]
+    sent.store.close()
+
+
+def test_kill_9_costs_only_lines_that_have_not_ended(
+    sent: Sent, settings: Settings, worker: Worker, workers: Workers
+) -> None:
+    sent.scripts([f"delay=0.4 n{n}" for n in range(24)])
+    wait_until(lambda: len(sent.results()) >= 8, report=worker.text)
+    worker.kill()
+    workers.model(settings)
+    sent.ended(24)
+    assert sent.counted("completed", "failed", "lines_live") == [24, 0, 0]
+
+
+def test_an_engine_that_closes_stops_its_worker_and_its_lines_count_as_lost(
+    redis_server: RedisServer, workers: Workers
+) -> None:
+    settings = fast_settings(redis_server, max_attempts=1, lease_ms=600)
+    sent = Sent.begun(settings)
+    worker = workers.model(settings)
+    sent.scripts(["good", "close=1 delay=5"])
+    assert worker.process.wait(15) == 1
+    assert sent.texts(2)[2] == "worker_lost"
+    sent.store.close()
