@@ -33,7 +33,15 @@ from tasks.files.records import Purpose
 from tasks.records.batch import MAX_PRIORITY, Batch, Ending, NewBatch
 from tasks.records.ids import FILE
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
-from tasks.schema.job_request import MAX_METADATA, MAX_TOKENS, Deadline, MetaKey, MetaValue, check_deadline
+from tasks.schema.job_request import (
+    MAX_METADATA,
+    MAX_MODEL,
+    MAX_TOKENS,
+    Deadline,
+    MetaKey,
+    MetaValue,
+    check_deadline,
+)
 from tasks.schema.messages import Strict
 from tasks.schema.table_request import TableFields, check_is_no_table, checked_options
 from tasks.schema.webhook_request import BatchWebhook
@@ -70,6 +78,9 @@ class BatchRequest(TableFields):
     deadline: Deadline | None = Field(
         None, description="Unix seconds; lines that have not run by then expire. Default: 24 hours from now."
     )
+    model: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)] | None = Field(
+        None, description="Model of all lines, in place of theirs."
+    )
     dry_run: bool = Field(False, description="Validate the file and send nothing.")
     webhook: BatchWebhook | None = None
 
@@ -105,6 +116,7 @@ async def create_batch(request: Request, gateway: GatewayDep) -> JSONResponse:
         metadata=body.metadata or {},
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
         dry_run=body.dry_run,
+        every_model=body.model or "",
         webhook=None if body.webhook is None else body.webhook.chosen(),
         table=body.options(),
         idempotency_key=key,
@@ -173,6 +185,7 @@ async def retry_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) 
         retry_of=batch_id,
         webhook=old.webhook,
         max_tokens=body.max_tokens or old.max_tokens,
+        every_model=old.every_model,
         idempotency_key=key,
         body_hash=body_hash,
         default_model=old.default_model,

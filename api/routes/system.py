@@ -34,6 +34,9 @@ async def get_model(model_id: str, gateway: GatewayDep) -> JSONResponse:
     view = await run_in_threadpool(gateway.view)
     if model_id in view.served:
         return JSONResponse(_model(model_id, view.able(model_id)))
+    if model_id in gateway.settings.model_aliases:
+        target = gateway.settings.model_aliases[model_id] or None
+        return JSONResponse(_model(model_id, view.able(target)))
     raise model_not_served(model_id, view.known)
 
 

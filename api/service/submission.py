@@ -56,11 +56,12 @@ def _checked(gateway: Gateway, body: JobRequest, owner: str, *, online: bool) ->
     """Check a body against the live workers, and make the job to store."""
     check_deadline(body.deadline)
     view, default = gateway.view(WORKERS_AGE_S), gateway.settings.default_model
+    asked = gateway.settings.model_aliases.get(body.model or "", body.model) or None
     try:
-        model = route(body.model, default, view, online=online)
+        model = route(asked, default, view, online=online)
     except (NoWorker, UnknownModel):  # the cached view may be outdated
         view = gateway.view()
-        model = route(body.model, default, view, online=online)
+        model = route(asked, default, view, online=online)
     _check_against(view.able(model), body)
     if body.webhook is not None:
         check_target(gateway, body.webhook.url)

@@ -96,6 +96,7 @@ def create(
         float | None,
         typer.Option(metavar="HOURS", help="Lines that have not run by then expire. (default: 24)"),
     ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of all lines, in place of theirs.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate the lines; run none.")] = False,
     webhook: WebhookOption = None,
     watch: WatchOption = False,
@@ -116,6 +117,8 @@ def create(
         "priority": priority,
         "dry_run": dry_run,
     }
+    if model is not None:
+        body["model"] = model
     if webhook is not None:
         body["webhook"] = {"url": webhook}
     if deadline_hours is not None:

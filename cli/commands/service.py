@@ -38,6 +38,12 @@ def up(
             metavar="PATH|NAME", help="Model to serve; may be repeated. (default: SmolLM2-135M-Instruct)"
         ),
     ] = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=MODEL]", help="Further name of the model, such as gpt-4o-mini; may be repeated."
+        ),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +98,7 @@ def up(
         weights=settings.weights if for_this_machine else None,
         served=served,
         budget=budget,
+        aliases={**settings.model_aliases, **_aliases(alias or [])},
     )
     with Interrupts() as interrupts:
         stack = Stack(options, _say)
@@ -105,6 +112,14 @@ def up(
                     raise error
             _say("stopping (press Ctrl-C again to stop immediately)")
         _say("stopped")
+
+
+def _aliases(given: list[str]) -> dict[str, str]:
+    """Raises BadInput."""
+    named = {name: model for name, _, model in (one.partition("=") for one in given)}
+    if "" in named:
+        raise BadInput("--alias needs a name: --alias gpt-4o-mini, or --alias gpt-4o-mini=MODEL")
+    return named
 
 
 def down(

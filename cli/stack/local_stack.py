@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,8 @@ class StackOptions:
     """Port 0 chooses a free one; flower_port None starts no Flower.
 
     model, drain_s, weights: None uses the setting. private: the stack belongs to one command, so its files
-    are kept in state_dir. served: several models instead of one, within the budget (bytes).
+    are kept in state_dir. served: several models instead of one, within the budget (bytes). aliases: further
+    names of models, as in the setting.
     """
 
     state_dir: Path
@@ -50,6 +51,7 @@ class StackOptions:
     weights: str | None = None
     served: tuple[Served, ...] = ()
     budget: int = 0
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stack:
@@ -83,6 +85,7 @@ class Stack:
         self._drain_s = settings.drain_s if options.drain_s is None else options.drain_s
         self._model = options.model
         self._weights = options.weights
+        self._aliases = options.aliases
         self._say = say
         self._state_dir = options.state_dir.absolute()
         # By default, files are stored beside the Redis data that refers to them.
@@ -217,6 +220,8 @@ class Stack:
         if self._flower_port is not None:
             env["MEDUSAQ_FLOWER_PORT"] = str(self._flower_port)
             env |= flower_keeps(self._state_dir / "flower")
+        if self._aliases:
+            env["MEDUSAQ_MODEL_ALIASES"] = json.dumps({**self._aliases})
         return env
 
     def _new_pool(self) -> ModelPool:

@@ -215,6 +215,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="Model of requests that name none. Without it the only one that is served.",
     )
+    model_aliases: dict[str, str] = Field(
+        {},
+        description='Further names of models, as JSON: `{"gpt-4o-mini": "NAME"}`; with `""` the model of '
+        "requests that name none. For requests and files of batches that were made for another server.",
+    )
     online_timeout_s: float = Field(
         600.0,
         gt=0,

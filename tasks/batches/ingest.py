@@ -146,6 +146,8 @@ class Ingest:
             batch.default_model,
             batch.choose_from,
             batch.max_tokens,
+            batch.every_model,
+            settings.model_aliases,
         )
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from common.unicode import is_unicode
@@ -50,7 +51,8 @@ class LineDecoder:
     """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own.
 
     Bodies of JOBS may name several models. default_model: of lines that name none; choose_from: the models of
-    which they must name one, where there is no such default. max_tokens: of all lines, in place of theirs.
+    which they must name one, where there is no such default. max_tokens, every_model: of all lines, in place
+    of theirs. aliases: further names of models, "" for that of lines that name none.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class LineDecoder:
         default_model: str = "",
         choose_from: Collection[str] = (),
         max_tokens: int | None = None,
+        every_model: str = "",
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.model: str | None = None  # that of the first good line that names one
         self._endpoint = endpoint
@@ -68,6 +72,7 @@ class LineDecoder:
         self._default_max_tokens = default_max_tokens
         self._default_model, self._choose_from = default_model, choose_from
         self._max_tokens = max_tokens
+        self._every_model, self._aliases = every_model, aliases
         self._seen: dict[bytes, int] = {}  # digest of a custom_id -> line
 
     def decode(self, number: int, raw: bytes | None) -> Line | InvalidLine:
@@ -91,7 +96,8 @@ class LineDecoder:
         job = problems or read_job(fields)
         if isinstance(job, list):
             return InvalidLine(number, custom_id, (problems or in_body(job, value))[0])
-        model = job.model or self._default_model
+        named = self._every_model or job.model or ""
+        model = self._aliases.get(named, named) or self._default_model
         if not model and self._choose_from:
             names = ", ".join(self._choose_from)
             return InvalidLine(number, custom_id, Problem(f"name one of {names}", "model", "model_required"))

@@ -63,6 +63,8 @@ class BatchStore:
         }
         if new.max_tokens is not None:
             fields["max_tokens"] = new.max_tokens
+        if new.every_model:
+            fields["every_model"] = new.every_model
         if new.table is not None:
             fields["table"] = new.table.dumped()
         arguments = {

@@ -58,7 +58,8 @@ class NewBatch:
 
     deadline: Unix seconds, None for a day from now; among the batches of one owner the higher priority goes
     first, then the earlier deadline. retry_of: a batch whose failed lines this one runs again. dry_run: the
-    file is validated and nothing is sent. default_model, choose_from, max_tokens: as in LineDecoder.
+    file is validated and nothing is sent. default_model, choose_from, max_tokens, every_model: as in
+    LineDecoder.
     table: of a batch whose file is a table.
     """
 
@@ -78,6 +79,7 @@ class NewBatch:
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
     max_tokens: int | None = None
+    every_model: str = ""
     table: TableOptions | None = None
 
 
@@ -128,6 +130,7 @@ class Batch:
     default_model: str = ""
     choose_from: tuple[str, ...] = ()
     max_tokens: int | None = None
+    every_model: str = ""
     table: TableOptions | None = None
 
     @property
@@ -182,6 +185,7 @@ class Batch:
             default_model=fields.get("default_model", ""),
             choose_from=tuple(json.loads(fields.get("choose_from") or "[]")),
             max_tokens=int(fields.get("max_tokens") or 0) or None,
+            every_model=fields.get("every_model", ""),
             table=TableOptions.loaded(fields["table"]) if fields.get("table") else None,
             offset=int(fields.get("place") or 0),
             **numbers,

@@ -230,6 +230,7 @@ def names(count: int) -> list[str]:
 
 SECONDS = "output_expires_after.seconds"
 BATCHES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"model": "scripted"}, {"model": ""}, "model"),
     ({}, {"input_file_id": ""}, "input_file_id"),
     *numbers("priority", (-MAX_PRIORITY, MAX_PRIORITY), (-MAX_PRIORITY - 1, MAX_PRIORITY + 1)),
     *numbers("deadline", (LAST_SECOND,), (LAST_SECOND + 1,)),

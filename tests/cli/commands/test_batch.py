@@ -262,7 +262,8 @@ def test_progress_is_shown_while_a_batch_runs(cli: Cli) -> None:
         (
             ("create", "l.jsonl", "--endpoint", "/v1/embeddings"),
             1,
-            "endpoint: input should be '/v1/chat/completions', '/v1/completions' or '/v1/jobs'",
+            "endpoint: input should be '/v1/chat/completions', '/v1/completions', '/v1/responses' "
+            "or '/v1/jobs'",
         ),
         (
             ("create", "l.jsonl", "--deadline-hours", "-1"),
