@@ -23,7 +23,8 @@ def must_call_tools(request: Mapping[str, Any]) -> bool:
 
 
 class ToolCallSplitter:
-    """Splits streamed text into content and calls. An incomplete block, or one without a call, stays content.
+    """Splits streamed text into content and calls. An incomplete block, or one without a call, stays content,
+    but for an incomplete one right after a call: the answer was cut off in one of several.
 
     White space around a call is dropped. Text that may become a call, and white space that may precede one,
     are held back until more text decides.
@@ -56,6 +57,8 @@ class ToolCallSplitter:
                 found.append(function)
                 self._space, self._after_call = "", True
         if final:
+            if self._after_call and self._pending.startswith(OPEN):
+                self._pending = ""
             self._add(self._pending, found)
             if self._space:
                 found.append(self._space)

@@ -69,3 +69,10 @@ def test_plain_text_is_not_kept_waiting() -> None:
     assert splitter.feed(" <b") == [" <b"]
     assert splitter.feed(" <") == []
     assert splitter.feed("3") == [" <3"]
+
+
+def test_a_call_that_is_cut_off_after_another_is_no_text() -> None:
+    whole = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    function = {"name": "f", "arguments": "{}"}
+    assert split(f"{whole}\n{whole[:-5]}") == [function]
+    assert split(f"{whole} but {whole[:-5]}") == [function, f"but {whole[:-5]}"]
