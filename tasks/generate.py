@@ -25,12 +25,14 @@ from tasks.broker.wakeable_consumer import WakingConsumer
 from tasks.worker.engine_loader import load_engine, refuses_all
 from tasks.worker.flower_line import log_ends_alone
 from tasks.worker.heartbeat import TAKES_TURNS
+from tasks.worker.job_intake import JobIntake
 from tasks.worker.model_worker import ModelWorker
 
 SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads
 
 _worker: ModelWorker | None = None
 _consumer: WakingConsumer | None = None
+_jobs = JobIntake(settings.jobs_at_once)
 
 
 @signals.worker_init.connect
@@ -40,12 +42,27 @@ def _start(**_: object) -> None:
     log_ends_alone()
     _worker = ModelWorker(settings, *load_engine(settings))
     InteractiveFirst.wants_windows = staticmethod(_worker.windows.wants)
-    WakingConsumer.window_arrived = staticmethod(_worker.windows.arrived)
-    WakingConsumer.connected = staticmethod(_worker.windows.reconnected)
+    InteractiveFirst.wants_jobs = staticmethod(_jobs.wants)
+    WakingConsumer.arrived = staticmethod(_arrived)
+    WakingConsumer.connected = staticmethod(_connected)
     for kind in QUEUES:  # beside the queues of the command line, which are open to all
         app.amqp.queues.select_add(add_queue(app, queue_of(kind, _worker.model)))
     if refuses_all(settings):  # other models can still run what is in those
         app.amqp.queues.deselect(list(QUEUES.values()))
+
+
+def _arrived(task: str, id: str) -> None:
+    """Runs in the consumer's event loop, as does the next."""
+    if task == GENERATE:
+        _jobs.arrived(id)
+    elif task == WINDOW and _worker is not None:
+        _worker.windows.arrived(id)
+
+
+def _connected() -> None:
+    _jobs.reconnected()
+    if _worker is not None:
+        _worker.windows.reconnected()
 
 
 @signals.worker_ready.connect
@@ -79,7 +96,7 @@ def generate(job_id: str) -> str:
     """Run one job."""
     if _worker is None:
         raise Reject("no engine in this process", requeue=True)
-    with about(job_id):
+    with about(job_id), _jobs.running(job_id):
         return _worker.run(job_id)
 
 

@@ -302,9 +302,14 @@ class Settings(BaseSettings):
         return int((self.metrics_address or "").rpartition(":")[2] or 0)
 
     @property
+    def jobs_at_once(self) -> int:
+        """Of a model worker, beside windows: those in the slots, and the lookahead."""
+        return self.slots + lookahead(self.slots)
+
+    @property
     def concurrency(self) -> int:
-        """Celery threads of a model worker: the slots, the lookahead and the windows of batch lines."""
-        return self.slots + lookahead(self.slots) + WINDOWS_HELD
+        """Celery threads of a model worker."""
+        return self.jobs_at_once + WINDOWS_HELD
 
     @property
     def heartbeat_s(self) -> float:

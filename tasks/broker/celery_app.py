@@ -32,23 +32,23 @@ class InteractiveFirst(priority_cycle):  # type: ignore[misc]  # kombu has no ty
     """Polls queues of interactive jobs before those of bulk jobs, and the queues of each kind in turn.
 
     After IN_A_ROW interactive messages a bulk one goes first, so that more interactive jobs than a worker can
-    read keep no bulk job waiting for ever. Windows, which are much work in one message, are polled while
-    wants_windows() says so.
+    read keep no bulk job waiting for ever. Windows, which are much work in one message, and jobs are polled
+    while wants_windows() and wants_jobs() say so.
 
     kombu's own "priority" cycle keeps the order it is given, which for Redis is that of a set, thus
     random in each process; its "sorted" cycle would put bulk first.
     """
 
     wants_windows: ClassVar[staticmethod[[], bool]] = staticmethod(lambda: True)  # of this process
+    wants_jobs: ClassVar[staticmethod[[], bool]] = staticmethod(lambda: True)
     asked_at = 0.0  # on the monotonic clock: kombu has the order with each request for a message
     _in_a_row = 0
 
     def consume(self, n: int) -> Sequence[str]:
         self.asked_at = time.monotonic()
         bulk_first = self._in_a_row >= IN_A_ROW
-        names = self.items[:n]
-        if not self.wants_windows():
-            names = [name for name in names if not _is_of(name, QUEUES[WINDOWS])]
+        windows, jobs = self.wants_windows(), self.wants_jobs()
+        names = [name for name in self.items[:n] if (windows if _is_of(name, QUEUES[WINDOWS]) else jobs)]
         return sorted(names, key=_rank, reverse=bulk_first)  # stable: the turns stay
 
     def rotate(self, last_used: str) -> str:

@@ -27,8 +27,6 @@ from typing import Any, ClassVar
 from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
 
-from tasks.base.queue_names import WINDOW
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between checks for an overdue response
@@ -41,12 +39,12 @@ BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "con
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     """Celery's consumer with the pipe, and with a new connection after a failed acknowledgement.
 
-    connected: called at each connection. window_arrived: at each message of a window, with its id, before the
-    next message is asked for.
+    connected: called at each connection. arrived: at each message, with its task and id, before the next
+    message is asked for.
     """
 
     connected: ClassVar[staticmethod[[], object]] = staticmethod(lambda: None)
-    window_arrived: ClassVar[staticmethod[[str], object]] = staticmethod(lambda _: None)
+    arrived: ClassVar[staticmethod[[str, str], object]] = staticmethod(lambda *_: None)
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
         """The consumer's components. info() is what Flower shows."""
@@ -80,8 +78,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self.connected()
 
         def on_task_received(message: Any) -> Any:
-            if message.headers.get("task") == WINDOW:
-                self.window_arrived(message.headers["id"])
+            self.arrived(message.headers["task"], message.headers["id"])
             message.ack_log_error = partial(self._settle, message, message.ack)
             message.reject_log_error = partial(self._settle, message, message.reject)
             return received(message)

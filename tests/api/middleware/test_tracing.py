@@ -117,7 +117,7 @@ def test_one_request_from_its_caller_to_its_first_token(traced: GatewayProcess, 
 
 
 @pytest.mark.stack
-def test_lines_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, collector: Collector) -> None:
+def test_windows_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, collector: Collector) -> None:
     lines = "".join(
         f'{{"custom_id":"{n}","method":"POST","url":"/v1/jobs","body":{{"prompt":"hi"}}}}\n' for n in range(2)
     )
@@ -126,12 +126,15 @@ def test_lines_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, collec
     asked = {"input_file_id": file_id, "endpoint": "/v1/jobs", "completion_window": "24h"}
     batch_id = traced.http.post("/v1/batches", json=asked).json()["id"]
 
-    def jobs() -> list[Span]:
-        return collector.named("job", medusaq_batch_id=batch_id)
+    def windows() -> list[Span]:
+        return collector.named("window", medusaq_batch_id=batch_id)
 
-    wait_until(lambda: len(jobs()) == 2, report=lambda: str(collector.spans))
-    assert len({span.trace_id for span in jobs()}) == 2
-    assert {span.parent_id for span in jobs()} == {""}
+    def lines() -> int:
+        return sum(int(span.attributes["medusaq.window.lines"]) for span in windows())
+
+    wait_until(lambda: lines() == 2, report=lambda: str(collector.spans))
+    assert len({span.trace_id for span in windows()}) == len(windows())
+    assert {span.parent_id for span in windows()} == {""}
 
 
 @pytest.mark.stack

@@ -157,22 +157,25 @@ def test_files_that_are_gone_are_not_offered(in_process: InProcessCli, gateway: 
     assert "cut" not in kept
 
 
+LINES = 1200  # more than a worker is sent at once
+
+
 def test_cancelling(in_process: InProcessCli, gateway: str) -> None:
-    write_jsonl(in_process.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(60)])
+    write_jsonl(in_process.folder / "lines.jsonl", [raw(n, "x delay=1") for n in range(LINES)])
     batch = in_process("batches", "create", "lines.jsonl").stdout.strip()
     path = f"{gateway}/v1/batches/{batch}"
     wait_until(lambda: httpx.get(path).json()["request_counts"]["completed"] > 0)
     assert in_process("batches", "cancel", batch).stdout == "cancelling\n"
     ended = in_process("batches", "show", batch, "-w")
     rows = shown(ended.stdout)
-    assert (rows["status"], rows["lines"]) == ("cancelled", "60")
-    never_sent = 60 - int(rows["done"]) - int(rows["failed"])
+    assert (rows["status"], rows["lines"]) == ("cancelled", str(LINES))
+    never_sent = LINES - int(rows["done"]) - int(rows["failed"])
     assert rows["never sent"] == str(never_sent)
     assert rows["failures"] == f"{rows['failed']} batch_cancelled"
     assert in_process("batches", "cancel", batch).stdout == "cancelled\n"
     assert in_process("batches", "download", batch, "-o", "a", "--errors", "b").returncode == 0
     assert sorted(ids(in_process.folder / "a") + ids(in_process.folder / "b")) == sorted(
-        f"id-{n}" for n in range(60)
+        f"id-{n}" for n in range(LINES)
     )
 
 

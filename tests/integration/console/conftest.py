@@ -12,7 +12,7 @@ from tests.integration.console.stack import CHROMIUM, browser, page_of, running
 from tests.support.servers import RedisServer, fast_settings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def console(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
@@ -22,7 +22,7 @@ def console(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
         yield gateway
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop runs until it ends, and there can be one
 def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")

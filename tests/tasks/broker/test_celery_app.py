@@ -46,12 +46,16 @@ def test_bulk_jobs_and_windows_take_turns() -> None:
     assert sorted(used[:4]) == sorted(used[4:]) == sorted(names[2:]), "each has its turn"
 
 
-def test_windows_are_polled_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_jobs_are_polled_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [*(queue_of(kind, model) for kind in QUEUES for model in ("", "a")), IO_QUEUE]
     cycle = InteractiveFirst()
     cycle.update(names)
     monkeypatch.setattr(InteractiveFirst, "wants_windows", staticmethod(lambda: False))
     assert list(cycle.consume(len(names))) == [*names[:4], IO_QUEUE]
+    monkeypatch.setattr(InteractiveFirst, "wants_jobs", staticmethod(lambda: False))
+    assert list(cycle.consume(len(names))) == []
+    monkeypatch.setattr(InteractiveFirst, "wants_windows", staticmethod(lambda: True))
+    assert list(cycle.consume(len(names))) == names[4:6]
     monkeypatch.undo()
     assert list(cycle.consume(len(names))) == names
 

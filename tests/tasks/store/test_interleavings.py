@@ -107,7 +107,7 @@ MUTATIONS = [
     ("jobs/finish", " or job.fence ~= fencing_token then", " then"),
     ("jobs/finish", "if job.status ~= 'running' then return 0 end", ""),
     ("jobs/finish", "if job.written_fence == fencing_token then return 1 end", ""),
-    ("jobs/heartbeat", " or job[2] ~= ARGV[i + 1] then", " then"),
+    ("jobs/heartbeat", " or job[2] ~= fence then", " then"),
     ("jobs/claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
     ("jobs/claim", " and job.lease_until > NOW then", " and false then"),
     ("jobs/claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
