@@ -157,7 +157,7 @@ def test_files_that_are_gone_are_not_offered(in_process: InProcessCli, gateway: 
     assert "cut" not in kept
 
 
-LINES = 1200  # more than a worker is sent at once
+LINES = 900  # more than a worker is sent at once
 
 
 def test_cancelling(in_process: InProcessCli, gateway: str) -> None:
