@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from common import atomic_write
@@ -38,6 +38,19 @@ def write_tensors(
             save_file(tensors, part, metadata=texts)
     except (OSError, SafetensorError) as error:
         raise TrainingError(f"cannot write {path}: {error}") from error
+
+
+def read_into(network: DraftHeads, path: Path) -> None:
+    """Give a network the weights of a file. Its draft vocabulary is not read. Raises TrainingError."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"cannot read {path}: {error}") from error
+    tensors.pop(TOKEN_MAP, None)
+    try:
+        network.load_weights(tensors)
+    except RuntimeError as error:  # names or shapes differ
+        raise TrainingError(f"{path}: these heads differ in width, kind, number or layers") from error
 
 
 def check_writable(path: Path) -> None:

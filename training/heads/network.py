@@ -6,6 +6,7 @@ inputs: the embeddings of the token that the state gave, and of those between it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -70,12 +71,23 @@ class DraftHeads(nn.ModuleList):
 
     def weights(self) -> dict[str, Tensor]:
         """The state_dict for inputs that are not scaled."""
-        found = self.state_dict()
-        for head in range(len(self) if self.sees_path else 0):
-            key = f"{head}.0.linear.weight"
-            found[key] = found[key].clone()
-            found[key][:, self.width :] *= self.scale
-        return found
+        return self._scaled(self.state_dict(), self.scale)
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the result of `weights`, as a file has it. Raises RuntimeError if names or shapes differ."""
+        found = {key: tensor.float() for key, tensor in weights.items()}
+        self.load_state_dict(self._scaled(found, 1 / self.scale))
+
+    def _scaled(self, weights: dict[str, Tensor], factor: float) -> dict[str, Tensor]:
+        """With the columns that read embeddings multiplied by `factor`."""
+        if not self.sees_path:
+            return weights
+        return {
+            key: torch.cat([tensor[:, : self.width], tensor[:, self.width :] * factor], dim=1)
+            if key.endswith(".0.linear.weight")
+            else tensor
+            for key, tensor in weights.items()
+        }
 
 
 class DraftLoss(torch.autograd.Function):

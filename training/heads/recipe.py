@@ -59,7 +59,8 @@ class Recipe:
 class TrainOptions:
     """model: the GGUF that the heads are for. folders: collections. work: folder of checkpoints, kept.
 
-    device: a torch device, or "auto". threads: of torch; 0 is every core.
+    device: a torch device, or "auto". threads: of torch; 0 is every core. begin: a heads file whose weights
+    training begins with, instead of the identity.
     """
 
     model: str
@@ -69,3 +70,4 @@ class TrainOptions:
     recipe: Recipe = Recipe()
     device: str = "auto"
     threads: int = 0
+    begin: Path | None = None

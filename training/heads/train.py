@@ -24,6 +24,7 @@ from training.base.progress import say
 from training.collection.dataset import Dataset, draft_vocabulary
 from training.collection.shards import sha256
 from training.heads import heads_file
+from training.heads.network import DraftHeads
 from training.heads.recipe import Kind, TrainOptions
 from training.heads.scores import Scores, calibrate, evaluate
 from training.heads.training_loop import Run, find_device
@@ -31,20 +32,25 @@ from training.heads.training_loop import Run, find_device
 SCORED_TOKENS = 250_000  # most held-out tokens to score: a minute for scores to a fifth of a percent
 
 
-def check(model: str, output: Path, device: str) -> None:
+def check(options: TrainOptions) -> None:
     """Check early what would otherwise fail after hours of collecting.
 
     Raises ModelLoadError, HeadsLoadError or TrainingError.
     """
-    heads_file.check_writable(output)
+    heads_file.check_writable(options.output)
     check_runtime()
-    find_device(device)
-    if not Model(model, gpu_layers=0).can_share_prefixes:
+    find_device(options.device)
+    model, recipe = Model(options.model, gpu_layers=0), options.recipe
+    if not model.can_share_prefixes:
         raise TrainingError(
-            f"{model}: a recurrent model cannot discard rejected drafts, so heads cannot be used"
+            f"{options.model}: a recurrent model cannot discard rejected drafts, so heads cannot be used"
         )
-    fingerprint(model)
-    ModelRows(model).lm_head(np.zeros(1, np.int32))
+    fingerprint(options.model)
+    ModelRows(options.model).lm_head(np.zeros(1, np.int32))
+    if options.begin:
+        embeddings = torch.zeros(1, model.width) if recipe.kind is Kind.HYDRA else None
+        network = DraftHeads(recipe.heads, recipe.layers, model.width, embeddings)
+        heads_file.read_into(network, options.begin)
 
 
 def train(options: TrainOptions, console: Console) -> Scores:
@@ -82,7 +88,7 @@ def _write(options: TrainOptions, data: Dataset, run: Run, console: Console) -> 
         FINGERPRINT: fingerprint(options.model),
         "width": str(data.width),
         "vocab_size": str(data.vocab_size),
-        "recipe": asdict(run.recipe) | {"steps": run.step},
+        "recipe": asdict(run.recipe) | {"steps": run.step, "begin_sha256": run.begin},
         "data": data.describe(),
     }
     draft = options.work / "uncalibrated.safetensors"

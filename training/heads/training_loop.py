@@ -22,6 +22,8 @@ from engine.medusa.layouts import first_line
 from training.base.errors import TrainingError
 from training.base.progress import Display, say
 from training.collection.dataset import Answer, Batch, Dataset, batch, groups
+from training.collection.shards import sha256
+from training.heads import heads_file
 from training.heads.muon import Muon
 from training.heads.network import DraftHeads, DraftLoss, Proposals
 from training.heads.recipe import TrainOptions
@@ -59,6 +61,9 @@ class Run:
         places[vocabulary] = np.arange(len(vocabulary))
         self._places = torch.from_numpy(places).to(self._device)
         self.network = self._network(embeddings).to(self._device)
+        if options.begin:
+            heads_file.read_into(self.network, options.begin)
+        self.begin = sha256(options.begin) if options.begin else None
         matrices = [p for p in self.network.parameters() if p.dim() == 2]
         biases = [p for p in self.network.parameters() if p.dim() == 1]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
@@ -81,9 +86,8 @@ class Run:
         self.best = (0.0, 0.0)  # tokens per step, then mean top-1
         self._best_weights = _copy(self.network)
         self._since_best = 0
-        self._identity = json.dumps(
-            {"recipe": asdict(recipe), "data": data.describe(), "model_rows": rows.shape}, sort_keys=True
-        )
+        identity = {"recipe": asdict(recipe), "data": data.describe(), "model_rows": rows.shape}
+        self._identity = json.dumps(identity | {"begin": self.begin}, sort_keys=True)
 
     def _network(self, embeddings: NDArray[np.float32] | None) -> DraftHeads:
         sizes = self.recipe.heads, self.recipe.layers, self._data.width

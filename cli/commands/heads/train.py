@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,8 @@ TRAIN_EPILOG = """[bold]Examples[/]
 medusaq train-heads model.gguf --prompts prompts.jsonl -o heads.safetensors
 
 medusaq train-heads model.gguf -o heads.safetensors --tokens 3000000 --kind medusa
+
+medusaq train-heads model.gguf -o mine.safetensors --prompts my-prompts.jsonl --begin heads.safetensors
 
 The model first answers the prompts, then the heads are trained on these answers. After an interruption, even
 kill -9, the same command continues where it stopped. Without --prompts, prompts are generated.
@@ -71,6 +74,12 @@ def train_heads(
     soft: Annotated[
         float, typer.Option(help="Share of the loss against the model's own probabilities, 0 to 1.")
     ] = 0.0,
+    begin: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="HEADS", help="Heads to begin with, of this model, --kind, --heads and --layers."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling and of the order of training data.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device: auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="0 is every core.")] = 0,
@@ -105,7 +114,8 @@ def train_heads(
             soft=soft,
             seed=seed,
         )
-        check(path, output, device)
+        options = TrainOptions(path, (), output, folder, recipe, device, threads, begin)
+        check(options)
         make_folder(folder / "states")
         collecting = CollectOptions(
             prompts=tuple(prompts or [_composed(folder)]),
@@ -117,7 +127,7 @@ def train_heads(
             threads=threads,
         )
         folders = collect_parts(collecting, processes, console)
-        scores = train(TrainOptions(path, folders, output, folder, recipe, device, threads), console)
+        scores = train(replace(options, folders=folders), console)
     except PromptsError as error:
         raise BadInput(str(error)) from None
     except ModelLoadError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,16 +17,16 @@ torch = pytest.importorskip("torch", reason="the extra medusa is not installed")
 
 from safetensors import safe_open  # noqa: E402
 
-from engine import ModelLoadError  # noqa: E402
 from engine.medusa.calibration import Calibration  # noqa: E402
-from engine.medusa.layouts import HeadsLoadError  # noqa: E402
 from engine.medusa.loader import load_heads  # noqa: E402
 from engine.medusa.model_rows import ModelRows  # noqa: E402
 from engine.medusa.weights import HeadWeights  # noqa: E402
-from tests.engine.helpers.tiny import VOCAB, WIDTH, write_tiny_gguf, write_tiny_mamba  # noqa: E402
+from tests.engine.helpers.tiny import VOCAB, WIDTH  # noqa: E402
 from tests.training.conftest import said  # noqa: E402
+from tests.training.heads.conftest import SMALL, options  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
 from training.collection.dataset import Answer, Dataset, batch  # noqa: E402
+from training.collection.shards import sha256  # noqa: E402
 from training.heads.muon import Muon, orthogonal  # noqa: E402
 from training.heads.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
 from training.heads.recipe import Kind, Recipe, TrainOptions  # noqa: E402
@@ -37,17 +36,10 @@ from training.heads.training_loop import Run  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-SMALL = Recipe(heads=2, vocabulary=200, epochs=2, rows=256)
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def options(tiny_gguf: str, states: Path, folder: Path, **changes: Any) -> TrainOptions:
-    output = folder / "heads.safetensors"
-    return replace(TrainOptions(tiny_gguf, (states,), output, folder / "work", SMALL, "cpu"), **changes)
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -318,76 +310,26 @@ def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
     assert "going on at step" not in said(quiet)
 
 
-def test_states_of_another_model_are_refused(states: Path, tmp_path: Path, quiet: Console) -> None:
-    other = write_tiny_gguf(tmp_path / "other.gguf", seed=8)
-    with pytest.raises(TrainingError, match=r"not from the model .*other\.gguf"):
-        train(options(other, states, tmp_path), quiet)
-
-
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta"])
-def test_a_device_that_is_not_there_is_named(
-    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, device: str
+@pytest.mark.parametrize("kind", list(Kind))
+def test_training_begins_with_the_heads_it_is_given(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, kind: Kind
 ) -> None:
-    with pytest.raises(TrainingError, match=f"no device {device}: "):
-        train(options(tiny_gguf, states, tmp_path, device=device), quiet)
-    with pytest.raises(TrainingError, match=f"no device {device}: "):
-        check(tiny_gguf, tmp_path / "heads.safetensors", device)
-
-
-def test_what_would_fail_at_the_end_is_found_at_the_start(
-    tiny_gguf: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "heads.safetensors"
-    check(tiny_gguf, output, "cpu")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(TrainingError, match=r"cannot write .*: File name too long"):
-        check(tiny_gguf, tmp_path / ("h" * 252), "cpu")
-    with pytest.raises(ModelLoadError, match="no such file"):
-        check(str(tmp_path / "none.gguf"), output, "cpu")
-    mamba = write_tiny_mamba(tmp_path / "mamba.gguf")
-    with pytest.raises(TrainingError, match="a recurrent model cannot discard"):
-        check(mamba, output, "cpu")
-    with monkeypatch.context() as missing:
-        missing.setitem(sys.modules, "onnxruntime", None)
-        with pytest.raises(HeadsLoadError, match="Medusa heads need onnxruntime: pip install"):
-            check(tiny_gguf, output, "cpu")
-    monkeypatch.setattr("engine.medusa.model_rows.FINAL_NORM", "none.weight")
-    with pytest.raises(HeadsLoadError, match=r"holds no none\.weight"):
-        check(tiny_gguf, output, "cpu")
-
-
-def test_too_few_different_tokens_are_refused_before_training(
-    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("training.heads.train.draft_vocabulary", lambda *_: np.arange(7, dtype=np.int32))
-    with pytest.raises(TrainingError, match="hold 7 different tokens, and heads need 8: collect more"):
-        train(options(tiny_gguf, states, tmp_path), quiet)
-
-
-def test_what_cannot_be_written_is_named(
-    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console
-) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(TrainingError, match=r"cannot write .*checkpoint\.pt"):
-        train(options(tiny_gguf, states, tmp_path, work=tmp_path / "file" / "work"), quiet)
-    with pytest.raises(TrainingError, match=r"cannot write .*heads\.safetensors"):
-        train(options(tiny_gguf, states, tmp_path, output=tmp_path / "none" / "heads.safetensors"), quiet)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"heads": 0}, "heads must be"),
-        ({"layers": 9}, "layers must be"),
-        ({"vocabulary": 7}, "vocabulary must be"),
-        ({"epochs": 0}, "epochs must be"),
-        ({"rows": 0}, "rows must be"),
-        ({"learning_rate": 0.0}, "learning_rate must be"),
-        ({"warm_up": 1.0}, "warm_up must be"),
-        ({"soft": 2.0}, "soft must be"),
-        ({"patience": 0}, "patience must be"),
-    ],
-)
-def test_an_impossible_recipe_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrainingError, match=message):
-        Recipe(**change)
+    recipe = replace(SMALL, kind=kind, epochs=1)
+    first = options(tiny_gguf, states, tmp_path, recipe=recipe)
+    train(first, quiet)
+    still = replace(recipe, learning_rate=1e-9)
+    second = replace(
+        first, recipe=still, begin=first.output, output=tmp_path / "second", work=tmp_path / "second.work"
+    )
+    check(second)
+    train(second, quiet)
+    with safe_open(first.output, framework="pt") as a, safe_open(second.output, framework="pt") as b:
+        for key in list(a.keys()):
+            if key.endswith("linear.weight"):
+                torch.testing.assert_close(a.get_tensor(key), b.get_tensor(key), atol=1e-6, rtol=2**-7)
+                assert a.get_tensor(key).abs().max() > 0.001, "something was learnt before"
+    assert json.loads(metadata(second.output)["recipe"])["begin_sha256"] == sha256(first.output)
+    assert json.loads(metadata(first.output)["recipe"])["begin_sha256"] is None
+    for change in ({"heads": 3}, {"layers": 1}, {"kind": Kind.HYDRA if kind is Kind.MEDUSA else Kind.MEDUSA}):
+        with pytest.raises(TrainingError, match="these heads differ in width, kind, number or layers"):
+            check(replace(second, recipe=replace(still, **change)))

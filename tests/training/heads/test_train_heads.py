@@ -96,6 +96,7 @@ def test_prompts_are_composed_where_none_are_given(
         (["{folder}/none.gguf", "-o", "{folder}/h"], 3, "{folder}/none.gguf: no such file"),
         (["{model}", "-o", "{folder}/h", "--learning-rate", "7"], 1, "learning_rate must be"),
         (["{model}", "-o", "{folder}/h", "--soft", "2"], 1, "soft must be"),
+        (["{model}", "-o", "{folder}/h", "--begin", "{folder}/b"], 1, "cannot read {folder}/b: No such"),
         (["{model}", "-o", "{folder}/h", "--processes", "999"], 1, "999 processes need as many cores"),
         (["{model}"], 2, "Missing option '--output' / '-o'"),
     ],
