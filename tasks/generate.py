@@ -25,7 +25,7 @@ from tasks.broker.wakeable_consumer import WakingConsumer
 from tasks.worker.engine_loader import load_engine, refuses_all
 from tasks.worker.flower_line import log_ends_alone
 from tasks.worker.heartbeat import TAKES_TURNS
-from tasks.worker.job_intake import JobIntake
+from tasks.worker.intake import JobIntake
 from tasks.worker.model_worker import ModelWorker
 
 SWITCH_INTERVAL_S = 0.0005  # the engine's thread must get the GIL back promptly from the task threads

@@ -91,8 +91,7 @@ class Settings(BaseSettings):
     key_prefix: str = Field(
         "medusaq:",
         min_length=1,
-        description="Prefix of every key in Redis, Celery's included. Change it where several stacks share a "
-        "server.",
+        description="Prefix of every key in Redis, Celery's included. Change it where stacks share a server.",
     )
     files: Annotated[str, AfterValidator(_file_store)] = Field(
         ".medusaq/files",
@@ -163,8 +162,7 @@ class Settings(BaseSettings):
     threads: int = Field(
         0,
         ge=0,
-        description="Threads that compute the model; 0 is every core. Set it where several workers share a "
-        "machine.",
+        description="Threads that compute the model; 0 is every core. Set it where workers share a machine.",
     )
     gpu_layers: int = Field(
         -1, ge=-1, description="Layers on a GPU, where llama.cpp was built for one; -1 is all of them."
@@ -173,8 +171,7 @@ class Settings(BaseSettings):
         True, description="Draft tokens wherever that is measured to pay; results stay the same."
     )
     batch_invariant: bool = Field(
-        False,
-        description="Bit-identical results whatever shares the batch, at the price of speed.",
+        False, description="Bit-identical results whatever shares the batch, at the price of speed."
     )
     prefix_sharing: bool = Field(
         True,
@@ -182,9 +179,7 @@ class Settings(BaseSettings):
         "where a key must not learn from response times what others send.",
     )
     engine_factory: str = Field(
-        "engine:load",
-        pattern=r"^[\w.]+:\w+$",
-        description="`module:function` that makes the engine; for development.",
+        "engine:load", pattern=r"^[\w.]+:\w+$", description="`module:function`; for development."
     )
 
     # The life of a job
@@ -192,9 +187,9 @@ class Settings(BaseSettings):
         10_000,
         ge=200,
         description="A worker that is silent for so long (ms) loses its jobs to others. Its heartbeat (a "
-        "tenth), the looks for lost jobs (a fifth), the wait before a lost message is sent again (one and a "
-        "half times as long) and its time in the list of workers (half, at least 5 s) follow from it. Lower "
-        "it to recover sooner, on machines that are not overcommitted.",
+        "tenth), the looks for lost jobs (a fifth), the wait before a lost message is sent again (1.5 times "
+        "as long) and its time in the list of workers (half, at least 5 s) follow from it. Lower it to "
+        "recover sooner, on machines that are not overcommitted.",
     )
     max_attempts: int = Field(
         3, ge=1, description="Attempts at a job whose worker is lost; then it fails with `worker_lost`."

@@ -44,7 +44,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     """
 
     connected: ClassVar[staticmethod[[], object]] = staticmethod(lambda: None)
-    arrived: ClassVar[staticmethod[[str, str], object]] = staticmethod(lambda *_: None)
+    arrived: ClassVar[staticmethod[[Any, Any], object]] = staticmethod(lambda *_: None)
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
         """The consumer's components. info() is what Flower shows."""
@@ -78,7 +78,8 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self.connected()
 
         def on_task_received(message: Any) -> Any:
-            self.arrived(message.headers["task"], message.headers["id"])
+            headers = message.headers or {}  # a message that Celery refuses may have none
+            self.arrived(headers.get("task"), headers.get("id"))
             message.ack_log_error = partial(self._settle, message, message.ack)
             message.reject_log_error = partial(self._settle, message, message.reject)
             return received(message)

@@ -27,6 +27,7 @@ from tasks.store.windows import WindowStore
 from tasks.worker.conversions import check_model, to_request
 from tasks.worker.exclusive_gate import ExclusiveGate
 from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.intake import Arrivals
 from tasks.worker.metrics import WINDOW_LINES, WINDOWS_TOTAL
 from tasks.worker.retrying import retry_until_available
 from tasks.worker.windows.held_window import GROUP_S, HeldWindow
@@ -71,7 +72,7 @@ class WindowRunner:
         self._rate = LineRate(self._slots)
         self._lock = threading.Lock()  # of the three that follow
         self._held: dict[str, HeldWindow] = {}
-        self._arriving: set[str] = set()  # windows whose messages were read and that are not claimed yet
+        self._arriving = Arrivals()
         self._usual_lines = 1  # of a window, a guess of how many an arriving one has
         self._closing = False
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")

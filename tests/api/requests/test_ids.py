@@ -14,7 +14,7 @@ import pytest
 
 from api.app import create_app
 from tasks.base.settings import Settings
-from tasks.records.ids import BATCH, DELIVERY, FILE, JOB
+from tasks.records.ids import BATCH, DELIVERY, FILE, JOB, RESPONSE
 from tasks.records.job import Status
 from tasks.store.jobs import JobStore
 from tests.api.conftest import GatewayProcess
@@ -23,7 +23,13 @@ from tests.api.forms import FORM, PURPOSE, form
 
 pytestmark = pytest.mark.stack
 
-KINDS = {"job_id": JOB, "batch_id": BATCH, "file_id": FILE, "delivery_id": DELIVERY}
+KINDS = {
+    "job_id": JOB,
+    "batch_id": BATCH,
+    "file_id": FILE,
+    "delivery_id": DELIVERY,
+    "response_id": RESPONSE,
+}
 NO_KEYS_OF_REDIS = {"model_id"}  # compared with the names of models, in memory
 DOCUMENT = create_app(Settings(_env_file=None)).openapi()  # type: ignore[call-arg]
 PATHS = [
@@ -81,7 +87,9 @@ def things(http: httpx.Client, gateway_settings: Settings) -> dict[str, str]:
     [delivery] = http.get("/v1/webhooks/deliveries", params={"job_id": job}).json()["data"]
     store.db.redis.rpush(f"{store.db.prefix}hook:{delivery['id']}:attempts", "{}")
     store.close()
-    return {"job_id": job, "batch_id": batch, "file_id": file, "delivery_id": delivery["id"]}
+    response = job.replace("job_", "resp_")
+    ids = {"job_id": job, "batch_id": batch, "file_id": file, "delivery_id": delivery["id"]}
+    return ids | {"response_id": response}
 
 
 def _keys(settings: Settings) -> set[str]:

@@ -1,10 +1,35 @@
-"""Counts the jobs that a model worker has read, so that it reads no more than it runs at once."""
+"""Counts the work that a model worker has read, so that it reads no more jobs than it runs at once."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
+
+BEGIN_S = 10.0  # in which work begins after its message was read; what Celery refuses never does
+
+
+class Arrivals:
+    """Jobs or windows whose message was read, and that have not begun. For use under a lock."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def add(self, work_id: str) -> None:
+        self._since[work_id] = time.monotonic()
+
+    def discard(self, work_id: str) -> None:
+        self._since.pop(work_id, None)
+
+    def clear(self) -> None:
+        """After a new connection, on which all messages of such work come again."""
+        self._since.clear()
+
+    def __len__(self) -> int:
+        limit = time.monotonic() - BEGIN_S
+        self._since = {work_id: since for work_id, since in self._since.items() if since > limit}
+        return len(self._since)
 
 
 class JobIntake:
@@ -16,7 +41,7 @@ class JobIntake:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._arrived: set[str] = set()  # and not begun
+        self._arrived = Arrivals()
         self._running: set[str] = set()
 
     def arrived(self, job_id: str) -> None:

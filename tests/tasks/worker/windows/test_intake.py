@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tasks.worker.job_intake import JobIntake
+from tasks.worker.intake import JobIntake
 
 
 def test_no_more_jobs_are_wanted_than_run_at_once() -> None:
@@ -47,3 +47,11 @@ def test_a_lost_connection_frees_the_places_of_jobs_that_did_not_begin() -> None
         assert intake.wants(), "b comes again"
         intake.arrived("b")
         assert not intake.wants(), "a runs on"
+
+
+def test_a_message_that_celery_refuses_takes_a_place_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    intake = JobIntake(1)
+    intake.arrived("refused")
+    assert not intake.wants()
+    monkeypatch.setattr("tasks.worker.intake.BEGIN_S", 0.0)
+    assert intake.wants()
