@@ -192,7 +192,7 @@ def test_an_overlong_line_is_skipped_without_being_held() -> None:
         (batch({"messages": MESSAGES}, method="GET"), ['method: must be "POST"']),
         (
             batch({"input": "x"}, url="/v1/embeddings"),
-            ["url: must be /v1/chat/completions, /v1/completions or /v1/jobs"],
+            ["url: must be /v1/chat/completions, /v1/completions, /v1/responses or /v1/jobs"],
         ),
         (batch({"messages": MESSAGES}, custom_id=None), ["custom_id: missing"]),
         (batch({"messages": MESSAGES}, extra=1), ["extra: there is no such field"]),

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tasks.base.settings import Settings
+from tasks.store.jobs import JobStore
 from tests.cli.helpers.in_process import InProcessCli
 from tests.cli.helpers.running import Cli, read_jsonl, texts, write_jsonl
 from tests.cli.helpers.runs import COUNT, answers, begun, slow
@@ -153,16 +154,23 @@ def test_a_part_without_a_line_that_the_gateway_takes_has_its_failures(
     assert (row["error"]["code"], row["error"]["line"]) == ("line_too_long", 1)
 
 
-def test_a_cancelled_line_keeps_its_partial_text(cli: Cli, gateway: str) -> None:
+def test_a_line_that_runs_when_its_batch_is_cancelled_keeps_its_partial_text(
+    cli: Cli, gateway: str, served: Settings
+) -> None:
     write_jsonl(cli.folder / "p.jsonl", [{"custom_id": "slow", "prompt": "so far delay=30 tokens=9"}])
     running = cli.start("run", "p.jsonl", "-o", "r.jsonl", "--url", gateway)
+    store = JobStore(served)
 
-    def jobs() -> list[str]:
-        page = httpx.get(f"{gateway}/v1/jobs", params={"status": "running"}).json()["data"]
-        return [job["id"] for job in page if "so far" in job["request"]["prompt"]]
+    def runs() -> bool:
+        windows = store.db.redis.scan_iter(f"{store.db.prefix}win:*")
+        return any(int(store.db.redis.hget(window, "opened") or 0) for window in windows)
 
-    wait_until(lambda: bool(jobs()))
-    assert cli("cancel", jobs()[0], "--url", gateway).stdout == "cancelling\n"
+    wait_until(runs)
+    store.close()
+    [batch] = [
+        each for each in httpx.get(f"{gateway}/v1/batches").json()["data"] if each["status"] == "in_progress"
+    ]
+    assert cli("batches", "cancel", batch["id"], "--url", gateway).stdout == "cancelling\n"
     assert running.wait() == 1
     (line,) = read_jsonl(cli.folder / "r.jsonl")
     assert (line["error"]["code"], line["error"]["partial"]) == ("batch_cancelled", "so far")

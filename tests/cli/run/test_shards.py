@@ -19,7 +19,7 @@ from cli.prompts.prompt_reader import PromptReader, ReadOptions
 from cli.run.folder import RunFolder
 from cli.run.shards import PartFiles, Sent, order
 from tasks.batches.line_decoder import LineDecoder
-from tasks.records.batch_work import Line
+from tasks.records.packed_line import Line
 from tasks.schema.openai_requests import JOBS
 from tests.cli.helpers.running import read_jsonl
 from tests.support.workers import ROOT
@@ -55,10 +55,11 @@ def test_every_line_of_a_part_is_one_the_gateway_takes(folder: RunFolder) -> Non
     decoder = LineDecoder(JOBS, 10_000, 64)
     raw = folder.part(1).read_bytes().splitlines()
     decoded = [decoder.decode(number, line) for number, line in enumerate(raw, 1)]
-    found = [(line.custom_id, line.model, line.preview) for line in decoded if isinstance(line, Line)]
-    assert found == [("line-1", "m", "x"), ("chat", "", "é"), ("line-3", "other", "y")]
-    assert isinstance(decoded[1], Line)
-    assert json.loads(decoded[1].request)["stop"] == ["END"]
+    found = [(line.custom_id, line.model) for line in decoded if isinstance(line, Line)]
+    assert found == [("line-1", "m"), ("chat", ""), ("line-3", "other")]
+    first, chat, last = (json.loads(line.request) for line in decoded if isinstance(line, Line))
+    assert (first["prompt"], chat["messages"], last["prompt"]) == ("x", CHAT["body"]["messages"], "y")
+    assert chat["stop"] == ["END"]
 
 
 def test_the_order_says_what_becomes_of_each_line(folder: RunFolder) -> None:
