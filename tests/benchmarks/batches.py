@@ -1,6 +1,7 @@
 """A large batch through the whole system, and what it does to everybody else.
 
     python -m tests.benchmarks.batches [--only large submit poll interactive hostile ...] [--lines 50000]
+                                       [--against CHECKOUT]
 
 Every part is real but the engine, which answers at once or after a scripted delay; `instructions` and
 `poll --real` have the real one.
@@ -11,32 +12,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import httpx
-import openai
 import redis
 
 from tasks.records.job import Priority
+from tests.benchmarks.queue.batch_client import client_of, start
+from tests.benchmarks.queue.beside_celery import beside_celery
 from tests.benchmarks.queue.hostile_batches import hostile
+from tests.benchmarks.queue.large_batch import POLL_S, PROMPT, large
 from tests.benchmarks.queue.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
 from tests.support.workers import SCRIPTED
 
-PROMPT = "x" * 200  # the answer repeats it
-POLL_S = 0.1
 WARM_UP_JOBS = 200
-TIMEOUT_S = 1200.0
-MB = 2**20
 REAL = "engine:load"
-ENDPOINT = "/v1/completions"
 
 POLLERS, POLLED_JOBS = 64, 2000
 CLIENT_POLL_S = 1.0
@@ -45,90 +41,6 @@ INPUTS = 120
 ANSWER_TOKENS = 8
 RULE = "Rule {number}: a case of kind {number} goes to desk {number}, and its answer names the desk."
 RULES = 12
-
-
-def line(number: int, prompt: str, tokens: int) -> str:
-    body = {"prompt": prompt, "max_tokens": tokens}
-    return json.dumps({"custom_id": f"id-{number}", "method": "POST", "url": ENDPOINT, "body": body})
-
-
-def client_of(running: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{running.url}/v1", api_key="benchmark", timeout=600)
-
-
-def start(client: openai.OpenAI, prompts: list[str], tokens: int = 1, **extra: Any) -> Any:
-    content = "".join(line(n, prompt, tokens) + "\n" for n, prompt in enumerate(prompts)).encode()
-    uploaded = client.files.create(file=("lines.jsonl", content), purpose="batch")
-    return client.batches.create(
-        input_file_id=uploaded.id, endpoint=ENDPOINT, completion_window="24h", extra_body=extra
-    )
-
-
-class Watch:
-    """Peak memory of the gateway, the io worker and Redis, in bytes."""
-
-    def __init__(self, running: Running) -> None:
-        self.peaks = dict.fromkeys(("gateway", "io worker", "Redis"), 0)
-        self._running = running
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _loop(self) -> None:
-        with redis.Redis(port=self._running.redis.port) as server:
-            while not self._stop.wait(0.2):
-                now = {
-                    "gateway": rss(self._running.gateway_pid),
-                    "io worker": rss(self._running.io_pid),
-                    "Redis": int(server.info("memory")["used_memory"]),
-                }
-                for name, size in now.items():
-                    self.peaks[name] = max(self.peaks[name], size)
-
-
-def rss(pid: int) -> int:
-    for row in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if row.startswith("VmRSS"):
-            return int(row.split()[1]) * 1024
-    return 0
-
-
-def large(options: argparse.Namespace) -> None:
-    """One file of many lines, from the upload to the output."""
-    with whole_stack() as running, Watch(running) as watch:
-        client = client_of(running)
-        began = time.perf_counter()
-        batch = start(client, [PROMPT] * options.lines)
-        created = time.perf_counter()
-        first = validated = 0.0
-        while batch.status not in ("completed", "failed", "expired", "cancelled"):
-            time.sleep(POLL_S)
-            batch = client.batches.retrieve(batch.id)
-            now = time.perf_counter() - created
-            if not first and batch.request_counts.completed:
-                first = now
-            if not validated and batch.status != "validating":
-                validated = now
-            if now > TIMEOUT_S:
-                raise BenchmarkFailed(f"not done after {TIMEOUT_S} s: {batch}")
-        took = time.perf_counter() - created
-        output = client.files.content(batch.output_file_id).read().splitlines()
-        ids = [json.loads(entry)["custom_id"] for entry in output]
-        if ids != [f"id-{n}" for n in range(options.lines)]:
-            raise BenchmarkFailed("the output is not complete, or not in order")
-        print(f"{options.lines:,} lines: uploaded in {created - began:.1f} s, then")
-        print(f"first result after {first:.1f} s,")
-        print(f"all validated and recorded after {validated:.1f} s,")
-        print(f"output complete and in order after {took:.0f} s")
-        for name, peak in watch.peaks.items():
-            print(f"{name:<10} at most {peak / MB:.0f} MB")
 
 
 def submit(options: argparse.Namespace) -> None:
@@ -350,6 +262,7 @@ async def _one_by_one(url: str, prompts: list[str]) -> tuple[int, int]:
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "large": large,
+    "celery": beside_celery,
     "submit": submit,
     "poll": poll,
     "interactive": interactive,
@@ -367,7 +280,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4000, help="of submit")
     parser.add_argument("--batches", type=int, default=40, help="of hostile, beside each attack")
     parser.add_argument("--real", action="store_true", help="poll: beside the real engine")
-    parser.add_argument("--rounds", type=int, default=5, help="of poll")
+    parser.add_argument("--rounds", type=int, default=5, help="of poll and celery, and of large --against")
+    parser.add_argument("--against", type=Path, help="an earlier checkout, for large")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each round of poll")
     options = parser.parse_args()
     for name in options.only:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.benchmarks.batches import client_of, start
+from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, Running, whole_stack
 
 LINES = 2400  # of each batch

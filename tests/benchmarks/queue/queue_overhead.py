@@ -72,9 +72,14 @@ class Running:
     url: str
     gateway_pid: int
     io_pid: int
+    worker_pid: int
     redis: RedisServer
     settings: Settings
     workers: Workers
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by what they are."""
+        return {"gateway": self.gateway_pid, "io worker": self.io_pid, "model worker": self.worker_pid}
 
 
 @contextlib.contextmanager
@@ -96,10 +101,10 @@ def whole_stack(engine: str = SCRIPTED, **options: object) -> Iterator[Running]:
         settings = Settings(_env_file=None, redis_url=server.url, port=free_port(), **options)  # type: ignore
         workers = Workers(folder)
         stack.callback(workers.close)
-        workers.model(settings, engine=engine)
+        worker = workers.model(settings, engine=engine)
         io = workers.io(settings)
         url, gateway = stack.enter_context(_gateway(settings, folder / "gateway.log"))
-        yield Running(url, gateway, io.process.pid, server, settings, workers)
+        yield Running(url, gateway, io.process.pid, worker.process.pid, server, settings, workers)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,115 @@
+"""One file of many lines, from the upload to the output: time, and what each process takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import openai
+
+from tests.benchmarks.common import ToolFailed, last_words
+from tests.benchmarks.queue.batch_client import client_of, start
+from tests.benchmarks.queue.process_usage import MB, Watch
+from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, whole_stack
+from tests.support.workers import ROOT
+
+PROMPT = "x" * 200  # the answer repeats it
+POLL_S = 0.1
+TIMEOUT_S = 1200.0
+FIRST, ALL = "first result after ", "output complete and in order after "  # earlier checkouts print them, too
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds since the batch was created."""
+
+    first_s: float
+    validated_s: float
+    all_s: float
+
+
+def large(options: argparse.Namespace) -> None:
+    """With --against: this checkout and that one in turns."""
+    if options.against:
+        _beside(options.against, options.lines, options.rounds)
+        return
+    with whole_stack() as running, Watch(running.processes(), running.redis.port) as watch:
+        client = client_of(running)
+        began = time.perf_counter()
+        batch = start(client, [PROMPT] * options.lines)
+        uploaded_s = time.perf_counter() - began
+        watch.begin()
+        taken = wait(client, batch)
+        used = watch.seconds()
+        output = client.files.content(client.batches.retrieve(batch.id).output_file_id).read().splitlines()
+        if [json.loads(entry)["custom_id"] for entry in output] != [f"id-{n}" for n in range(options.lines)]:
+            raise BenchmarkFailed("the output is not complete, or not in order")
+    print(f"{options.lines:,} lines: uploaded in {uploaded_s:.1f} s, then")
+    print(f"{FIRST}{taken.first_s:.1f} s,")
+    print(f"all validated and recorded after {taken.validated_s:.1f} s,")
+    print(f"{ALL}{taken.all_s:.1f} s: {options.lines / taken.all_s:,.0f} lines/s")
+    for name, seconds in used.items():
+        print(
+            f"{name:<12} {seconds / options.lines * 1e3:.3f} ms of processor time a line, "
+            f"at most {watch.peaks[name] / MB:.0f} MB"
+        )
+    print(f"{'together':<12} {sum(used.values()) / options.lines * 1e3:.3f} ms a line", flush=True)
+
+
+def wait(client: openai.OpenAI, batch: openai.types.Batch) -> Taken:
+    """Until it is completed. Raises BenchmarkFailed if it ends otherwise."""
+    created = time.perf_counter()
+    first = validated = 0.0
+    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(POLL_S)
+        batch = client.batches.retrieve(batch.id)
+        now = time.perf_counter() - created
+        if not first and batch.request_counts and batch.request_counts.completed:
+            first = now
+        if not validated and batch.status != "validating":
+            validated = now
+        if now > TIMEOUT_S:
+            raise BenchmarkFailed(f"not done after {TIMEOUT_S} s: {batch}")
+    if batch.status != "completed":
+        raise BenchmarkFailed(f"{batch}")
+    return Taken(first, validated, time.perf_counter() - created)
+
+
+def _beside(against: Path, lines: int, pairs: int) -> None:
+    runs = [(_run(against, lines), _run(ROOT, lines)) for _ in range(pairs)]
+    kinds: tuple[tuple[str, str, Callable[[dict[str, float]], float]], ...] = (
+        ("lines/s", ",.0f", lambda run: lines / run[ALL]),
+        ("s to the first result", ".1f", lambda run: run[FIRST]),
+    )
+    for what, shown, of in kinds:
+        before, after = (median(of(run[side]) for run in runs) for side in (0, 1))
+        ratios = [of(new) / of(old) for old, new in runs]
+        print(
+            f"{before:{shown}} -> {after:{shown}} {what}, "
+            f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
+
+
+def _run(checkout: Path, lines: int) -> dict[str, float]:
+    """The seconds that this benchmark prints in a checkout. Raises ToolFailed."""
+    command = [sys.executable, "-m", "tests.benchmarks.batches", "--only", "large", "--lines", str(lines)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise ToolFailed(f"{checkout}: {last_words(ran.stderr)}")
+    rows = ran.stdout.splitlines()
+    return {
+        mark: float(row.removeprefix(mark).split()[0])
+        for mark in (FIRST, ALL)
+        for row in rows
+        if row.startswith(mark)
+    }
