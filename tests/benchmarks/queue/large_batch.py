@@ -7,22 +7,28 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 import openai
+import redis
 
-from tests.benchmarks.common import ToolFailed, last_words
+from docs.pictures.measured import million as million_chart
+from tests.benchmarks.common import ToolFailed, cores, last_words
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.process_usage import MB, Watch
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, whole_stack
+from tests.support.measuring.machine import commit, processor
 from tests.support.workers import ROOT
 
 PROMPT = "x" * 200  # the answer repeats it
 POLL_S = 0.1
+SAMPLE_S = 1.0
 TIMEOUT_S = 1200.0
 FIRST, ALL = "first result after ", "output complete and in order after "  # earlier checkouts print them, too
 
@@ -81,6 +87,59 @@ def wait(client: openai.OpenAI, batch: openai.types.Batch) -> Taken:
     if batch.status != "completed":
         raise BenchmarkFailed(f"{batch}")
     return Taken(first, validated, time.perf_counter() - created)
+
+
+def million(options: argparse.Namespace) -> None:
+    """A file of many lines through `medusaq run`: lines ended, and memory of each process, over time."""
+    lines = options.many
+    with (
+        tempfile.TemporaryDirectory(prefix="medusaq-bench-") as name,
+        whole_stack() as running,
+        redis.Redis(port=running.redis.port) as server,
+    ):
+        source = Path(name) / "lines.jsonl"
+        with source.open("w", encoding="utf-8") as file:
+            for number in range(lines):
+                file.write(json.dumps({"prompt": f"{number} {PROMPT}", "max_tokens": 1}) + "\n")
+        output = Path(name) / "out.jsonl"
+        command = [sys.executable, "-m", "cli", "run", str(source), "-o", str(output), "--url", running.url]
+        began = time.perf_counter()
+        ran = subprocess.Popen([*command, "--no-progress"], cwd=ROOT)
+        at_s, ended = list[float](), list[int]()
+        memory: dict[str, list[int]] = {}
+        with Watch({**running.processes(), "medusaq run": ran.pid}, running.redis.port) as watch:
+            while ran.poll() is None:
+                at_s.append(round(time.perf_counter() - began, 2))
+                ended.append(sum(map(int, server.hvals(f"{running.settings.key_prefix}ended"))))
+                for process, size in watch.memory().items():
+                    memory.setdefault(process, []).append(size)
+                time.sleep(SAMPLE_S)
+        wall_s = time.perf_counter() - began
+        if ran.returncode:
+            raise BenchmarkFailed(f"medusaq run ended with {ran.returncode}")
+        with output.open("rb") as results:
+            if (found := sum(1 for _ in results)) != lines:
+                raise BenchmarkFailed(f"{found} results of {lines} lines")
+    figures = million_chart.Figures(
+        processor=processor(),
+        cores=cores(),
+        date=datetime.now(UTC).date().isoformat(),
+        commit=commit(),
+        model="an engine that answers at once",
+        lines=lines,
+        wall_s=round(wall_s, 1),
+        at_s=at_s,
+        ended=ended,
+        memory=memory,
+    )
+    print(figures.summary())
+    for process, sizes in memory.items():
+        print(
+            f"{process:<12} {sizes[len(sizes) // 10] / MB:.0f} MB after a tenth, "
+            f"{max(sizes) / MB:.0f} MB at most"
+        )
+    if options.json:
+        figures.write(options.json / million_chart.FIGURES.name)
 
 
 def _beside(against: Path, lines: int, pairs: int) -> None:
