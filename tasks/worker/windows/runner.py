@@ -222,6 +222,7 @@ class WindowRunner:
             load[window.claim.owner] += len(window.running)
             held[window.claim.owner] += window.unended
         able = [window for window in self._windows if window.may_open(self._slots)]
+        able = [window for window in able if window.claim.isolated] or able  # it has the gate to itself
         while able and free > 0:
             window = min(able, key=lambda one: load[one.claim.owner] / held[one.claim.owner])
             most = min(free, window.may_open(self._slots) - further[window])

@@ -13,6 +13,7 @@ import pytest
 
 from tasks.base.settings import Settings
 from tasks.records.batch import Ending
+from tasks.records.job import Status
 from tasks.records.packed_line import Line
 from tasks.records.window import NewWindow
 from tests.support.servers import RedisServer, fast_settings
@@ -233,6 +234,29 @@ def test_a_line_that_kills_workers_ends_alone(
     found = lines_after_kills(settings, workers, sent, 6)
     assert {n for n, text in found.items() if text == "worker_lost"} == {place}
     assert sent.counted("completed", "failed") == [5, 1]
+    sent.store.close()
+
+
+def test_a_last_attempt_goes_before_lines_that_waited_for_longer(
+    redis_server: RedisServer, workers: Workers
+) -> None:
+    """It has the worker to itself, so that none of the others can begin."""
+    settings = fast_settings(redis_server, max_attempts=2, slots=8)
+    sent = Sent.begun(settings)
+    [suspect] = sent.scripts(["suspect"])
+    sent.advance(sent.claim(suspect), 1)
+    wait_until(lambda: sent.number_ended() == 0 and sent.record(suspect)["status"] == "queued")
+    messages = sent.store.db.redis.lrange(f"{settings.key_prefix}medusaq.windows", 0, 0)
+    sent.store.db.redis.delete(f"{settings.key_prefix}medusaq.windows")
+    worker = workers.model(settings)
+    busy = queued(sent.store, "delay=2 busy")
+    wait_until(lambda: sent.store.get(busy).status is Status.RUNNING)
+    sent.store.db.redis.rpush(f"{settings.key_prefix}medusaq.windows", *messages)
+    wait_until(lambda: sent.record(suspect)["status"] == "running", report=worker.text)
+    prompts = [f"line {number}" for number in range(2, 18)]  # more than slots and those ahead
+    sent.scripts(prompts[:8], prompts[8:], first=2)
+    found = sent.texts(17, worker)
+    assert found == {1: "suspect", **{number: f"line {number}" for number in range(2, 18)}}
     sent.store.close()
 
 
