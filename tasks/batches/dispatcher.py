@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -47,12 +48,15 @@ class Dispatcher:
         self._token, self._cooldown = token, cooldown
         self._chunks: dict[str, _Chunk] = {}
         self._last: dict[str, int] = {}  # batch -> lines of its last window
+        self._served: dict[str, int] = {}  # owner -> when something of it was last sent
+        self._sendings = itertools.count(1)
 
     def send_interactive(self, work: Work, capacity: Capacity) -> None:
         """Deferred interactive jobs, where jobs have ended. Raises LeadLost and StoreUnavailable."""
         deferred, in_flight = _counters(work.interactive_deferred), _counters(work.interactive_in_flight)
         for queue, waiting in deferred.items():
-            counts = shares([*_deferred(waiting)], in_flight[queue], capacity.of(queue), work.weights)
+            room = capacity.of(queue)
+            counts = shares([*_deferred(waiting)], in_flight[queue], room, work.weights, self._served)
             in_flight[queue].update(self._release(queue, counts, Priority.INTERACTIVE))
         capacity.note(work.interactive_in_flight, _totals(in_flight))
 
@@ -73,7 +77,8 @@ class Dispatcher:
             most = capacity.of(queue)
             own = (batch for batch in batches.values() if self._queue(batch, work.known) == queue)
             unread = (Source(batch.owner, batch.id, _rank(batch), most) for batch in own)
-            counts = shares([*_deferred(waiting), *unread], in_flight[queue], most, work.weights)
+            sources_here = [*_deferred(waiting), *unread]
+            counts = shares(sources_here, in_flight[queue], most, work.weights, self._served)
             released = self._release(queue, counts)
             waiting.subtract(released)
             in_flight[queue].update(released)
@@ -88,6 +93,7 @@ class Dispatcher:
                     in_flight[queue],
                     capacity.of(queue),
                     work.weights,
+                    self._served,
                 )
                 self._release(queue, counts)
                 for source, count in counts.items():
@@ -101,6 +107,7 @@ class Dispatcher:
                         continue  # larger windows later
                     if after := self._fill(batch, queue, count, size):
                         in_flight[queue][source.owner] += count
+                        self._served[source.owner] = next(self._sendings)
                         if count == source.waiting and self._has_chunk(after):
                             going_on[after.id] = after  # its next line is for another queue
             deferred.clear()
@@ -114,6 +121,7 @@ class Dispatcher:
         deferred = {source.owner: count for source, count in counts.items() if source.name == DEFERRED}
         if deferred:
             self._batches.release_deferred(self._token, deferred, queue, priority)
+            self._served.update(dict.fromkeys(deferred, next(self._sendings)))
         return deferred
 
     def _sources(

@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 DEFERRED = ""  # the source of jobs that were submitted one by one
@@ -32,11 +33,17 @@ class Source:
 
 
 def shares(
-    sources: Iterable[Source], in_flight: Mapping[str, int], capacity: int, weights: Mapping[str, float]
+    sources: Iterable[Source],
+    in_flight: Mapping[str, int],
+    capacity: int,
+    weights: Mapping[str, float],
+    served: Mapping[str, int] = MappingProxyType({}),
 ) -> Counter[Source]:
     """Number of jobs to send from each source, so that at most `capacity` jobs are in flight.
 
-    in_flight, weights: by owner; a missing weight is 1.
+    in_flight, weights, served: by owner; a missing weight is 1. served: a number that grows with each time
+    an owner's jobs are sent. Among equals the one that has waited for longest goes first, so that with more
+    owners than places each has its turn.
     """
     queues: dict[str, list[Source]] = {}
     for source in sorted(sources, key=lambda s: s.rank, reverse=True):
@@ -44,17 +51,19 @@ def shares(
             queues.setdefault(source.owner, []).append(source)
     free = capacity - sum(in_flight.values())
     sent: Counter[Source] = Counter()
-    turns = [(in_flight.get(owner, 0) / weights.get(owner, 1.0), owner) for owner in queues]
+    turns = [
+        (in_flight.get(owner, 0) / weights.get(owner, 1.0), served.get(owner, 0), owner) for owner in queues
+    ]
     heapq.heapify(turns)
     while turns and free > 0:
-        load, owner = heapq.heappop(turns)
+        load, last, owner = heapq.heappop(turns)
         queue = queues[owner]
         sent[queue[-1]] += 1
         free -= 1
         if sent[queue[-1]] == queue[-1].waiting:
             queue.pop()
         if queue:
-            heapq.heappush(turns, (load + 1 / weights.get(owner, 1.0), owner))
+            heapq.heappush(turns, (load + 1 / weights.get(owner, 1.0), last, owner))
     return sent
 
 

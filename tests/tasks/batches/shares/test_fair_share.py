@@ -44,6 +44,22 @@ def test_what_is_outstanding_counts() -> None:
     assert not shares(sources, {"a": 15, "c": 5}, 20, {})
 
 
+def test_with_more_owners_than_places_each_has_its_turn() -> None:
+    sources = [batch(owner, owner, 1000) for owner in "abcdefgh"]
+    in_flight: Counter[str] = Counter()
+    served: dict[str, int] = {}
+    turns: Counter[str] = Counter()
+    for now in range(1, 81):
+        sent = by_owner(shares(sources, in_flight, 3, {}, served))
+        served.update(dict.fromkeys(sent, now))
+        in_flight += sent
+        turns += sent
+        oldest = min(in_flight, key=lambda owner: served[owner])
+        in_flight -= Counter({oldest: 1})
+    assert len(turns) == 8
+    assert max(turns.values()) - min(turns.values()) <= 1, turns
+
+
 owners = st.sampled_from("abcd")
 
 
