@@ -57,7 +57,7 @@ from tests.support.workers import ROOT
 SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
 PAIRS = 5
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
-NEED_PROMPTS = {"throughput", "ceiling", "invariance", "server", "lanes", "widened"}
+NEED_PROMPTS = {"throughput", "batch", "ceiling", "invariance", "server", "lanes", "widened"}
 LEFT_OUT = {"widened"}  # unless --only names them: they take hours
 SERVER_PROMPTS = 24  # of `server` without --limit: one and a half for each slot
 SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
@@ -149,6 +149,12 @@ def ceiling(options: argparse.Namespace) -> None:
         for generated in (96, options.max_tokens):
             most = measured.ratio(prompt_tokens, generated)
             print(f"  at {generated} tokens a reply: at most {most:.2f} times", flush=True)
+
+
+def batch(options: argparse.Namespace) -> None:
+    """What the system around the engine takes from a batch."""
+    prompts = load_spec_bench(options.prompts, options.limit)
+    queued.beside_engine(options.model, prompts, options.max_tokens, options.pairs)
 
 
 def weights(options: argparse.Namespace) -> None:
@@ -306,6 +312,7 @@ def lanes(options: argparse.Namespace) -> None:
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "throughput": throughput,
+    "batch": batch,
     "weights": weights,
     "importance": importance,
     "ceiling": ceiling,
@@ -345,7 +352,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    several = "`server`, `cells` and `lanes`"
+    several = "`server`, `cells`, `lanes` and `batch`"
     parser.add_argument("--model", type=Path, default=default_model(), help="a GGUF")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="a file in the format of Spec-Bench")
     parser.add_argument("--limit", type=positive, help="take only so many prompts, evenly spread")

@@ -90,8 +90,8 @@ def running_stack(engine: str = SCRIPTED, **options: object) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def whole_stack(engine: str = SCRIPTED, **options: object) -> Iterator[Running]:
-    """The whole system, with settings from options, on free loopback ports."""
+def whole_stack(engine: str = SCRIPTED, workers: int = 1, **options: object) -> Iterator[Running]:
+    """The whole system, with so many model workers and settings from options, on free loopback ports."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="medusaq-bench-")))
         server = RedisServer(folder / "redis")
@@ -99,12 +99,12 @@ def whole_stack(engine: str = SCRIPTED, **options: object) -> Iterator[Running]:
         server.start()
         options = {"files": str(folder / "files"), **options}
         settings = Settings(_env_file=None, redis_url=server.url, port=free_port(), **options)  # type: ignore
-        workers = Workers(folder)
-        stack.callback(workers.close)
-        worker = workers.model(settings, engine=engine)
-        io = workers.io(settings)
+        started = Workers(folder)
+        stack.callback(started.close)
+        model = [started.model(settings, engine=engine) for _ in range(workers)]
+        io = started.io(settings)
         url, gateway = stack.enter_context(_gateway(settings, folder / "gateway.log"))
-        yield Running(url, gateway, io.process.pid, worker.process.pid, server, settings, workers)
+        yield Running(url, gateway, io.process.pid, model[0].process.pid, server, settings, started)
 
 
 @contextlib.contextmanager
