@@ -64,7 +64,7 @@ class FloatHeads:
             )
         for weight, bias in self._layers[head]:
             inner = inputs @ weight.T + bias
-            inputs = states = states + inner / (1 + np.exp(-inner))
+            inputs = states = states + inner * np.exp(-np.logaddexp(0, -inner))  # SiLU
         lm_head = self._lm_heads[head % len(self._lm_heads)]
         logits: Floats = states @ lm_head.T * self._scale
         return logits
