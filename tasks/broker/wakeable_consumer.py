@@ -92,9 +92,9 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         send: Callable[..., object],
         _: object,
         errors: tuple[type[Exception], ...],
-        **how: Any,
+        *how: Any,
     ) -> None:
-        """Send an acknowledgement or a rejection. Runs in the event loop.
+        """Send an acknowledgement or a rejection. Runs in the event loop. how: whether to requeue it.
 
         Raises one of `errors`, which makes the consumer connect again, at the first failure on its channel.
         """
@@ -102,7 +102,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         if channel is self._failed_channel:
             return  # it is being closed, which requeues its messages
         try:
-            send(**how)
+            send(*how)
         except errors as error:
             log.warning("message %s could not be acknowledged: %s", message.delivery_tag, error)
             if self.blueprint.state == RUN and self.task_consumer and channel is self.task_consumer.channel:

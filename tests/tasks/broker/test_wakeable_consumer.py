@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from kombu import Message
 
 from tasks.base.queue_names import GENERATE, queue_of
 from tasks.broker.celery_app import POLL_S, make_app
-from tasks.broker.wakeable_consumer import overdue_s
+from tasks.broker.wakeable_consumer import WakingConsumer, overdue_s
 from tasks.records.job import Priority, Status
 from tasks.store.jobs import JobStore
 from tests.chaos.faults.proxy import Proxy
@@ -18,6 +21,7 @@ from tests.support.workers import Workers, wait_until
 from tests.tasks.helpers.records import ended, queued, waiting_for
 
 pytestmark = pytest.mark.stack
+log = logging.getLogger(__name__)
 ACKNOWLEDGES = b"\r\nZREM\r\n"  # the command with which kombu acknowledges a message
 ASKS = b"BRPOP"  # with which it waits for a message
 ALL_SLOTS = 2
@@ -65,6 +69,24 @@ def test_a_connection_that_falls_silent_is_given_up(
     job_id = queued(store, "hello")
     assert ended(store, job_id).status is Status.SUCCEEDED, worker.text()
     store.close()
+
+
+def test_a_message_that_a_task_rejects_comes_again(redis_server: RedisServer) -> None:
+    """Celery says by position whether it is to be put back, as when a worker that shuts down has read one."""
+    app = make_app(fast_settings(redis_server))
+    received: list[Message] = []
+    settling = WakingConsumer.__new__(WakingConsumer)  # its own connection would read the message
+    settling._failed_channel = None
+    with app.connection_for_read() as connection:
+        consumer = app.amqp.TaskConsumer(connection.default_channel, on_message=received.append)
+        consumer.consume()
+        app.send_task(GENERATE, queue=queue_of(Priority.BULK))
+        while len(received) < 2:
+            connection.drain_events(timeout=10)
+            message = received[-1]
+            message.reject_log_error = partial(settling._settle, message, message.reject)
+            message.reject_log_error(log, (), len(received) < 2)  # as Request.reject() of Celery
+        assert received[0].headers["id"] == received[1].headers["id"]
 
 
 def test_the_look_for_an_overdue_answer_leaves_it_to_the_event_loop(redis_server: RedisServer) -> None:
