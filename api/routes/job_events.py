@@ -32,9 +32,9 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> EventStream:
     """Server-sent events of one job.
 
-    `status` with `{"id", "status", "attempts"}` first and at each change; `text` with `{"text",
-    "logprobs"?, "drafts"?}`, whose texts joined are the result's text; at the end `done` with the record,
-    which alone has `token_ids`, or `error` if the API key is revoked. `drafts` are the parts of this text
+    `status` with `{"id", "status", "attempts"}` first and at each new status or attempt; `text` with
+    `{"text", "logprobs"?, "drafts"?}`, whose texts joined are the result's text; at the end `done` with the
+    record, which alone has `token_ids`, or `error` if the API key is revoked. `drafts` are the parts of this text
     that come from draft tokens: `start` and `end` (Unicode characters) and `source`.
     For a job that is already running, the text so far follows after its worker's next heartbeat.
     """
@@ -49,7 +49,7 @@ def _watched(gateway: Gateway, job_id: str, owner: str | None) -> Job:
 
 async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[bytes]:
     yield _status(job)
-    sent = job.status
+    sent = (job.status, job.attempts)
     try:
         async for update in follow(gateway, job, key):
             if isinstance(update, Text):
@@ -58,8 +58,8 @@ async def _events(gateway: Gateway, job: Job, key: OpenKey) -> AsyncIterator[byt
                 yield encoded({"text": update.text, **logprobs, **drafts}, "text")
                 continue
             job = update
-            if job.status is not sent:
-                sent = job.status
+            if (job.status, job.attempts) != sent:
+                sent = (job.status, job.attempts)
                 yield _status(job)
     except JobNotFound:  # deleted in the meantime
         pass

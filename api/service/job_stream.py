@@ -13,7 +13,7 @@ from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway
 from api.service.job_events import POLL_S
 from tasks.base.errors import StoreUnavailable
-from tasks.records.job import Job
+from tasks.records.job import Job, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Text:
 
 
 async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Text | Job, None]:
-    """Yield the record now and at each status change, and new text in between. Ends with the final record.
+    """Yield the record now and at each new status or attempt, and new text in between. Ends with the final record.
 
     The joined texts equal the result's text: missing parts are read from the record, and after a restart
     of the job no text is repeated. Raises JobNotFound, and BadKey when the caller's key is revoked.
     """
     position = _Position()
-    sent: Job | None = None
+    sent: tuple[Status, int] | None = None
     with gateway.job_events.inbox(job.id) as inbox:
         refresh = True
         while True:
@@ -51,8 +51,8 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
                     job, text = await run_in_threadpool(_read, gateway, job)
                     if missing := position.missing(text, job):
                         yield missing
-                if sent is None or sent.status is not job.status:
-                    sent = job
+                if sent != (job.status, job.attempts):  # a short "queued" between two attempts may be missed
+                    sent = (job.status, job.attempts)
                     yield job
                 if job.terminal:
                     return

@@ -44,6 +44,8 @@ def test_events_and_streams(
     for thread in threads:
         thread.join(30)
     assert seen[-1][1]["attempts"] == 2
-    assert told(seen) == ["running", "queued", "running", "succeeded", "done"]
+    seen_for_sure = [(name, data) for name, data in seen if data.get("status") != "queued"]  # it may be short
+    assert told(seen_for_sure) == ["running", "running", "succeeded", "done"]
+    assert [data["attempts"] for name, data in seen_for_sure if name == "status"] == [1, 2, 2]
     whole(seen)
     assert text(seen) == "".join(chunks) == "one two three " * 8

@@ -81,7 +81,7 @@ def test_an_io_worker_that_is_killed_while_it_reads_a_table_loses_nothing(
     wait_until(lambda: child not in conversions())
     assert not client.get(batch).validated
     workers.io(settings)
-    done = client.end(batch)
+    done = client.end(batch, 180)  # the whole table is read again
     assert (done.status, done.completed, done.failed) == (BatchStatus.COMPLETED, ROWS, 0)
     assert ids(client.read(done.output_file_id)) == [str(number) for number in range(1, ROWS + 1)]
 

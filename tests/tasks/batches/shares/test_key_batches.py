@@ -21,14 +21,14 @@ def test_weights_are_shares_of_the_workers(
 ) -> None:
     keys = KeyStore(store.db)
     heavy, light = (keys.create("k", Limits(weight=weight))[0] for weight in (3.0, 1.0))
-    lines = [line(n, "x delay=0.02") for n in range(700)]
+    lines = [line(n, "x delay=0.02") for n in range(2500)]
     small, large = (client.create(lines, owner=key.id) for key in (light, heavy))
     workers.io(settings)
     wait_until(lambda: client.get(small).validated and client.get(large).validated)
     workers.model(settings)
-    wait_until(lambda: client.get(large).completed >= 100, 60)  # by then what was sent first has ended
+    wait_until(lambda: client.get(large).completed >= 300, 120)  # by then what was sent first has ended
     before = client.get(large).completed, client.get(small).completed
-    wait_until(lambda: client.get(large).completed >= 400, 60)
+    wait_until(lambda: client.get(large).completed >= 1500, 120)
     ratio = (client.get(large).completed - before[0]) / (client.get(small).completed - before[1])
     for batch in (small, large):
         client.batches.stop(batch.id, Ending.CANCELLED)
