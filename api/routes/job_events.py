@@ -34,8 +34,8 @@ async def job_events(job_id: JobId, request: Request, gateway: GatewayDep) -> Ev
 
     `status` with `{"id", "status", "attempts"}` first and at each new status or attempt; `text` with
     `{"text", "logprobs"?, "drafts"?}`, whose texts joined are the result's text; at the end `done` with the
-    record, which alone has `token_ids`, or `error` if the API key is revoked. `drafts` are the parts of this text
-    that come from draft tokens: `start` and `end` (Unicode characters) and `source`.
+    record, which alone has `token_ids`, or `error` if the API key is revoked. `drafts` are the parts of this
+    text that come from draft tokens: `start` and `end` (Unicode characters) and `source`.
     For a job that is already running, the text so far follows after its worker's next heartbeat.
     """
     job = await run_in_threadpool(_watched, gateway, job_id, seen_by(request))

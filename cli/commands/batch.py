@@ -14,7 +14,7 @@ from cli.base.output_files import check_writable
 from cli.base.plain_help import App
 from cli.gateway.options import DEFAULT_URL, JsonOption, UrlOption, WebhookOption, ask, path_to, print_list
 from tasks.records.batch import MAX_PRIORITY
-from tasks.records.endpoints import CHAT, ENDPOINTS
+from tasks.records.endpoints import CHAT, ENDPOINTS, JOBS
 
 HOUR_S = 3600
 NOT_FOUND = 404
@@ -27,7 +27,8 @@ medusaq batches create lines.jsonl --dry-run
 
 medusaq batches create night.jsonl --deadline-hours 8 --priority 5
 
-Each line of FILE is {"custom_id", "method": "POST", "url", "body"}. The batch also continues if this command
+Each line of FILE is {"custom_id", "method": "POST", "url", "body"}, or a request as `medusaq run` takes it:
+{"prompt": ...} or {"messages": [...]}. The batch also continues if this command
 ends. [bold]medusaq run[/] also accepts plain prompts, and writes answers and failures to one file.
 
 Exit codes: 0 done, 1 some lines failed, 2 bad input, 4 no gateway, 130 Ctrl-C."""
@@ -85,9 +86,9 @@ batches = App(help="Create and inspect batches at a gateway.")
 
 @batches.command(epilog=CREATE_EPILOG)
 def create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="jsonl file of batch lines.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="jsonl file of requests.")],
     endpoint: Annotated[
-        str | None, typer.Option(help=f"{', '.join(ENDPOINTS)}. (default: the first line's url)")
+        str | None, typer.Option(help=f"{', '.join(ENDPOINTS)}. (default: the first line's url, or /v1/jobs)")
     ] = None,
     priority: Annotated[
         int, typer.Option(min=-MAX_PRIORITY, max=MAX_PRIORITY, help="Batches of higher priority run first.")
@@ -222,13 +223,13 @@ def _check_outputs(output: Path | None, errors: Path | None) -> None:
 
 
 def _endpoint_of(file: Path) -> str:
-    """The url of the first line; the gateway validates it. Raises BadInput."""
+    """The url of the first line, by default that of jobs; the gateway validates it. Raises BadInput."""
     try:
         with file.open("rb") as lines:
-            return str(json.loads(lines.readline().decode("utf-8-sig"))["url"])
+            return str(json.loads(lines.readline().decode("utf-8-sig")).get("url", JOBS))
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, AttributeError):
         return CHAT
 
 

@@ -16,7 +16,14 @@ from cli.prompts.formats import Format
 from cli.prompts.record_reader import Record, records
 from common.unicode import is_unicode
 from tasks.schema.job_request import HALF_PAIR, Problem, job_problems
-from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, is_batch_line, job_fields, own_fields
+from tasks.schema.openai_requests import (
+    MAX_CUSTOM_ID,
+    default_id,
+    in_body,
+    is_batch_line,
+    job_fields,
+    line_fields,
+)
 
 
 @dataclass(frozen=True)
@@ -90,22 +97,18 @@ class PromptReader:
             self.kinds["unreadable"] += 1
             return PromptLine(index, record.number, None, {}, (record.value,))
         value = record.value
-        batch = form is Format.BATCH or (form is Format.JSONL and is_batch_line(value))
+        batch = form is Format.BATCH or is_batch_line(value)
         self.kinds["batch" if batch else form.value] += 1
         if not is_unicode(value):  # further problems could quote text that cannot be encoded
             wrong: list[Problem] = []
             custom_id = checked_id(value.get("custom_id"), record.number, wrong, seen)
             wrong = wrong or [Problem(HALF_PAIR, code="invalid_json_line")]
             return PromptLine(index, record.number, custom_id, {}, tuple(wrong))
-        if batch:
-            fields, problems = job_fields(value)
-        else:
-            fields, problems = own_fields({name: v for name, v in value.items() if name != "custom_id"})
+        fields, problems = job_fields(value) if batch else line_fields(value)
         custom_id = checked_id(value.get("custom_id"), record.number, problems, seen)
         job = completed(fields, self._options, self._options.system)
         if fields or not problems:
-            found = job_problems(job)
-            problems += in_body(found, value) if batch else found
+            problems += in_body(job_problems(job), value)
         own = fields.get("max_tokens") is not None
         return PromptLine(index, record.number, custom_id, {} if problems else job, tuple(problems), own)
 
@@ -128,7 +131,7 @@ def checked_id(
     given: Any, number: int, problems: list[Problem], seen: CustomIdIndex, what: str = "line"
 ) -> str | None:
     """The custom_id, by default line-N; None, with a problem, for one that cannot be used."""
-    custom_id = f"{what}-{number}" if given is None else given
+    custom_id = default_id(number, what) if given is None else given
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
         problems.append(Problem(f"must be a string of 1 to {MAX_CUSTOM_ID} characters", "custom_id"))
         return None

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from common.unicode import is_unicode
-from tasks.records.endpoints import JOBS
+from tasks.records.endpoints import JOBS, RESPONSES
 from tasks.records.packed_line import Line
 from tasks.schema.job_request import (
     HALF_PAIR,
@@ -21,7 +21,7 @@ from tasks.schema.job_request import (
     read_job,
 )
 from tasks.schema.json_lines import BAD_JSON, TOO_LONG, decoded, json_object
-from tasks.schema.openai_requests import MAX_CUSTOM_ID, in_body, job_fields
+from tasks.schema.openai_requests import MAX_CUSTOM_ID, default_id, in_body, is_batch_line, line_fields
 
 PREFIX_CHARS = 512  # lines that share so much of their beginning are sent near each other
 KINDS: Mapping[bytes, str] = {
@@ -50,9 +50,10 @@ def kind_of(start: bytes) -> str | None:
 class LineDecoder:
     """Decodes the lines of one file, which must all name one endpoint, one model, and ids of their own.
 
-    Bodies of JOBS may name several models. default_model: of lines that name none; choose_from: the models of
-    which they must name one, where there is no such default. max_tokens, every_model: of all lines, in place
-    of theirs. aliases: further names of models, "" for that of lines that name none.
+    A line may also be the fields of a job as they stand, as `medusaq run` takes them; RESPONSES alone, whose
+    requests are others, has none of these. Bodies of JOBS may name several models. default_model: of lines
+    that name none; choose_from: the models of which they must name one, where there is no such default.
+    max_tokens, every_model: of all lines, in place of theirs. aliases: further names of models, "" for that of lines that name none.
     """
 
     def __init__(
@@ -83,15 +84,18 @@ class LineDecoder:
         value = _object(raw)
         if isinstance(value, Problem):
             return InvalidLine(number, None, value)
-        custom_id = value.get("custom_id")
+        custom_id, enveloped = value.get("custom_id"), is_batch_line(value)
+        if custom_id is None and not enveloped:
+            custom_id = default_id(number)
         halves = b"\\ud" in raw or b"\\uD" in raw  # spelled in no other way
         if (wrong := self._id_problem(number, custom_id, halves)) is not None:
             return InvalidLine(number, None, wrong)
         assert isinstance(custom_id, str)
         if halves and not is_unicode(value):  # a refusal may repeat any part of it
             return InvalidLine(number, custom_id, Problem(HALF_PAIR, code=BAD_JSON))
-        fields, problems = job_fields(value)
-        if value.get("url") != self._endpoint and not any(p.field == "url" for p in problems):
+        fields, problems = line_fields(value)
+        elsewhere = value.get("url") != self._endpoint if enveloped else self._endpoint == RESPONSES
+        if elsewhere and not any(p.field == "url" for p in problems):
             problems.append(Problem(f"the batch is for {self._endpoint}", "url", "url_mismatch"))
         job = problems or read_job(fields)
         if isinstance(job, list):

@@ -39,14 +39,12 @@ def line_schema() -> dict[str, Any]:
         "instructions": {"type": ["string", "null"]},
         "max_output_tokens": fields["max_tokens"],
     }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A line of a batch file",
-        "type": "object",
+    custom_id = {"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID}
+    enveloped = {
         "required": ["custom_id", "method", "url", "body"],
         "additionalProperties": False,
         "properties": {
-            "custom_id": {"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID},
+            "custom_id": custom_id,
             "method": {"const": "POST"},
             "url": {"enum": list(ENDPOINTS)},
             "body": {"type": "object"},
@@ -55,8 +53,15 @@ def line_schema() -> dict[str, Any]:
             _body(CHAT, chat, "messages"),
             _body(COMPLETIONS, completion, "prompt"),
             _body(RESPONSES, response, "input"),
-            _own_body(own),
+            {"properties": {"url": {"const": JOBS}, "body": _job(own)}},
         ],
+    }
+    bare = _job({"custom_id": {"anyOf": [custom_id, {"type": "null"}]}, **own})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of a batch file",
+        "type": "object",
+        "oneOf": [enveloped, bare],
         "$defs": job.get("$defs", {}),
     }
 
@@ -66,13 +71,12 @@ def _body(url: str, properties: dict[str, Any], required: str) -> dict[str, Any]
     return {"properties": {"url": {"const": url}, "body": body}}
 
 
-def _own_body(properties: dict[str, Any]) -> dict[str, Any]:
+def _job(properties: dict[str, Any]) -> dict[str, Any]:
     raw = {"required": ["raw"], "properties": {"raw": {"const": True}}}
-    body = {
+    return {
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
         "oneOf": [{"required": ["messages"], "not": raw}, {"required": ["prompt"]}],
         "not": {**raw, "required": ["raw", "tools"]},  # only a chat template shows tools to the model
     }
-    return {"properties": {"url": {"const": JOBS}, "body": body}}

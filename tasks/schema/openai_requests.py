@@ -69,6 +69,21 @@ def is_batch_line(value: Mapping[str, Any]) -> bool:
     return any(key in value for key in ("body", "url", "method"))
 
 
+def line_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The job fields of a line of any file of requests, and the problems with the rest of it.
+
+    A line is a batch line, or the fields of a job as they stand, beside a custom_id.
+    """
+    if is_batch_line(value):
+        return job_fields(value)
+    return own_fields({name: given for name, given in value.items() if name != "custom_id"})
+
+
+def default_id(number: int, what: str = "line") -> str:
+    """The custom_id of a request that brings none."""
+    return f"{what}-{number}"
+
+
 def job_fields(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """The job fields of a batch line, which are not validated here, and the problems with the rest of it."""
     problems = [Problem("there is no such field", key, UNKNOWN_FIELD) for key in value if key not in KEYS]
@@ -174,7 +189,9 @@ def renamed(message: str, field: str, written: str) -> str:
 
 
 def in_body(problems: list[Problem], line: Mapping[str, Any]) -> list[Problem]:
-    """The problems of a batch line's job, with the field names that the line uses."""
+    """The problems of a line's job, with the field names that the line uses."""
+    if not is_batch_line(line):
+        return problems
     body = {} if line["url"] == JOBS else line["body"]
     return [
         replace(problem, field=f"body.{as_written(problem.field, body)}" if problem.field else "body")

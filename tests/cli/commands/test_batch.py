@@ -106,6 +106,20 @@ def test_jobs_of_ours_and_the_endpoint_by_name(in_process: InProcessCli) -> None
     assert shown(ended.stdout)["line 1"] == "url: the batch is for /v1/completions"
 
 
+@pytest.mark.parametrize("endpoint", [(), ("--endpoint", "/v1/chat/completions")])
+def test_the_lines_of_run_are_those_of_a_batch(in_process: InProcessCli, endpoint: tuple[str, ...]) -> None:
+    said = [{"role": "user", "content": "hello"}]
+    lines = [{"messages": said}, {"prompt": "hi", "custom_id": "mine"}, {"prompt": "hi", "raw": True}]
+    write_jsonl(in_process.folder / "lines.jsonl", lines)
+    assert in_process("validate", "lines.jsonl").returncode == 0
+    ended = in_process("batches", "create", "lines.jsonl", *endpoint, "-o", "good.jsonl")
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    assert shown(ended.stdout)["endpoint"] == (endpoint or ("", "/v1/jobs"))[1]
+    assert ids(in_process.folder / "good.jsonl") == ["line-1", "mine", "line-3"]
+    kinds = [row["response"]["body"]["object"] for row in read_jsonl(in_process.folder / "good.jsonl")]
+    assert kinds == ["chat.completion", "chat.completion", "text_completion"]
+
+
 def test_a_dry_run_says_what_is_wrong_and_sends_nothing(in_process: InProcessCli) -> None:
     content = "\n".join(
         [json.dumps(line(1)), "{", json.dumps({**line(3), "method": "GET"}), json.dumps(line(4))]

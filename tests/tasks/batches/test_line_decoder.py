@@ -17,7 +17,7 @@ from tasks.records.packed_line import Line, unpacked
 from tasks.schema.batch_output import dumped
 from tasks.schema.job_request import MAX_VALUES, has_too_many_values
 from tasks.schema.json_lines import physical_lines
-from tasks.schema.openai_requests import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID
+from tasks.schema.openai_requests import CHAT, COMPLETIONS, ENDPOINTS, JOBS, MAX_CUSTOM_ID, RESPONSES
 
 MOST = 4096
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -39,6 +39,36 @@ def test_a_good_line_becomes_the_request_of_a_job() -> None:
     assert isinstance(got, Line)
     assert (got.number, got.custom_id, got.model) == (7, "a", "m")
     assert json.loads(got.request) == {"messages": MESSAGES, "max_tokens": 5, "seed": 3}
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, JOBS])
+def test_a_job_as_it_stands_is_a_line_of_its_number(endpoint: str) -> None:
+    got = decoder(endpoint).decode(7, b'{"prompt": "x", "model": "m", "max_tokens": 5, "seed": 3}')
+    assert isinstance(got, Line)
+    assert (got.number, got.custom_id, got.model) == (7, "line-7", "m")
+    assert json.loads(got.request) == {"prompt": "x", "max_tokens": 5, "seed": 3}
+    named = decoder(endpoint).decode(7, b'{"prompt": "x", "custom_id": "mine"}')
+    assert isinstance(named, Line)
+    assert named.custom_id == "mine"
+
+
+def test_a_job_as_it_stands_that_is_wrong() -> None:
+    reader = decoder()
+    for number, (raw, code, field) in enumerate(
+        [
+            (b'{"prompt": "x", "max_tokens": 0}', "invalid_value", "max_tokens"),
+            (b'{"prompt": "x", "best_off": 1}', "unknown_field", "best_off"),
+            (b'{"prompt": "x", "priority": "bulk"}', "invalid_value", "priority"),
+            (b'{"custom_id": "line-1", "prompt": "x"}', "duplicate_custom_id", "custom_id"),
+        ],
+        1,
+    ):
+        got = reader.decode(number, raw)
+        assert isinstance(got, InvalidLine)
+        assert (got.problem.code, got.problem.field) == (code, field)
+    elsewhere = decoder(RESPONSES).decode(1, b'{"prompt": "x"}')
+    assert isinstance(elsewhere, InvalidLine)
+    assert elsewhere.problem.code == "url_mismatch", "its requests are others"
 
 
 def test_one_stop_string_is_a_list_of_one() -> None:

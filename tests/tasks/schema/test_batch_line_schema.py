@@ -65,3 +65,23 @@ def test_the_schema_says_what_the_decoder_says(
     value = line(url, body)
     decoded = LineDecoder(url, 4096, 64).decode(1, json.dumps(value).encode())
     assert (validator.is_valid(value), isinstance(decoded, Line)) == (good, good)
+
+
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        ({"prompt": "x"}, True),
+        ({"prompt": "x", "custom_id": "a", "max_tokens": 4}, True),
+        ({"messages": MESSAGES, "custom_id": None}, True),
+        ({"prompt": "x", "custom_id": ""}, False),
+        ({"prompt": "x", "messages": MESSAGES}, False),
+        ({"prompt": "x", "unknown": 1}, False),
+        ({"prompt": "x", "url": JOBS}, False),
+        ({"custom_id": "a"}, False),
+    ],
+)
+def test_a_job_as_it_stands(
+    validator: jsonschema.Draft202012Validator, value: dict[str, Any], good: bool
+) -> None:
+    decoded = LineDecoder(CHAT, 4096, 64).decode(1, json.dumps(value).encode())
+    assert (validator.is_valid(value), isinstance(decoded, Line)) == (good, good)
