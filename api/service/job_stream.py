@@ -35,7 +35,7 @@ class Text:
 
 
 async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Text | Job, None]:
-    """Yield the record now and at each new status or attempt, and new text in between. Ends with the last one.
+    """Yield the record now and at each new status or attempt, and text in between. Ends with the last one.
 
     The joined texts equal the result's text: missing parts are read from the record, and after a restart
     of the job no text is repeated. Raises JobNotFound, and BadKey when the caller's key is revoked.

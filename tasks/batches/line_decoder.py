@@ -53,7 +53,8 @@ class LineDecoder:
     A line may also be the fields of a job as they stand, as `medusaq run` takes them; RESPONSES alone, whose
     requests are others, has none of these. Bodies of JOBS may name several models. default_model: of lines
     that name none; choose_from: the models of which they must name one, where there is no such default.
-    max_tokens, every_model: of all lines, in place of theirs. aliases: further names of models, "" for that of lines that name none.
+    max_tokens, every_model: of all lines, in place of theirs. aliases: further names of models, "" for that
+    of lines that name none.
     """
 
     def __init__(
