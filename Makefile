@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 
-.PHONY: demo test test-fast check bench clients pictures chaos clean install
+.PHONY: demo test test-fast check bench clients pictures chaos machines clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -45,6 +45,9 @@ pictures: install ## the pictures of the documents, from their sources
 
 chaos: install ## every fault under load, in about 25 minutes; the table of docs/explanation/chaos.md
 	@$(BIN)/python -m tests.chaos --write docs/explanation/chaos.md $(CHAOS)
+
+machines: install ## hosts that fail under load, as root, in about 40 minutes; the table of docs/explanation/machines.md
+	@$(BIN)/python -m tests.machines --write docs/explanation/machines.md $(MACHINES)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

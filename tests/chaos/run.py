@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import httpx
 import redis
 
 from tasks.records.job import TERMINAL
+from tasks.store.jobs import JobStore
 from tests.chaos.clients.client import Client
 from tests.chaos.clients.hooks import Hooks
 from tests.chaos.clients.load import Load
@@ -23,6 +24,22 @@ LOOK_S = 0.02
 RECOVERY_LIMIT_S = 180.0  # nothing takes so long but what has been lost
 END_LIMIT_S = 300.0
 MOVED_BY_IO = ("status", "chunk", "place", "parts", "total", "validated")  # fields of a batch
+
+
+class Target(Protocol):
+    """What faults are put into. other: a second model that it serves."""
+
+    store: JobStore
+    url: str
+    other: str | None
+
+    def is_worker(self, name: str, worker_id: str) -> bool:
+        """Whether the records mean the model worker of this name."""
+        ...
+
+
+Struck = TypeVar("Struck", bound=Target)
+Answer = TypeVar("Answer")
 
 
 class Skipped(Exception):
@@ -56,10 +73,10 @@ class Outcome:
 
 
 @dataclass
-class Run:
+class Trial(Generic[Struck]):
     """What a case works with."""
 
-    stack: Stack
+    stack: Struck
     load: Load
     size: Size
     client: Client
@@ -87,7 +104,7 @@ class Run:
         if outage:
             since = time.monotonic()
         self.faults += 1
-        before = {batch_id: self._progress(batch_id) for batch_id in self._batches()}
+        before = self._insist(lambda: {batch_id: self._progress(batch_id) for batch_id in self._batches()})
         models = {None, self.stack.other}
         probes = [self.load.job(self.client, "delay=0", model=model) for model in models]
 
@@ -108,6 +125,17 @@ class Run:
             time.sleep(LOOK_S)
         self.troubles.append(f"{otherwise} within {limit_s:g} s")
         return False
+
+    def _insist(self, ask: Callable[[], Answer]) -> Answer:
+        """What Redis answers as soon as it does."""
+        give_up = time.monotonic() + RECOVERY_LIMIT_S
+        while True:
+            try:
+                return ask()
+            except redis.RedisError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(LOOK_S)
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
@@ -137,8 +165,7 @@ class Run:
 
     def jobs_of(self, name: str) -> list[str]:
         """Jobs and windows that a model worker has claimed and not ended, as the records say."""
-        worker_id = self.stack.worker(name).id
-        return [one for one in self.running() if self._holder(one) == worker_id]
+        return [one for one in self.running() if self.stack.is_worker(name, self._holder(one))]
 
     def _holder(self, work_id: str) -> str:
         kind = "win" if work_id.startswith("win_") else "job"
@@ -188,13 +215,16 @@ class Run:
         return status is None or status in TERMINAL
 
 
+Run: TypeAlias = Trial[Stack]
+
+
 @contextmanager
-def running(stack: Stack, size: Size, seed: int = 0) -> Iterator[Run]:
-    """What cases work with on this stack."""
-    with receiving() as receiver:
+def running(stack: Struck, size: Size, seed: int = 0, host: str = "127.0.0.1") -> Iterator[Trial[Struck]]:
+    """What cases work with on this stack. host: where webhooks are received."""
+    with receiving(host=host) as receiver:
         load = Load(stack.url, size.delay_s, Hooks(receiver), other=stack.other)
         ends = Ends(stack.store, load.accepted)
-        run = Run(stack, load, size, load.client(), ends, seed)
+        run = Trial(stack, load, size, load.client(), ends, seed)
         try:
             yield run
         finally:

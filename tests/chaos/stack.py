@@ -219,6 +219,9 @@ class Stack:
         assert worker is not None
         return worker
 
+    def is_worker(self, name: str, worker_id: str) -> bool:
+        return self.worker(name).id == worker_id
+
     @property
     def starts(self) -> dict[str, int]:
         """How often each process has been started."""

@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
 from tests.api.conftest import GatewayProcess
+from tests.support.environments import install
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import ROOT, Workers, wait_until
 
@@ -31,18 +31,6 @@ CHECKS = {  # script: distribution
     "with_litellm": "litellm",
     "with_llm": "llm",
 }
-
-
-def install(folder: Path) -> Path:
-    """Make the clients' environment, unless it has these requirements; return its Python."""
-    python = folder / "bin" / "python"
-    made = folder / "requirements.txt"
-    if not made.exists() or made.read_text() != REQUIREMENTS.read_text():
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-r", str(REQUIREMENTS)], check=True)
-        made.write_text(REQUIREMENTS.read_text())
-    return python
 
 
 @contextmanager
@@ -108,7 +96,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="a document with a place for the table")
     parser.add_argument("--only", choices=CHECKS, action="append")
     options = parser.parse_args()
-    python = install(ENVIRONMENT)
+    python = install(ENVIRONMENT, REQUIREMENTS)
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as gateway:
         model = gateway.http.get("/v1/models").json()["data"][0]["id"]
         found = {name: check(python, name, gateway.url, model) for name in options.only or CHECKS}

@@ -1,1 +1,1 @@
-"""The system on many hosts: network namespaces with addresses of their own, whose links and processes fail under load."""
+"""The system on many hosts, which are network namespaces: their links and processes fail under load."""

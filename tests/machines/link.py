@@ -57,4 +57,6 @@ def forward(one: socket.socket, other: socket.socket, delay_s: float, loss: floa
 
 if __name__ == "__main__":
     first, second, delay, share = sys.argv[1:]
-    forward(opened(first), opened(second), float(delay), float(share))
+    ends = opened(first), opened(second)
+    print("ready", flush=True)
+    forward(*ends, float(delay), float(share))

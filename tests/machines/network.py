@@ -10,7 +10,6 @@ import ctypes
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -113,7 +112,7 @@ class Host:
 class Network:
     """Raises CannotConnect where the machine or the user may not. The process must have one thread only."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
             raise CannotConnect(f"{', '.join(missing)} missing")
         libc = ctypes.CDLL(None, use_errno=True)
@@ -127,12 +126,12 @@ class Network:
         _ip("link", "add", BRIDGE, "type", "bridge", "forward_delay", "0")
         _ip("address", "add", f"{OURS}/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
-        self._folder = folder
         self.hosts: dict[str, Host] = {}
         self._slow: dict[str, subprocess.Popen[bytes]] = {}
 
-    def add(self, name: str) -> Host:
-        host = Host(name, f"{SUBNET}.{len(self.hosts) + 2}", self._folder / name)
+    def add(self, name: str, folder: Path) -> Host:
+        """folder: of the host alone."""
+        host = Host(name, f"{SUBNET}.{len(self.hosts) + 2}", folder)
         self.hosts[name] = host
         _ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
         _ip("address", "add", f"{host.address}/24", "dev", "eth0", inside=host.inside)
@@ -149,19 +148,21 @@ class Network:
         """From now on packets come so late, and a share of them not at all, in both directions."""
         link = self.hosts[name].link
         near, far = f"s-{name}", f"t-{name}"
-        _ip("link", "set", link, "nomaster")
         _ip("link", "add", near, "type", "veth", "peer", "name", far)
         _ip("link", "set", near, "up")
         command = [sys.executable, "-I", "-S", str(LINK), link, near, str(round_trip_s / 2), str(loss)]
-        self._slow[name] = subprocess.Popen([*WITH_PARENT, *command])
+        self._slow[name] = begun = subprocess.Popen([*WITH_PARENT, *command], stdout=subprocess.PIPE)
+        assert begun.stdout is not None
+        assert begun.stdout.readline(), "the slow link did not begin"
+        _ip("link", "set", link, "nomaster")
         _ip("link", "set", far, "master", BRIDGE, "up")
 
     def heal(self, name: str) -> None:
         """As it was before cut() or slow()."""
         if (slowed := self._slow.pop(name, None)) is not None:
             assert slowed.poll() is None, "the slow link broke"
-            slowed.send_signal(signal.SIGKILL)
-            slowed.wait()
+            slowed.kill()
+            slowed.communicate()
             _ip("link", "delete", f"s-{name}")
         _ip("link", "set", self.hosts[name].link, "master", BRIDGE)
 
@@ -171,4 +172,5 @@ class Network:
             self.heal(name)
         for host in self.hosts.values():
             host.close()
+            _ip("link", "delete", host.link)  # it would go some time later
         self.hosts.clear()

@@ -51,6 +51,19 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+def redis_options(folder: Path, port: int, address: str = "127.0.0.1", **more: str) -> dict[str, str]:
+    """Of a server that keeps everything in this folder."""
+    return {
+        "port": str(port),
+        "bind": address,
+        "dir": str(folder),
+        "appendonly": "yes",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        **more,
+    }
+
+
 class RedisServer:
     """An append-only server with its files in one folder; start() after stop() or kill() keeps the data.
 
@@ -75,15 +88,7 @@ class RedisServer:
 
     def start(self, appendonly: str = "yes", appendfsync: str = "everysec") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        options = {
-            "port": str(self.port),
-            "bind": "127.0.0.1",
-            "dir": str(self.folder),
-            "appendonly": appendonly,
-            "appendfsync": appendfsync,
-            "save": "",
-            "maxmemory-policy": "noeviction",
-        }
+        options = redis_options(self.folder, self.port, appendonly=appendonly, appendfsync=appendfsync)
         if self.user is not None:
             users = f"user default off\nuser {self.user} on >{self.password} ~t* &* +@all -@admin\n"
             (self.folder / "users.acl").write_text(users)

@@ -153,8 +153,8 @@ class Load:
     # In the background
 
     def begin(self, jobs_per_s: float, lines: int) -> None:
-        """Until end(): so many jobs a second, every other one bulk, and batches of so many lines."""
-        for work in (partial(self._jobs, jobs_per_s), partial(self._batches, lines)):
+        """Until end(): so many jobs a second, every other one bulk, and batches of so many lines, if any."""
+        for work in (partial(self._jobs, jobs_per_s), *([partial(self._batches, lines)] if lines else [])):
             thread = threading.Thread(target=self._guarded, args=(work,))
             self._threads.append(thread)
             thread.start()

@@ -106,18 +106,32 @@ def _sentinel(port: int) -> redis.Redis:
     return redis.Redis(port=port, password=SENTINEL_PASSWORD, decode_responses=True, socket_timeout=2)
 
 
+def sentinel_config(
+    folder: Path,
+    port: int,
+    master: tuple[str, int],
+    address: str = "127.0.0.1",
+    down_after_ms: int = DOWN_AFTER_MS,
+    failover_timeout_ms: int = FAILOVER_TIMEOUT_MS,
+    more: str = "",
+) -> Path:
+    """The file that a Sentinel is started with, and which it changes. master: as clients are told, too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind {address}\ndir {folder}\n"
+        f"sentinel monitor {SERVICE} {master[0]} {master[1]} {QUORUM}\n"
+        f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
+        f"sentinel failover-timeout {SERVICE} {failover_timeout_ms}\n{more}",
+        encoding="utf-8",
+    )
+    return config
+
+
 def start_sentinel(folder: Path, port: int, master: int, more: str = "") -> subprocess.Popen[bytes]:
     """A process that listens on this port. master: its port, which clients are given. more: settings."""
     folder = folder / f"sentinel-{port}"
-    folder.mkdir()
-    config = folder / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-        f"sentinel monitor {SERVICE} 127.0.0.1 {master} {QUORUM}\n"
-        f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
-        f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n{more}",
-        encoding="utf-8",
-    )
+    config = sentinel_config(folder, port, ("127.0.0.1", master), more=more)
     with (folder / "log").open("wb") as log:
         command = [str(get_binary_path()), str(config), "--sentinel"]
         return subprocess.Popen(command, stdout=log, stderr=log)

@@ -1,0 +1,109 @@
+"""Runs the cases on hosts of network namespaces and prints one table; exit code 1 when anything was lost,
+doubled or wrong, 2 where this machine makes no such hosts.
+
+    python -m tests.machines [--only redis-cut ...] [--lines N] [--write FILE]
+
+Needs root, iproute2, util-linux and haproxy; a server of S3 is installed from the package index. --write puts
+the table between the lines `<!-- machines -->` and `<!-- /machines -->` of a file, once all cases have been
+run and nothing was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.chaos.judging.table import footer, table, write
+from tests.chaos.run import Size, running
+from tests.machines.cases import CASES, Result, carry_out
+from tests.machines.fleet import SLOTS, CannotServe, Programs, serving
+from tests.machines.network import OURS, CannotConnect, Network
+from tests.support.measuring.machine import commit, processor
+
+BEGIN, END = "<!-- machines -->", "<!-- /machines -->"
+HEAD = ("what fails", "submitted", "lost", "doubled", "recovery", "batch")
+LINES = 20_000
+LINES_PER_S = 200  # of each worker, as on a GPU
+SIZE = Size(
+    strikes=1,
+    jobs_per_s=5.0,
+    lines=0,
+    delay_s=SLOTS / LINES_PER_S,
+    long_s=0.0,
+    outage_s=0.0,
+    large=0,
+    minutes=0.0,
+)
+
+
+def row(result: Result) -> tuple[str, ...]:
+    tally, recoveries = result.outcome.tally, result.outcome.recoveries_s
+    recovery = f"{max(recoveries):.1f} s" if recoveries else "-"
+    counts = (tally.submitted, tally.lost, tally.doubled)
+    return (result.case.title, *(f"{count:,}" for count in counts), recovery, f"{result.batch_s:.0f} s")
+
+
+def run_all(names: Iterable[str], lines: int, programs: Programs, network: Network) -> dict[str, Result]:
+    """What broke off is left out of what it returns. One fleet for the cases of a kind."""
+    results: dict[str, Result] = {}
+    for replicated in (False, True):
+        of_kind = [name for name in names if CASES[name].replicated == replicated]
+        if not of_kind:
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="medusaq-machines-") as folder,
+            serving(Path(folder), network, programs, replicated) as fleet,
+        ):
+            for name in of_kind:
+                try:
+                    with running(fleet, SIZE, host=OURS) as trial:
+                        result = results[name] = carry_out(CASES[name], trial, lines)
+                except Exception:
+                    print(f"{name}: broke off\n{fleet.tails()}", flush=True)
+                    traceback.print_exc()
+                    break  # the hosts may not be as they were
+                print(f"{name}: {', '.join(row(result)[1:])}; {'; '.join(result.notes)}", flush=True)
+                for trouble in result.outcome.tally.troubles:
+                    print(f"  {trouble}", flush=True)
+                if result.failed:
+                    print(fleet.tails(), flush=True)
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES], metavar="CASE")
+    parser.add_argument("--lines", type=int, default=LINES, help="of the batch of each case")
+    parser.add_argument("--write", type=Path, help="a file that holds the table")
+    options = parser.parse_args()
+    code, began = commit(), time.monotonic()
+    try:
+        programs = Programs.found()
+        network = Network()
+    except (CannotServe, CannotConnect) as error:
+        print(f"error: {error}")
+        return 2
+    results = run_all(options.only, options.lines, programs, network)
+    minutes = (time.monotonic() - began) / 60
+    machine = f"{os.cpu_count()} cores of {processor()}"
+    rows = [row(result) for result in results.values()]
+    made = f"{table(rows, HEAD)}\n\n{footer(minutes, machine, f'--lines {options.lines}', code, {})}"
+    print(f"\n{made}")
+    wrong = [name for name in options.only if name not in results or results[name].failed]
+    if wrong:
+        print(f"\nwrong: {', '.join(wrong)}")
+    elif options.write is not None and results.keys() == CASES.keys():
+        write(options.write, made, BEGIN, END)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

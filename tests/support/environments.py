@@ -1,0 +1,19 @@
+"""Environments with packages that are not to be among those of the project."""
+
+from __future__ import annotations
+
+import subprocess
+import venv
+from pathlib import Path
+
+
+def install(folder: Path, requirements: Path) -> Path:
+    """Make the environment, unless it has these requirements; return its Python."""
+    python = folder / "bin" / "python"
+    made = folder / "requirements.txt"
+    if not made.exists() or made.read_text() != requirements.read_text():
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "-r", str(requirements)], check=True)
+        made.write_text(requirements.read_text())
+    return python
