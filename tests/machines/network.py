@@ -10,6 +10,7 @@ import ctypes
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,9 +84,12 @@ class Host:
         self._processes = subprocess.Popen(command, cwd=self.folder, env=self._env)
 
     def kill(self) -> None:
-        """SIGKILL to every process in it, at once. Its connections are not closed: they are gone."""
+        """SIGKILL to every process in it at once; returns when none is left."""
         assert self._processes is not None
-        self._processes.kill()
+        pid = self._processes.pid
+        first = Path(f"/proc/{pid}/task/{pid}/children")
+        wait_until(lambda: bool(first.read_text(encoding="utf-8")))
+        os.kill(int(first.read_text(encoding="utf-8")), signal.SIGKILL)  # and the kernel kills the others
         self._processes.wait()
         self._processes = None
 
