@@ -46,7 +46,7 @@ def row(result: Result) -> tuple[str, ...]:
     tally, recoveries = result.outcome.tally, result.outcome.recoveries_s
     recovery = f"{max(recoveries):.1f} s" if recoveries else "-"
     counts = (tally.submitted, tally.lost, tally.doubled)
-    return (result.case.title, *(f"{count:,}" for count in counts), recovery, f"{result.batch_s:.0f} s")
+    return (result.case.title, *(f"{count:,}" for count in counts), recovery, f"{result.batch_s} s")
 
 
 def run_all(names: Iterable[str], lines: int, programs: Programs, network: Network) -> dict[str, Result]:
@@ -68,7 +68,7 @@ def run_all(names: Iterable[str], lines: int, programs: Programs, network: Netwo
                     print(f"{name}: broke off\n{fleet.tails()}", flush=True)
                     traceback.print_exc()
                     break  # the hosts may not be as they were
-                print(f"{name}: {', '.join(row(result)[1:])}; {'; '.join(result.notes)}", flush=True)
+                print(f"{name}: {', '.join(row(result)[1:])}; {result.host or 'no host'}", flush=True)
                 for trouble in result.outcome.tally.troubles:
                     print(f"  {trouble}", flush=True)
                 if result.failed:

@@ -81,7 +81,8 @@ class Host:
         loops = [self._loop(name, command) for name, command in self._commands.items()]
         script = " ".join([f"hostname {self.name};", *loops, "wait"])
         command = [*WITH_PARENT, *self.inside, *OWN_PROCESSES, "sh", "-c", script]
-        self._processes = subprocess.Popen(command, cwd=self.folder, env=self._env)
+        with (self.folder / "host.log").open("ab") as log:
+            self._processes = subprocess.Popen(command, cwd=self.folder, env=self._env, stderr=log)
 
     def kill(self) -> None:
         """SIGKILL to every process in it at once; returns when none is left."""
