@@ -23,6 +23,7 @@ from tests.chaos.judging.table import footer, table, write
 from tests.chaos.run import Size, running
 from tests.machines.cases import CASES, Result, carry_out
 from tests.machines.fleet import SLOTS, CannotServe, Programs, serving
+from tests.machines.manifests import check
 from tests.machines.network import OURS, CannotConnect, Network
 from tests.support.measuring.machine import commit, processor
 
@@ -91,11 +92,13 @@ def main() -> int:
     except (CannotServe, CannotConnect) as error:
         print(f"error: {error}")
         return 2
+    manifests = check(programs.kubectl)
     results = run_all(options.only, options.lines, programs, network)
     minutes = (time.monotonic() - began) / 60
     machine = f"{os.cpu_count()} cores of {processor()}"
     rows = [row(result) for result in results.values()]
     made = f"{table(rows, HEAD)}\n\n{footer(minutes, machine, f'--lines {options.lines}', code, {})}"
+    made += f" Manifests: {'; '.join(manifests)}."
     print(f"\n{made}")
     wrong = [name for name in options.only if name not in results or results[name].failed]
     if wrong:

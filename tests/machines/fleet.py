@@ -61,6 +61,7 @@ class Programs:
 
     haproxy: str
     s3: str
+    kubectl: Path
 
     @classmethod
     def found(cls) -> Programs:
@@ -68,7 +69,7 @@ class Programs:
         if haproxy is None:
             raise CannotServe("haproxy is missing: apt-get install haproxy")
         python = install(ENVIRONMENT, HERE / "requirements.txt")
-        return cls(haproxy, str(python.with_name("nanio")))
+        return cls(haproxy, str(python.with_name("nanio")), python.with_name("kubectl"))
 
 
 class Fleet:
