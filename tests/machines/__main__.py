@@ -22,9 +22,10 @@ from pathlib import Path
 from tests.chaos.judging.table import footer, table, write
 from tests.chaos.run import Size, running
 from tests.machines.cases import CASES, Result, carry_out
-from tests.machines.fleet import SLOTS, CannotServe, Programs, serving
+from tests.machines.fleet import SLOTS, serving
 from tests.machines.manifests import check
 from tests.machines.network import OURS, CannotConnect, Network
+from tests.machines.programs import CannotServe, Programs
 from tests.support.measuring.machine import commit, processor
 
 BEGIN, END = "<!-- machines -->", "<!-- /machines -->"

