@@ -32,6 +32,7 @@ COPY api api
 COPY cli cli
 COPY common common
 COPY engine engine
+COPY medusaq medusaq
 COPY tasks tasks
 COPY training training
 COPY compiling compiling
@@ -91,6 +92,7 @@ COPY api api
 COPY cli cli
 COPY common common
 COPY engine engine
+COPY medusaq medusaq
 COPY tasks tasks
 COPY training training
 COPY compiling compiling

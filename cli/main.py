@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, CliError, Interrupted
+from cli.base.errors import EXIT_BAD_INPUT, EXIT_FAILURE, Interrupted, exit_code_of
 from cli.base.plain_help import App
 from cli.commands.batch import batches
 from cli.commands.bench import bench
@@ -24,6 +24,7 @@ from cli.commands.model import models
 from cli.commands.run import RUN_EPILOG, VALIDATE_EPILOG, run_command, validate
 from cli.commands.service import down, flower, gateway, io, redis, up, worker
 from cli.commands.webhook import webhooks
+from medusaq.errors import MedusaqError
 
 app = App(
     name="medusaq",
@@ -96,8 +97,8 @@ def main() -> None:
         _fail(f"error: {error.format_message()}{see}", error.exit_code)
     except Interrupted as error:
         _fail(str(error), error.exit_code)
-    except CliError as error:
-        _fail(f"error: {error}", error.exit_code)
+    except MedusaqError as error:
+        _fail(f"error: {error}", exit_code_of(error))
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", Interrupted("").exit_code)
     except BrokenPipeError:  # the reader closed the pipe, as in `medusaq jobs | head`

@@ -24,8 +24,9 @@ from api.middleware.security_headers import DOCS, SWAGGER_UI
 from api.requests.caller import Caller
 from api.requests.open_requests import OpenRequests
 from api.requests.threads import KeyThreads, run_in_threadpool
+from common.addresses import is_loopback
 from tasks.base.errors import StoreUnavailable
-from tasks.base.settings import Settings, is_loopback
+from tasks.base.settings import Settings
 from tasks.records.api_key import NOBODY, Admission, KeyStatus
 from tasks.store.api_keys import SECRET_PREFIX, KeyStore
 

@@ -1,10 +1,11 @@
 """Errors of the command: each becomes one line on stderr and an exit code, never a traceback.
 
-CliError                exit 1   the command failed
-├── BadInput            exit 2   the command line or the input file is wrong
-├── ModelNotLoadable    exit 3   the model worker cannot load its model
+MedusaqError            exit 1   the gateway refused a request
 ├── GatewayUnreachable  exit 4   no gateway answers
-└── Interrupted         exit 130 (Ctrl-C) or 143 (SIGTERM)
+└── CliError            exit 1   the command failed
+    ├── BadInput            exit 2   the command line or the input file is wrong
+    ├── ModelNotLoadable    exit 3   the model worker cannot load its model
+    └── Interrupted         exit 130 (Ctrl-C) or 143 (SIGTERM)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from medusaq.errors import GatewayUnreachable, MedusaqError
 from tables.base.errors import TableError
 
 EXIT_FAILURE = 1
@@ -22,7 +24,7 @@ EXIT_MODEL = 3  # also the exit code of the model worker itself
 EXIT_UNREACHABLE = 4
 
 
-class CliError(Exception):
+class CliError(MedusaqError):
     """The command failed. The message is one line that says what to do."""
 
     exit_code = EXIT_FAILURE
@@ -40,18 +42,19 @@ class ModelNotLoadable(CliError):
     exit_code = EXIT_MODEL
 
 
-class GatewayUnreachable(CliError):
-    """No gateway answered at the address within the command's timeout."""
-
-    exit_code = EXIT_UNREACHABLE
-
-
 class Interrupted(CliError):
     """A signal asked the command to stop."""
 
     def __init__(self, message: str, signum: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.exit_code = 128 + signum
+
+
+def exit_code_of(error: MedusaqError) -> int:
+    """Also of errors of the client, which know no exit codes."""
+    if isinstance(error, GatewayUnreachable):
+        return EXIT_UNREACHABLE
+    return error.exit_code if isinstance(error, CliError) else EXIT_FAILURE
 
 
 @contextlib.contextmanager

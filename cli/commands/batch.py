@@ -264,7 +264,7 @@ def _print(url: str, batch: dict[str, Any], as_json: bool) -> None:
 
 def _gone(url: str, batch: dict[str, Any]) -> list[str]:
     """Its files that were deleted or have expired: `medusaq run` deletes those of its batches at the end."""
-    from cli.gateway.client import GatewayError
+    from medusaq.errors import GatewayError
 
     gone = []
     for name in ("input_file_id", "output_file_id", "error_file_id"):

@@ -26,12 +26,12 @@ def top(
     """Show queues, models, workers, batches and speeds, until Ctrl-C."""
     from rich.console import Console, RenderableType
 
-    from cli.base.errors import GatewayUnreachable
-    from cli.gateway.client import GatewayError, check_url
+    from cli.gateway.client import check_url
     from cli.processes.signals import Interrupts
     from cli.views.model_states import model_states, models_nearby, restarts_nearby
     from cli.views.snapshot import Speeds, take_snapshot
     from cli.views.top_view import view
+    from medusaq.errors import GatewayError, GatewayUnreachable
 
     address, console = check_url(url), Console()
     snapshot, speeds, last_error = take_snapshot(address), Speeds(), None

@@ -2,6 +2,6 @@
 
 In: requests.
 Out: answers, or one-line errors.
-Public: client.GatewayError, options.JsonOption, client.check_url, options.print_list,
+Public: client.call, options.JsonOption, client.check_url, options.print_list,
 retrying_client.RetryingClient, options.UrlOption.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from cli.base.errors import CliError, Interrupted
 from cli.gateway.client import call
+from medusaq.errors import MedusaqError
 from tasks.records.job import INCOMPLETE, TERMINAL, Status
 
 WAIT_S = 30  # of one long poll
@@ -20,8 +21,8 @@ class JobFailed(CliError):
 def run_job(url: str, body: Mapping[str, Any], *, may_be_cut: bool = False) -> dict[str, Any]:
     """The result of a job, which is cancelled when the command is interrupted.
 
-    may_be_cut: JSON that is cut off at max_tokens is an answer too. Raises JobFailed, and CliError if the
-    gateway refuses it.
+    may_be_cut: JSON that is cut off at max_tokens is an answer too. Raises JobFailed, and GatewayError if
+    the gateway refuses it.
     """
     record = call(url, "POST", "/v1/jobs", json=body)
     path = f"/v1/jobs/{record['id']}"
@@ -29,7 +30,7 @@ def run_job(url: str, body: Mapping[str, Any], *, may_be_cut: bool = False) -> d
         while record["status"] not in TERMINAL:
             record = call(url, "GET", path, wait_s=WAIT_S)
     except Interrupted:
-        with contextlib.suppress(CliError):
+        with contextlib.suppress(MedusaqError):
             call(url, "POST", f"{path}/cancel")
         raise
     result: dict[str, Any] | None = record["result"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.base.errors import CliError
-from cli.gateway.client import GatewayError
 from cli.gateway.job_run import JobFailed, run_job
 from cli.reports.difference import Difference, find_difference
+from medusaq.errors import GatewayError
 from tasks.records.job import Decoding, preview
 
 WAYS = (Decoding.NORMAL, Decoding.MEDUSA, Decoding.AUTO)  # the first is the baseline

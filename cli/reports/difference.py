@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cli.gateway.client import GatewayError
 from cli.gateway.job_run import JobFailed, run_job
+from medusaq.errors import GatewayError
 from tasks.records.job import Decoding
 
 TOP = 20  # alternatives at each token: the most that a job may ask for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.base.errors import CliError
-from cli.gateway.client import GatewayError
-from cli.gateway.retrying_client import Pause, RetryingClient
+from cli.gateway.retrying_client import RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.occupancy import WorkerOccupancy
 from cli.run.result_merge import NOT_FOUND, PartLost, Sink, json_lines, write_results
 from cli.run.state import Part, RunRecord
 from cli.run.totals import Totals
+from medusaq.errors import GatewayError
+from medusaq.requests import Pause
 from tasks.records.batch import ENDED, BatchStatus
 from tasks.records.endpoints import JOBS
 
@@ -82,7 +84,7 @@ class BatchRunner:
         return [batch[name] for batch in self._seen.values() for name in names if batch[name] is not None]
 
     async def refresh(self) -> None:
-        """Poll the batches of earlier sessions. Raises CliError."""
+        """Poll the batches of earlier sessions. Raises MedusaqError."""
         for number, part in enumerate(self._record.parts, 1):
             if part.batch_id is not None:
                 await self._refresh(number, part)
@@ -113,7 +115,7 @@ class BatchRunner:
                 await self._refresh(number, unfinished[number])
             await self._poll_workers()
             if unsent is None:
-                await self._pause()
+                await asyncio.sleep(self._pause.seconds())
 
     def _ended(self, number: int) -> bool:
         return number in self._seen and self._seen[number]["status"] in ENDED

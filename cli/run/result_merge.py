@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cli.base.errors import CliError, writing
-from cli.gateway.client import GatewayError
 from cli.gateway.retrying_client import RetryingClient
 from cli.run.folder import RunFolder
 from cli.run.result_lines import dump, placed
@@ -18,6 +17,7 @@ from cli.run.shards import Sent, order
 from cli.run.state import Part
 from cli.run.totals import Totals
 from common.atomic_write import atomic_file
+from medusaq.errors import GatewayError
 
 NOT_FOUND = 404
 UNREAD: Mapping[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.base.errors import BadInput, CliError, GatewayUnreachable, table_errors
-from cli.gateway.client import GatewayError, call
+from cli.base.errors import BadInput, table_errors
+from cli.gateway.client import call
 from cli.output.table_results import TableResults
 from cli.prompts.input_summary import STDIN, spool
 from cli.prompts.source import STDIN_NAME, Source
@@ -20,13 +20,14 @@ from cli.run.session import RunOptions, Session
 from cli.run.shards import PartFiles
 from cli.run.state import RunIdentity, RunRecord, batches_of, binds, load
 from cli.run.summary import Outcome
+from medusaq.errors import GatewayError, GatewayUnreachable, MedusaqError
 from tables.base.kinds import Kind, output_kind
 
 MAX_XLSX_ROWS = 1_048_575  # of a sheet, beside the header
 
 
 def run(options: RunOptions, console: Console) -> Outcome:
-    """Run a prompt file. Raises CliError, after which repeating the call resumes the run."""
+    """Run a prompt file. Raises MedusaqError, after which repeating the call resumes the run."""
     options.read.check()
     check_results(options)
     with RunFolder(options.results, keep=options.keep) as folder:
@@ -46,7 +47,7 @@ def run(options: RunOptions, console: Console) -> Outcome:
         session = Session(options, folder, record, console, lambda text: say(console, text), sink)
         try:
             session.run()
-        except CliError:
+        except MedusaqError:
             if options.url is not None and not record.sent:  # a local stack's folder has its logs
                 folder.forget()
             raise

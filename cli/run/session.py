@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cli.base.errors import CliError
-from cli.gateway.retrying_client import PATIENCE_S, RetryingClient
+from cli.gateway.retrying_client import RetryingClient
 from cli.processes.signals import Interrupts
 from cli.prompts.prompt_reader import ReadOptions
 from cli.run.batch_runner import BatchRunner, Counts
@@ -23,6 +23,8 @@ from cli.run.summary import SessionSummary
 from cli.run.totals import Totals
 from cli.stack.local_stack import Stack, StackOptions
 from cli.views.progress import Display, updated
+from medusaq.errors import MedusaqError
+from medusaq.requests import PATIENCE_S
 from tables.answers.schema import AnswerSchema
 
 RUN_DRAIN_S = 2.0  # an interrupted run does not wait for its jobs: they are run again when it is resumed
@@ -82,7 +84,7 @@ class Session:
         self._stack: Stack | None = None
 
     def run(self) -> None:
-        """Run until RESULTS is written. Raises CliError, after which the run can be resumed."""
+        """Run until RESULTS is written. Raises MedusaqError, after which the run can be resumed."""
         try:
             with self._interrupts, self._gateway() as url:
                 started = time.monotonic()
@@ -90,7 +92,7 @@ class Session:
                     asyncio.run(self._send(url))
                 finally:
                     self._seconds = time.monotonic() - started
-        except (CliError, asyncio.CancelledError) as error:
+        except (MedusaqError, asyncio.CancelledError) as error:
             self._say(self._resume_hint())
             raise self._cause(error) from None
 
@@ -106,13 +108,13 @@ class Session:
             return f"{done}the gateway goes on: repeat the same command to fetch the results"
         return f"{done}repeat the same command to go on"
 
-    def _cause(self, error: CliError | asyncio.CancelledError) -> CliError:
+    def _cause(self, error: MedusaqError | asyncio.CancelledError) -> MedusaqError:
         """The root cause of the abort."""
         if self._interrupts.requested():
             return self._interrupts.error("interrupted")
         if self._stack is not None and (failure := self._stack.failed()) is not None:
             return failure
-        return error if isinstance(error, CliError) else CliError("the run was cancelled")
+        return error if isinstance(error, MedusaqError) else CliError("the run was cancelled")
 
     @contextlib.contextmanager
     def _gateway(self) -> Iterator[str]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.base.errors import CliError
 from cli.processes.ports import check_port_free
+from common.addresses import is_loopback
 from tasks.base.queue_names import QUEUES
-from tasks.base.settings import get_settings, is_loopback, redacted
+from tasks.base.settings import get_settings, redacted
 
 if TYPE_CHECKING:
     from tasks.base.settings import Settings

@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from cli.gateway.client import check_url
-from cli.gateway.retrying_client import Pause, RetryingClient
+from cli.gateway.retrying_client import RetryingClient
 from cli.views.progress import Display, updated
+from medusaq.requests import Pause
 from tasks.records.batch import ENDED
 
 
@@ -36,7 +37,7 @@ async def _until_ended(url: str, batch: dict[str, Any]) -> dict[str, Any]:
 
             async with updated(update):
                 while batch["status"] not in ENDED:
-                    await pause()
+                    await asyncio.sleep(pause.seconds())
                     batch = await client.request("GET", f"/v1/batches/{batch['id']}")
     finally:
         await client.close()

@@ -9,12 +9,11 @@ from typing import Any
 
 import httpx
 
-from cli.base.errors import GatewayUnreachable
-from cli.gateway.client import GatewayError
 from cli.processes.ports import LOOPBACK
 from cli.processes.restart_backoff import Restart
 from cli.stack.state_file import running_models, running_restarts, running_stack
 from cli.views.snapshot import Snapshot, take_snapshot
+from medusaq.errors import GatewayError, GatewayUnreachable
 
 RUNNING, PARKED = "running", "parked"  # also Phase's words
 FAILED = "failed"  # it cannot be loaded, and its jobs fail

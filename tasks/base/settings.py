@@ -5,7 +5,6 @@ are properties; values that nobody needs to change are constants where they are 
 docs/reference/settings.md: `python -m tests.project.settings_page --write docs/reference/settings.md`.
 """
 
-import ipaddress
 import re
 import sys
 from functools import cache
@@ -16,6 +15,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Secre
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJson
 
+from common.addresses import is_loopback
 from tasks.base.errors import SettingsError
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
@@ -343,16 +343,6 @@ def lookahead(slots: int) -> int:
     A small number, because these jobs wait here while another worker may be idle.
     """
     return slots // SLOTS_PER_CLAIM
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def redacted(url: str) -> str:

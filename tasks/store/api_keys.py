@@ -11,8 +11,9 @@ import secrets
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+from common.addresses import is_loopback
 from tasks.base.errors import KeyNotFound, SettingsError, StoreUnavailable
-from tasks.base.settings import Settings, is_loopback
+from tasks.base.settings import Settings
 from tasks.records import ids
 from tasks.records.api_key import Admission, ApiKey, KeyStatus, Limits, Rate
 from tasks.store.database import Database

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-OURS = ("api", "cli", "common", "compiling", "engine", "tables", "tasks", "training")
+OURS = ("api", "cli", "common", "compiling", "engine", "medusaq", "tables", "tasks", "training")
 TABLES = ("duckdb", "jinja2", "jsonschema", "openpyxl")  # what readers, templates and schemas of tables need
 HEAVY = ("engine", "llama_cpp", "llguidance", "numpy", "torch", *TABLES)
 S3 = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")

@@ -20,7 +20,7 @@ from cli.run.state import Part
 from cli.run.totals import Totals
 from tasks.schema.job_request import Problem
 from tests.cli.helpers.running import read_jsonl
-from tests.cli.helpers.troubled import TroubledGateway, troubled_gateway
+from tests.support.peers.troubled import TroubledGateway, troubled_gateway
 
 Entry = dict[str, Any]
 

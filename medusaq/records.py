@@ -1,0 +1,93 @@
+"""Jobs and batches as the gateway last showed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+JOB_ENDS = frozenset({"succeeded", "failed", "cancelled", "expired"})
+BATCH_ENDS = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt.
+
+    text: the answer; of a job that failed, as much of it as there is. record: all fields of the API.
+    """
+
+    id: str
+    status: str
+    text: str = ""
+    finish_reason: str | None = None
+    error: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    record: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.status in JOB_ENDS
+
+    @property
+    def path(self) -> str:
+        return f"/v1/jobs/{self.id}"
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        result = record["result"] or {}
+        usage = result.get("usage", {})
+        return cls(
+            record["id"],
+            record["status"],
+            result.get("text", ""),
+            result.get("finish_reason"),
+            _line(record["error"]),
+            usage.get("prompt_tokens", 0),
+            usage.get("completion_tokens", 0),
+            record,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Many requests. error: why none could be run. record: all fields of the API."""
+
+    id: str
+    status: str
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    error: str | None = None
+    record: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.status in BATCH_ENDS
+
+    @property
+    def path(self) -> str:
+        return f"/v1/batches/{self.id}"
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        counts = record["request_counts"]
+        errors = (record["errors"] or {}).get("data") or [None]
+        return cls(
+            record["id"],
+            record["status"],
+            counts["total"],
+            counts["completed"],
+            counts["failed"],
+            _line(errors[0]),
+            record,
+        )
+
+
+def _line(error: Mapping[str, Any] | None) -> str | None:
+    """An error of the API on one line, with its code."""
+    if error is None:
+        return None
+    message = " ".join(str(error["message"]).split())
+    return f"{error['code']}: {message}" if error.get("code") else message
