@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 
-.PHONY: demo test test-fast check bench clients pictures chaos machines clean install
+.PHONY: demo test test-fast check bench clients pictures chaos machines release clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -48,6 +48,9 @@ chaos: install ## every fault under load, in about 25 minutes; the table of docs
 
 machines: install ## hosts that fail under load, as root, in about 40 minutes; the table of docs/explanation/machines.md
 	@$(BIN)/python -m tests.machines --write docs/explanation/machines.md $(MACHINES)
+
+release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses
+	@$(BIN)/python -m tests.release $(RELEASE)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -3,5 +3,5 @@
 In: paths and numbers.
 Out: checked paths, human-readable text.
 Public: errors.CliError, errors.BadInput, errors.ModelNotLoadable, output_files.check_writable, units.size,
-units.shortened, errors.exit_code_of, errors.table_errors.
+units.shortened, errors.exit_code_of, installing.to_install, errors.table_errors.
 """

@@ -11,6 +11,7 @@ import typer
 
 import cli.prompts
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.installing import to_install
 from cli.base.output_files import check_writable, write
 from cli.base.plain_help import App
 from common.unicode import is_unicode
@@ -83,7 +84,7 @@ def decode(
         from engine import EngineError, ModelLoadError
         from engine.tools.decode_benchmark import DecodeBenchmark, Prompt
     except ImportError as error:
-        raise CliError(f"measuring needs {error.name}: pip install 'medusaq[worker]'") from None
+        raise CliError(f"measuring needs {error.name}: {to_install('worker')}") from None
     try:
         benchmark = DecodeBenchmark(_config(numbers, model, heads), max_tokens)
         pairs = _measure(benchmark, [Prompt(row.category, row.text) for row in rows], numbers)

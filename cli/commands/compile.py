@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.base.errors import BadInput, CliError, Interrupted, ModelNotLoadable
+from cli.base.installing import to_install
 from cli.base.output_files import write
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def run(
         from engine import EngineError, ModelLoadError
         from engine.llama.model import default_model_path
     except ImportError as error:
-        raise CliError(f"compiling needs {error.name}: pip install 'medusaq[worker,compile]'") from None
+        raise CliError(f"compiling needs {error.name}: {to_install('worker,compile')}") from None
     if load not in list(Load):
         raise BadInput(f"--load: must be one or bulk, not {load}")
     try:
@@ -149,7 +150,7 @@ def ensure_chosen(model: str | None, load: str | None) -> str:
         from engine.llama.model import default_model_path
         from engine.weights.saved_format import find_format
     except ImportError as error:
-        raise CliError(f"the model worker needs {error.name}: pip install 'medusaq[worker]'") from None
+        raise CliError(f"the model worker needs {error.name}: {to_install('worker')}") from None
     try:
         path = model or default_model_path()
         known = find_format(path)

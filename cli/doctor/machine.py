@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from cli.base.errors import CliError
+from cli.base.installing import to_install
 from cli.base.units import size
 from cli.doctor.findings import Finding, fail, ok, warn
 from cli.processes.ports import check_port_free
@@ -45,7 +46,7 @@ def packages(settings: Settings) -> Iterator[Finding]:
     for extra, service in NEEDED_BY.items():
         if wrong[extra]:
             what = f"{service} cannot run: {'; '.join(wrong[extra])}"
-            yield warn(f"packages[{extra}]", what, f"pip install 'medusaq[{extra}]', if it is to run here")
+            yield warn(f"packages[{extra}]", what, f"{to_install(extra)}, if it is to run here")
         else:
             yield ok(f"packages[{extra}]", f"{service} can run")
     if settings.files.startswith("s3://") and wrong["s3"]:

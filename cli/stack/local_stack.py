@@ -16,6 +16,7 @@ import httpx
 import redis
 
 from cli.base.errors import CliError
+from cli.base.installing import to_install
 from cli.processes.folder_lock import FolderLock
 from cli.processes.ports import LOOPBACK, check_port_free, free_ports
 from cli.processes.supervisor import ChildSpec, Supervisor
@@ -261,6 +262,6 @@ def _check_packages(options: StackOptions, settings: Settings) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise CliError(
-            f"the local stack needs {', '.join(missing)}: pip install 'medusaq[worker,local]', "
+            f"the local stack needs {', '.join(missing)}: {to_install('worker,local')}, "
             "or give --url of a running gateway"
         )

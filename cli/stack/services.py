@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from cli.base.errors import CliError
+from cli.base.installing import to_install
 from cli.processes.ports import check_port_free
 from common.addresses import is_loopback
 from tasks.base.queue_names import QUEUES
@@ -106,7 +107,7 @@ def check_flower_guarded(settings: Settings) -> None:
 
 def _check_installed(package: str, service: str, extra: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise CliError(f"{service} needs {package}: pip install 'medusaq[{extra}]'")
+        raise CliError(f"{service} needs {package}: {to_install(extra)}")
 
 
 def run_redis(port: int, folder: Path) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.installing import to_install
 from cli.base.output_files import check_writable
 
 EXPORT_EPILOG = """[bold]Examples[/]
@@ -46,7 +47,7 @@ def export_heads(
         from engine.llama.model import default_model_path
         from engine.medusa.onnx.export import export
     except ImportError as error:
-        raise CliError(f"exporting needs {error.name}: pip install 'medusaq[worker,medusa]'") from None
+        raise CliError(f"exporting needs {error.name}: {to_install('worker,medusa')}") from None
     try:
         done = export(str(heads), onnx, model or default_model_path(), bits)
     except HeadsLoadError as error:

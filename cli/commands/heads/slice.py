@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.installing import to_install
 from cli.base.output_files import check_writable
 
 SLICE_EPILOG = """[bold]Examples[/]
@@ -45,9 +46,7 @@ def slice_heads(
         from training.base.errors import PromptsError, TrainingError
         from training.heads.slicing import slice_heads
     except ImportError as error:
-        raise CliError(
-            f"slicing heads needs {error.name}: pip install 'medusaq[worker,medusa,compile]'"
-        ) from None
+        raise CliError(f"slicing heads needs {error.name}: {to_install('worker,medusa,compile')}") from None
     try:
         done = slice_heads(find(heads), model, output, tokens=tokens, texts=text or (), source=heads)
     except PromptsError as error:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.base.errors import BadInput, CliError, ModelNotLoadable
+from cli.base.installing import to_install
 from cli.base.output_files import check_writable
 
 COMPOSED_PROMPTS = 50_000  # whatever --tokens is, so that raising it goes on from what is collected
@@ -99,7 +100,7 @@ def train_heads(
         from training.heads.recipe import Kind, Recipe, TrainOptions
         from training.heads.train import check, train
     except ImportError as error:
-        raise CliError(f"training needs {error.name}: pip install 'medusaq[worker,medusa,train]'") from None
+        raise CliError(f"training needs {error.name}: {to_install('worker,medusa,train')}") from None
 
     console = Console(stderr=True)
     try:

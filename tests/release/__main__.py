@@ -1,0 +1,103 @@
+"""`make release`: builds, looks into the archives, and tries every extra on every Python that is named."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.release.archives import build
+from tests.release.contents import needed_by, problems, project
+from tests.release.environments import Environment, Failed, Result, Trial, attempt
+
+BASE = "base"
+OF_CLONES = "dev"  # for `make test`, which installs it
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+TORCH = "torch"
+HEAD = """| Python | extra | packages | installed in | `medusaq up` ready in | said |
+|---|---|---|---|---|---|"""
+
+
+def main() -> int:
+    options = _arguments()
+    version = project()["version"]
+    with tempfile.TemporaryDirectory(prefix="medusaq-release-") as temporary:
+        folder = options.keep or Path(temporary)
+        archives = build(folder)
+        found = problems(archives)
+        for path in (archives.source, archives.wheel):
+            print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+        print(*(f"error: {problem}" for problem in found), sep="\n", end="\n" if found else "")
+        failures = len(found)
+        print(HEAD)
+        for python in options.python or [Path(sys.executable)]:
+            failures += _on(python, options.extra or _extras(), archives.wheel, version, folder)
+    print(f"{failures} failed" if failures else "all passed")
+    return 1 if failures else 0
+
+
+def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path) -> int:
+    """Try the extras on one Python, a row each. The number of those that failed."""
+    failures = 0
+    name = _version_of(python)
+    heavy: str | None = None
+    for extra in extras:
+        if TORCH in needed_by(extra):
+            heavy = _heavy(python) if heavy is None else heavy
+            if heavy:
+                print(f"| {name} | {extra} | | | | skipped: {heavy} |", flush=True)
+                continue
+        trial = Trial(python, "" if extra == BASE else extra)
+        environment = Environment(folder / f"{name}-{extra}", folder / "cache")
+        try:
+            print(_row(name, extra, attempt(trial, wheel, version, environment)), flush=True)
+        except Failed as error:
+            failures += 1
+            print(f"| {name} | {extra} | | | | FAILED |\nerror: {error}", flush=True)
+    return failures
+
+
+def _row(name: str, extra: str, result: Result) -> str:
+    up = "-" if result.up_s is None else f"{result.up_s:.0f} s"
+    said = result.answer.replace("|", "\\|")
+    return f"| {name} | {extra} | {result.packages} | {result.install_s:.0f} s | {up} | {said} |"
+
+
+def _heavy(python: Path) -> str:
+    """Why torch is not installed: with CUDA it has gigabytes. Empty if pip finds the one for processors."""
+    [wanted] = [line for line in project()["optional-dependencies"]["train"] if line.startswith(TORCH)]
+    with tempfile.TemporaryDirectory() as folder:
+        venv = Path(folder) / "env"
+        subprocess.run([str(python), "-m", "venv", str(venv)], check=True)
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--dry-run"]
+        done = subprocess.run([*pip, "--report", "-", wanted], capture_output=True, text=True)
+    if done.returncode:
+        return f"pip finds no {wanted}"
+    [found] = [each["metadata"]["version"] for each in json.loads(done.stdout)["install"]]
+    if sys.platform != "linux" or found.endswith("+cpu"):
+        return ""
+    return f"{TORCH} {found} of this index brings CUDA; set PIP_EXTRA_INDEX_URL={CPU_INDEX}"
+
+
+def _extras() -> list[str]:
+    return [BASE, *(name for name in project()["optional-dependencies"] if name != OF_CLONES)]
+
+
+def _version_of(python: Path) -> str:
+    command = [str(python), "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
+    parser.add_argument("--python", type=Path, action="append", help="an interpreter; may be repeated")
+    parser.add_argument("--extra", action="append", choices=_extras(), help="only this; may be repeated")
+    parser.add_argument("--keep", type=Path, help="a new folder for archives, environments and logs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
