@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
+PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
 .PHONY: demo test test-fast check bench clients pictures chaos machines release clean install
 
@@ -63,8 +64,8 @@ define environment
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.11 or newer, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1); set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install python3-venv"; exit 1; }
-	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "error: a C++ compiler is missing: install g++ or clang"; exit 1; }
-	@command -v cmake >/dev/null || { echo "error: cmake is missing: install it with the system's packages, or pip install cmake"; exit 1; }
+	@case "$$PIP_EXTRA_INDEX_URL" in *$(PREBUILT)*) exit 0;; esac; command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "error: a C++ compiler is missing: install g++ or clang, or set PIP_EXTRA_INDEX_URL=$(PREBUILT), which has llama.cpp compiled"; exit 1; }
+	@case "$$PIP_EXTRA_INDEX_URL" in *$(PREBUILT)*) exit 0;; esac; command -v cmake >/dev/null || { echo "error: cmake is missing: install it with the system's packages, or pip install cmake"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 endef
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,7 @@ def _on(python: Path, extras: list[str], wheel: Path, version: str, folder: Path
         environment = Environment(folder / f"{name}-{extra}", folder / "cache")
         try:
             print(_row(name, extra, attempt(trial, wheel, version, environment)), flush=True)
+            shutil.rmtree(environment.venv)  # 600 MB and more
         except Failed as error:
             failures += 1
             print(f"| {name} | {extra} | | | | FAILED |\nerror: {error}", flush=True)
@@ -95,7 +97,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
     parser.add_argument("--python", type=Path, action="append", help="an interpreter; may be repeated")
     parser.add_argument("--extra", action="append", choices=_extras(), help="only this; may be repeated")
-    parser.add_argument("--keep", type=Path, help="a new folder for archives, environments and logs")
+    parser.add_argument(
+        "--keep", type=Path, help="a new folder for the archives, the logs, and environments that failed"
+    )
     return parser.parse_args()
 
 

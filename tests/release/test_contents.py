@@ -16,6 +16,7 @@ from tests.release.environments import SERVING, USES
 from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.slow
+NAMED = re.compile(r"(?:medusaq\[|to_install\(['\"])([\w,]+)")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def changed(wheel: Path, folder: Path, change: Callable[[str, bytes], bytes | No
         (
             r"METADATA$",
             b"Requires-Dist: httpx",
-            b"Requires-Dist: x @ https://a\nX-",
+            b"Requires-Dist: x @ https://a\nX-Was: httpx",
             "takes no URLs",
         ),
     ],
@@ -101,7 +102,9 @@ def test_what_one_is_told_to_install_are_extras_that_exist() -> None:
         extra
         for name in packaged()
         if name.endswith(".py")
-        for found in re.findall(r"(?:medusaq\[|to_install\(')([\w,]+)", (ROOT / name).read_text(encoding="utf-8"))
+        for found in re.findall(
+            r"(?:medusaq\[|to_install\(')([\w,]+)", (ROOT / name).read_text(encoding="utf-8")
+        )
         for extra in found.split(",")
     }
     assert named

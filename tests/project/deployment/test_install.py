@@ -6,6 +6,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.base.installing import PREBUILT
 from tools import install
 from tools.install import Display, Progress
 
@@ -281,6 +283,27 @@ time.sleep(60)
         install.install(command, os.environ, log, Progress(NAMES), display)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize("index", ["", PREBUILT])
+def test_without_a_compiler_one_line_names_the_prebuilt_wheels(tmp_path: Path, index: str) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "install.py").write_text("import sys; sys.exit('pip is asked')")
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    env = {"PATH": str(tmp_path / "bin"), "PIP_EXTRA_INDEX_URL": index}
+    command = [shutil.which("make") or "make", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make: ")]
+    assert done.returncode
+    if index:
+        assert said[-1] == "pip is asked"
+    else:
+        [line] = said
+        assert line.startswith("error: a C++ compiler is missing: ")
+        assert f"PIP_EXTRA_INDEX_URL={PREBUILT}" in line
 
 
 def small_wheel(folder: Path) -> Path:
