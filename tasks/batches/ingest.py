@@ -7,7 +7,8 @@ The file of a batch that is made of a table is first converted to such lines, in
 
 Memory per line: a digest of its custom id and its position, about 300 bytes whatever its length. An
 interrupted run starts again from the beginning and writes the same lines to chunks of the same names, with
-other seeds where they are random; lines that were sent are not sent again.
+other seeds where they are random; lines that were sent are not sent again. Two runs at once, of one who leads
+and one who did, do no harm: refused lines are in a segment of each run, and those of one run are recorded.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from tasks.base.errors import BatchNotFound, BatchRefused, FilesLimit, FileStore
 from tasks.base.settings import Settings
 from tasks.batches.finalizer import CODES
 from tasks.batches.line_decoder import InvalidLine, LineDecoder, digest, kind_of
-from tasks.batches.segments import INVALID, segment_name, write_chunk
+from tasks.batches.segments import new_invalid_name, segment_name, write_chunk
 from tasks.batches.store import BatchStore
 from tasks.batches.time_slicing import Steps
-from tasks.files.base import FileStore, translated
+from tasks.files.base import FileStore, NewObject, translated
 from tasks.files.records import object_name
 from tasks.records.batch import Batch, Ending, line_job_id
 from tasks.records.packed_line import PARTS, Line
@@ -151,11 +152,13 @@ class Ingest:
         )
         errors: list[dict[str, Any]] = []
         codes: Counter[str] = Counter()
+        invalid: NewObject | None = None
+        name = new_invalid_name()
         lines, complete = 0, not report.check_ending()
         with (
             translated("temporary files"),
             tempfile.TemporaryFile() as scratch,
-            self._files.open_new(segment_name(batch.id, INVALID)) as invalid,
+            contextlib.ExitStack() as written,
         ):
             ready = _Ready(scratch)
             for number, raw in self._lines(source) if complete else ():
@@ -171,6 +174,9 @@ class Ingest:
                 lines += 1
                 if isinstance(line, InvalidLine):
                     codes[line.problem.code] += 1
+                    if invalid is None:
+                        new = self._files.open_new(segment_name(batch.id, name))
+                        invalid = written.enter_context(new)
                     invalid.write(_refusal(batch, line).encode())
                     if len(errors) < SHOWN_ERRORS:
                         errors.append(_to_error(line))
@@ -196,6 +202,7 @@ class Ingest:
             chunks=chunks,
             lines=lines,
             invalid=codes,
+            segment=name if invalid is not None else None,
             errors=errors,
             model=decoder.model,
         )
@@ -236,22 +243,23 @@ class _Report:
     def __init__(self, batches: BatchStore, token: str, batch: Batch) -> None:
         self._batches, self._token, self._batch = batches, token, batch
         self.how = Ending.NONE
+        self._chunks = 0  # that could be sent when it was last reported
         self._at = float("-inf")  # on the monotonic clock
 
     def check_ending(self, ready: int = 0, lines: int = 0) -> bool:
         """Report if REPORT_S have passed; return whether reading should stop.
 
-        ready: valid lines of the `lines` read so far. A line that an earlier run on this file has sent is
-        read in any case.
+        ready: valid lines of the `lines` read so far. A line that another run on this file has sent, before
+        this one or beside it, is read in any case.
         """
         if not self.how and time.monotonic() - self._at >= REPORT_S:
             self.now(min(1, ready), lines)
-        return bool(self.how) and ready >= self._batch.chunks
+        return bool(self.how) and ready >= self._chunks
 
     def now(self, chunks: int, lines: int) -> None:
         """Raises LeadLost."""
         self._at = time.monotonic()
-        self.how = self._batches.chunks_ready(self._token, self._batch.id, chunks, lines)
+        self.how, self._chunks = self._batches.chunks_ready(self._token, self._batch.id, chunks, lines)
 
 
 class _Ready:

@@ -1,9 +1,12 @@
 """What a batch keeps in the file store while it runs: chunks of lines to send, and segments of results.
 
 batches/ID/chunks/000000   valid lines in the order of sending, packed; the first holds the first line
-batches/ID/parts/000000-HEX    results in the order of their lines, JSON each; one that is named in the
-                           batch's record counts, any other is what a late leader wrote
-batches/ID/parts/invalid, parts/unsent     of lines that were refused, or never sent
+batches/ID/parts/000000-HEX    results in the order of their lines, JSON each
+batches/ID/parts/invalid-HEX   of lines that were refused, by the one who read the file
+batches/ID/parts/unsent    of lines that were never sent
+
+A segment with HEX counts if it is named in the batch's record; any other is what a late leader wrote. Chunks
+and unsent lines are the same whoever writes them.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from tasks.files.base import FileStore, translated
 from tasks.records.packed_line import Line
 from tasks.schema.batch_output import number_of
 
-INVALID, UNSENT = "invalid", "unsent"
+UNSENT = "unsent"
+INVALID = "invalid"  # as earlier releases named it, whoever wrote it
 FAN_IN = 64  # segments read at once: each is an open file or connection
 RESULT = re.compile(rb"\[(\d+),(true|false),(\{.*\})\]\n")  # as batch_output writes it
 
@@ -51,6 +55,11 @@ def segment_name(batch_id: str, segment: str) -> str:
 def new_segment_name(number: int) -> str:
     """A unique name, so that a recorded segment can never be overwritten."""
     return f"{number:06d}-{uuid.uuid4().hex}"
+
+
+def new_invalid_name() -> str:
+    """As new_segment_name(), of refused lines."""
+    return f"{INVALID}-{uuid.uuid4().hex}"
 
 
 def write_chunk(files: FileStore, batch_id: str, number: int, lines: Iterable[bytes]) -> None:
@@ -102,8 +111,10 @@ def merging(
 ) -> Iterator[Entry | None]:
     """As merged(), in short steps: None after one that gave no entry yet."""
     present = {name.rpartition("/")[2] for name in files.list(f"{_folder(batch_id)}/parts")}
-    names = [segment_name(batch_id, n) for n in (INVALID, UNSENT) if n in present]
-    names += [segment_name(batch_id, segment) for segment in segments if segment in present or not missing_ok]
+    recorded = list(segments)
+    alone = [UNSENT] if any(name.startswith(f"{INVALID}-") for name in recorded) else [INVALID, UNSENT]
+    names = [segment_name(batch_id, name) for name in alone if name in present]
+    names += [segment_name(batch_id, name) for name in recorded if name in present or not missing_ok]
     with (
         translated("temporary files"),
         tempfile.TemporaryDirectory() as folder,

@@ -208,14 +208,15 @@ class BatchStore:
         check_lead(answer[0])
         return answer[1:]
 
-    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> Ending:
+    def chunks_ready(self, token: str, batch_id: str, chunks: int, lines: int) -> tuple[Ending, int]:
         """While a file is read: so many chunks can be sent, so many lines were seen.
 
-        Gives what has ended the batch meanwhile. Raises LeadLost.
+        Gives what has ended the batch meanwhile, and how many chunks can be sent by what anybody said; after
+        an end none is sent. Raises LeadLost.
         """
-        status, ending = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
+        status, ending, sendable = self._run("batches/chunks_ready", token, batch_id, chunks, lines)
         check_lead(status)
-        return Ending(ending)
+        return Ending(ending), int(sendable)
 
     def count_copy(self, token: str, batch_id: str, size: int) -> None:
         """The copy of a batch's lines has so many bytes, for the limits of its owner.
@@ -242,10 +243,14 @@ class BatchStore:
         chunks: int,
         lines: int,
         invalid: Mapping[str, int],
+        segment: str | None = None,
         errors: Sequence[Mapping[str, Any]],
         model: str | None,
     ) -> None:
-        """The whole file is read; invalid: codes and how many lines have each. Raises LeadLost."""
+        """The whole file is read; invalid: codes and how many lines have each, which are in this segment.
+
+        Raises LeadLost.
+        """
         arguments = {
             "token": token,
             "id": batch_id,
@@ -254,6 +259,7 @@ class BatchStore:
             "invalid": sum(invalid.values()),
             "model": model or "",
             "codes": dict(invalid),
+            "segment": segment,
         }
         check_lead(self._run("batches/validated", arguments, json.dumps(list(errors), ensure_ascii=False)))
 

@@ -15,7 +15,6 @@ from tasks.base.settings import Settings
 from tasks.batches import ingest as ingest_module
 from tasks.batches.finalizer import Finalizer
 from tasks.batches.ingest import CHUNK_BYTES, MESSAGE_CHARS, Ingest
-from tasks.batches.segments import INVALID, segment_name
 from tasks.records.batch import Batch, BatchStatus, Ending, NewBatch
 from tasks.schema.openai_requests import COMPLETIONS, MAX_CUSTOM_ID
 from tests.tasks.helpers.client import Client, ids, line
@@ -134,7 +133,7 @@ def test_what_is_left_in_the_middle_leaves_no_file_open(reader: Reader) -> None:
     for _ in range(190):
         next(run)
     run.close()
-    assert segment_name(batch.id, INVALID) not in reader.client.files.list(f"batches/{batch.id}")
+    assert not reader.client.files.list(f"batches/{batch.id}/parts")
     deque(reader.ingest.run(batch.id), maxlen=0)
     done = reader.client.get(batch)
     assert (done.total, done.failed) == (100, 50)

@@ -16,6 +16,7 @@ from tasks.batches.segments import (
     Entry,
     merged,
     merging,
+    new_invalid_name,
     new_segment_name,
     read_chunk,
     segment_name,
@@ -56,10 +57,18 @@ def test_entries_come_in_the_order_of_their_lines_as_they_were_written(files: Fi
     results = [result(number, number % 3 == 0, entry) for number, entry in entries.items()]
     write_segment(files, "b", names[0], results[8:3:-1])
     write_segment(files, "b", names[1], results[9:])
-    write_segment(files, "b", INVALID, results[:2])
+    names.append(new_invalid_name())
+    write_segment(files, "b", names[-1], results[:2])
+    for name in (new_invalid_name(), INVALID):
+        write_segment(files, "b", name, [result(98, True, {"of": "a late reader"})])
     write_segment(files, "b", UNSENT, results[2:4])
     write_segment(files, "b", new_segment_name(2), [result(99, False, {"of": "a late leader"})])
     assert all_of(files, "b", names) == [Entry(n % 3 == 0, dump(entry)) for n, entry in entries.items()]
+
+
+def test_refused_lines_count_as_an_earlier_release_wrote_them(files: FileStore) -> None:
+    write_segment(files, "b", INVALID, [result(1, True, {"of": "an earlier release"})])
+    assert all_of(files, "b", []) == [Entry(True, dump({"of": "an earlier release"}))]
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

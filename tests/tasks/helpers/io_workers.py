@@ -84,7 +84,8 @@ class System:
         self.io_workers.append(IoWorker(self.settings, self.store))
         return self.io_workers[-1]
 
-    def create(self, lines: int, **fields: Any) -> Batch:
+    def create(self, lines: int, *, bad: int = 0, **fields: Any) -> Batch:
+        """bad: lines behind the first that are refused."""
         keeper = FileManager(LocalStore(Path(self.settings.files)), FileRecords(self.store.db))
         with keeper.begin() as out:
             for n in range(lines):
@@ -95,6 +96,8 @@ class System:
                     ).encode()
                     + b"\n"
                 )
+                if n == 0:
+                    out.write(b"{\n" * bad)
             file_id = out.finish("x.jsonl", Purpose.BATCH).id
         return self.batches.create(NewBatch(COMPLETIONS, file_id, **fields))
 
