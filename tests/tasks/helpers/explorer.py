@@ -77,6 +77,7 @@ return { cjson.encode(answer == nil and cjson.null or answer), cjson.encode(now)
 Keys = dict[str, Any]  # without the prefix: a hash as dict, a sorted set as dict of scores, and so on
 Call = tuple[str, str, tuple[str | int, ...]]  # the SHA of a script, the keys before it, its arguments
 S = TypeVar("S")
+V = TypeVar("V")
 
 
 class Broken(AssertionError):
@@ -93,6 +94,17 @@ class Read(dict[str, Any]):
     text: str
     sent: tuple[str, ...] = ()
     sent_ids: tuple[str, ...] = ()
+    views: dict[Any, Any]
+
+
+def view_of(keys: Keys, make: Callable[[Keys], V]) -> V:
+    """make(keys), made once for keys that are the same object wherever they are equal."""
+    if not isinstance(keys, Read):
+        return make(keys)
+    found: V | None = keys.views.get(make)
+    if found is None:
+        found = keys.views[make] = make(keys)
+    return found
 
 
 def sent_by(keys: Keys) -> tuple[str, ...]:
@@ -120,8 +132,7 @@ class Known:
         answer, said = reply
         if said not in self._read:
             whole = _keys(said)
-            keys = Read({name: value for name, value in whole.items() if not name.startswith(SENT)})
-            keys.text = _text(keys)
+            keys = _read({name: value for name, value in whole.items() if not name.startswith(SENT)})
             sent = [
                 (name.removeprefix("list "), json.loads(text)["headers"]["id"])
                 for name, texts in sorted(whole.items())
@@ -131,6 +142,11 @@ class Known:
             keys.sent, keys.sent_ids = tuple(name for name, _ in sent), tuple(each for _, each in sent)
             self._read[said] = self._distinct.setdefault(f"{keys.text}{sent}", keys)
         self.answers[call] = json.loads(answer), self._read[said]
+
+    def interned(self, keys: Keys) -> Read:
+        """The same object for equal keys, by which no message was sent."""
+        read = _read(keys)
+        return self._distinct.setdefault(f"{read.text}[]", read)
 
 
 class Server:
@@ -153,6 +169,10 @@ class Server:
         self._shas = {
             name: str(client.script_load(WRAPPED % text)) for name, text in assemble(sources).items()
         }
+
+    def interned(self, keys: Keys) -> Read:
+        """Keys that no script has made, as if one had."""
+        return self._known.interned(keys)
 
     def run(self, calls: Iterable[tuple[Keys, str, Sequence[Argument]]]) -> list[tuple[Any, Keys]]:
         """The answer of each script, and all keys after it; equal calls are made once.
@@ -321,6 +341,12 @@ def _text(keys: Keys) -> str:
             values = [value]
         flat.append((PREFIX + name, kind, values))
     return json.dumps(flat)
+
+
+def _read(keys: Keys) -> Read:
+    read = Read(keys)
+    read.text, read.views = _text(read), {}
+    return read
 
 
 def _keys(text: str) -> Keys:

@@ -9,6 +9,7 @@
 -- window_leases         id -> when the lease of a running window runs out
 -- batch:ID:results list lines that have ended and are in no segment yet, as they stand in a segment; result_bytes of the
 --                       batch: of these; lines_live of the batch: lines in windows that have not ended
+-- lines_ended           lines of all batches that have ended: status, or refused (when their file was read) -> how many
 
 local WINDOW_FIELDS = { 'id', 'batch', 'owner', 'model', 'lane', 'status', 'states', 'claim_token', 'spent_in', 'preview',
   'count', 'left', 'opened', 'attempts', 'fence', 'group', 'deadline', 'created_at', 'enqueued_at', 'set_aside', 'stored' }
@@ -144,7 +145,9 @@ local function lines_ended(win, entries, ends)
     if number ~= 0 then redis.call('HINCRBY', key, name, int(number)) end
   end
   for code, number in pairs(ends.codes) do redis.call('HINCRBY', key .. ':codes', code, int(number)) end
-  for status, number in pairs(ends.statuses) do redis.call('HINCRBY', P .. 'ended', status, int(number)) end
+  for status, number in pairs(ends.statuses) do
+    for _, counts in ipairs({ 'ended', 'lines_ended' }) do redis.call('HINCRBY', P .. counts, status, int(number)) end
+  end
   spend(win.spent_in, ends.input_tokens + ends.output_tokens - ends.set_aside)
   win.set_aside = win.set_aside - ends.set_aside
   win.left = win.left - #entries

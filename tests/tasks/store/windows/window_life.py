@@ -12,7 +12,13 @@ from typing import Any
 
 from tasks.store.scripts import Argument
 from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, ids_sent_by
-from tests.tasks.store.windows.window_checks import check_counters, check_over, check_window
+from tests.tasks.store.windows.window_checks import (
+    check_claim,
+    check_holder,
+    check_over,
+    check_reconciled,
+    check_store,
+)
 from tests.tasks.store.windows.window_state import (
     BATCH,
     BEGAN,
@@ -20,11 +26,11 @@ from tests.tasks.store.windows.window_state import (
     LEASE,
     OLD,
     OWNER,
-    RESEND,
     SET_ASIDE,
     TOOK,
     WORKERS,
     State,
+    View,
     Window,
     Worker,
     entry,
@@ -40,8 +46,8 @@ class WindowLife(Model[State]):
     """One window of `count` lines of an API key, until all have ended. cap: of attempts.
 
     expires: ticks from the beginning. splits: workers give lines that wait to others. resends: messages get
-    lost, and the reconciler sends them again; else they come again by themselves, and nothing depends on how
-    long one waits. ends: how lines have ended.
+    lost, and the reconciler sends them again; else there is one of each window at any time, and nothing
+    depends on how long one waits. ends: how lines have ended.
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class WindowLife(Model[State]):
         resends: bool = True,
         workers: int = len(WORKERS),
     ) -> None:
-        self._workers = workers
+        self._server, self._workers = server, workers
         self._count, self._cap, self._splits, self._resends = count, cap, splits, resends
         created = {
             "id": BATCH,
@@ -100,7 +106,7 @@ class WindowLife(Model[State]):
         return state.keys
 
     def ended(self, state: State) -> bool:
-        return not state.windows
+        return not state.view.windows
 
     def steps(self, state: State) -> list[Step[State]]:
         if self.ended(state) and all(not worker.window for worker in state.workers):
@@ -114,11 +120,12 @@ class WindowLife(Model[State]):
         reconcile = (reconciling(self._cap, self._resends),)
 
         def later(_: Any, keys: Keys) -> State:
-            return state._replace(keys={**keys, f"string {CLOCK}": str(state.now + 1)})
+            moved = {**keys, f"string {CLOCK}": str(state.view.now + 1)}
+            return state._replace(keys=self._server.interned(moved))
 
         def lost(after: State) -> State:
-            still = {window.id for window in after.windows if window.running}
-            for window in state.windows:
+            still = {window.id for window in after.view.windows if window.running}
+            for window in state.view.windows:
                 if window.running and window.id not in still:
                     after = after.with_counts("struck", window.open, 1)
             return after
@@ -140,22 +147,22 @@ class WindowLife(Model[State]):
         if self._resends:
             name = "reconcile, messages lost"
             steps.append(Step(name, unheard, "queues/reconcile", reconcile, own=False))
-        if not state.batch["ending"]:
+        if not state.view.batch["ending"]:
             steps.append(Step("cancel", after, "batches/stop", (BATCH, "cancelled", ""), own=False))
-        for window in state.windows:
-            if window.id not in state.messages:
+        for window in state.view.windows:
+            if self._resends and window.id not in state.messages:
                 again = state.with_message(window.id)
                 name = f"message of {window.id} comes again"
-                steps.append(Step(name, _always(again), own=not self._resends))
+                steps.append(Step(name, _always(again), own=False))
             steps.append(Step(f"{window.id} is ended", after, "windows/end_queued", (window.id,), own=False))
         return steps
 
     def _of_worker(self, state: State, index: int) -> list[Step[State]]:
         worker, name = state.workers[index], WORKERS[index]
         if not worker.window:
+            found = dict.fromkeys(state.messages if self._resends else state.view.by_id)
             return [
-                Step(f"{name} takes {window}", _always(self._taken(state, index, window)))
-                for window in dict.fromkeys(state.messages)
+                Step(f"{name} takes {window}", _always(self._taken(state, index, window))) for window in found
             ]
         idle = state.with_worker(index, Worker())
         steps = [Step(f"{name} is killed", _always(idle), own=False)]
@@ -260,8 +267,7 @@ class WindowLife(Model[State]):
         )
 
     def _taken(self, state: State, index: int, window: str) -> State:
-        messages = list(state.messages)
-        messages.remove(window)
+        messages = [each for each in state.messages if each != window]
         tokens = state.tokens + 1
         after = state._replace(messages=tuple(messages), tokens=tokens)
         return after.with_worker(index, Worker(window, f"t{tokens}"))
@@ -283,21 +289,10 @@ class WindowLife(Model[State]):
 
     def essence(self, state: State) -> Hashable:
         """How a line has ended makes no difference to others; nor what a worker holds and has lost."""
-        now, keys = state.now, state.keys
-
-        def ago(ms: str | int | None) -> int | None:
-            return None if ms is None else max(-OLD, int(ms) // MS - now)
-
-        def of(window: Window) -> Hashable:
-            fields, leases = window.fields, keys.get("zset window_leases", {})
-            held = int(leases[window.id]) > now * MS if window.id in leases else None
-            return (
-                *(window.id, window.running, window.numbers, fields["states"], fields["opened"]),
-                *(fields["attempts"], held),
-                ago(fields["enqueued_at"]) if self._resends and not window.running else None,
-            )
-
-        found = {window.id: window for window in state.windows}
+        view = state.view
+        if view.essence is None or view.essence[0] is not self:
+            view.essence = self, self._essence_of_store(view, state.keys)
+        found = view.by_id
 
         def of_worker(worker: Worker) -> Hashable:
             window = found.get(worker.window)
@@ -309,77 +304,64 @@ class WindowLife(Model[State]):
             unheard = worker.unheard and (worker.unheard, window.of("group") - worker.group)
             return worker.window, worker.numbers, worker.opened, worker.ended, bool(worker.group), unheard
 
-        left = int(state.batch["expires_at"]) // MS - now
-        live = {number for window in found.values() for number in window.live}
+        workers = tuple(map(of_worker, state.workers))
         return (
-            tuple(map(of, found.values())),
-            tuple(each for each in state.messages if each in found),
-            tuple(sorted(map(repr, map(of_worker, state.workers)))),  # the two may change places
-            tuple(state.entered[number - 1] for number in sorted(live)),
-            state.batch["ending"],
+            view.essence[1],
+            tuple(each for each in state.messages if each in found) if self._resends else None,
+            min(workers, workers[::-1], key=repr),  # the two may change places
+            tuple(state.entered[number - 1] for number in view.live),
+        )
+
+    def _essence_of_store(self, view: View, keys: Keys) -> Hashable:
+        now, leases = view.now, keys.get("zset window_leases", {})
+
+        def ago(ms: str | int | None) -> int | None:
+            return None if ms is None else max(-OLD, int(ms) // MS - now)
+
+        def of(window: Window) -> Hashable:
+            fields = window.fields
+            held = int(leases[window.id]) > now * MS if window.id in leases else None
+            return (
+                *(window.id, window.running, window.numbers, fields["states"], fields["opened"]),
+                *(fields["attempts"], held),
+                ago(fields["enqueued_at"]) if self._resends and not window.running else None,
+            )
+
+        left = int(view.batch["expires_at"]) // MS - now
+        return (
+            tuple(map(of, view.windows)),
+            view.batch["ending"],
             ago(keys.get("string claimed:windows")) if self._resends else None,
             max(0, left) if left < FAR else None,
         )
 
     def check(self, before: State, step: Step[State], answer: Any, after: State) -> None:
-        windows, results, keys = after.windows, after.results, after.keys
-        self.ends |= {code for _, code in results}
-        live = [number for window in windows for number in window.live]
-        assert sorted((*live, *(n for n, _ in results))) == list(range(1, self._count + 1)), (
-            "a line is lost, or there twice"
-        )
-        check_counters(after, len(live))
-        for window in windows:
-            check_window(window, keys, self._cap)
+        view = after.view
+        if view.checked is not self:
+            check_store(view, after.keys, self._count, self._cap)
+            self.ends |= {code for _, code in view.results}
+            view.checked = self
+        for window in view.windows:
             struck = {after.struck[number - 1] for number in window.live}
             assert struck == {window.of("attempts")}, (
                 "an attempt was not counted, or one at a line that waited"
             )
-        names = {window.id for window in windows} | ({"results"} if results else set())
-        assert set(keys.get(f"set batch:{BATCH}:live", [])) == names, "the wrong windows are live"
         assert max(after.entered) <= self._cap, "in an engine more often than the cap allows"
-        for number, code in results:
+        for number, code in view.results:
             if code == "worker_lost":
                 assert after.struck[number - 1] == self._cap, "given up, and was not open at each loss"
-            if code == "batch_cancelled":
-                assert after.batch["ending"] == "cancelled", "cancelled by nobody"
-            if code == "batch_expired":
-                assert int(after.batch["expires_at"]) <= after.now * MS, "expired too early"
         if step.script in ("windows/advance", "windows/release", "windows/split", "jobs/heartbeat"):
-            self._check_holder(before, step, answer, after)
+            check_holder(before, step, answer, after)
         if step.script == "windows/end_queued" and answer == 1:
-            assert not any(w.running and step.name.startswith(w.id) for w in before.windows), (
+            assert not any(w.running and step.name.startswith(w.id) for w in before.view.windows), (
                 "ended as it ran"
             )
         if step.script == "windows/claim" and answer[0] == "claimed":
-            self._check_claim(before, step)
+            check_claim(before, step)
         if step.script == "queues/reconcile":
-            overdue = [n for n, at in keys.get("zset window_leases", {}).items() if int(at) <= after.now * MS]
-            assert not overdue, "a lease that ran out is kept"
-            for window in windows:
-                old = (after.now - RESEND) * MS
-                waits = self._resends and not window.running
-                assert not waits or window.of("enqueued_at") > old, "its message is lost for ever"
-        if before.over:
-            check_over(before, after)
-
-    def _check_holder(self, before: State, step: Step[State], answer: Any, after: State) -> None:
-        worker = before.workers[WORKERS.index(step.name[0])]
-        window = next((w for w in before.windows if w.id == worker.window), None)
-        current = window is not None and window.running and window.of("fence") == worker.fence
-        if not current:
-            assert answer in (["lost"], ["gone"], 0, ""), f"{answer} for a claim that is not current"
-            assert after.keys == before.keys, "changed by one that has lost it"
-        elif step.script in ("windows/advance", "jobs/heartbeat"):
-            assert answer[0] not in ("lost", "gone"), f"{answer} for a claim that is current"
-
-    def _check_claim(self, before: State, step: Step[State]) -> None:
-        worker = before.workers[WORKERS.index(step.name[0])]
-        window = next(w for w in before.windows if w.id == worker.window)
-        if window.running:
-            assert window.fields["claim_token"] == worker.token, "taken from its holder"
-        else:
-            assert not before.over, "given to a worker after its batch has ended"
+            check_reconciled(before.view, view, after.keys, resends=self._resends)
+        if before.view.over:
+            check_over(before.view, view)
 
 
 def _after(state: State, keys: Keys) -> State:

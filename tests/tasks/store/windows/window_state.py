@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from tests.tasks.helpers.explorer import CLOCK, LIST, MS, NEVER, PREFIX, TTL, Keys
+from tests.tasks.helpers.explorer import CLOCK, LIST, MS, NEVER, PREFIX, TTL, Keys, view_of
 
 BATCH, OWNER, LEADER = "batch_1", "key_o", "l"
 SET_ASIDE, TOOK = 10, 7  # tokens of its owner for a line: while it lives, and in the end if it ran
@@ -28,11 +29,15 @@ def reconciling(cap: int, resends: bool) -> dict[str, Any]:
 
 
 class Window(NamedTuple):
-    """A record as it is in the store. live: numbers of its lines that have not ended."""
+    """A record as it is in the store. live: numbers of its lines that have not ended; lease: when it runs
+    out, ms; 0 for one that does not run.
+    """
 
     id: str
     fields: dict[str, str]
     numbers: tuple[int, ...]
+    live: tuple[int, ...]
+    lease: int
 
     @property
     def running(self) -> bool:
@@ -40,12 +45,6 @@ class Window(NamedTuple):
 
     def of(self, name: str) -> int:
         return int(self.fields[name])
-
-    @property
-    def live(self) -> tuple[int, ...]:
-        return tuple(
-            number for number, state in zip(self.numbers, self.fields["states"], strict=True) if state == "0"
-        )
 
     @property
     def open(self) -> tuple[int, ...]:
@@ -68,6 +67,31 @@ class Worker(NamedTuple):
     unheard: tuple[tuple[int, ...], int] | None = None
 
 
+class View:
+    """What the store says. results: lines that have ended, with the code of those that nobody ran to their
+    end. over: no line may begin any more. checked, essence: notes of whoever has checked and compared it.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self.now = int(keys[f"string {CLOCK}"])
+        self.batch: dict[str, str] = keys[f"hash batch:{BATCH}"]
+        self.over = bool(self.batch["ending"]) or int(self.batch["expires_at"]) <= self.now * MS
+        leases = keys.get("zset window_leases", {})
+        self.windows: list[Window] = []
+        for name in sorted(name for name in keys if name.startswith("hash win:")):
+            fields, window_id = keys[name], name.removeprefix("hash win:")
+            lines = fields["lines"].split("\n")[: int(fields["count"])]
+            numbers = tuple(int(line.partition("\t")[0]) for line in lines)
+            live = tuple(n for n, state in zip(numbers, fields["states"], strict=False) if state == "0")
+            self.windows.append(Window(window_id, fields, numbers, live, int(leases.get(window_id, 0))))
+        self.by_id = {window.id: window for window in self.windows}
+        texts = keys.get(f"list batch:{BATCH}:results", [])
+        self.results = [(n, (e.get("error") or {}).get("code")) for n, _, e in map(json.loads, texts)]
+        self.live = sorted(number for window in self.windows for number in window.live)
+        self.checked: object = None
+        self.essence: tuple[object, Hashable] | None = None
+
+
 class State(NamedTuple):
     """messages: windows that they name. entered: how often each line was put into an engine, without those
     that were handed back; struck: how often its worker was lost while it was open.
@@ -81,34 +105,8 @@ class State(NamedTuple):
     tokens: int = 0
 
     @property
-    def now(self) -> int:
-        return int(self.keys[f"string {CLOCK}"])
-
-    @property
-    def batch(self) -> dict[str, str]:
-        fields: dict[str, str] = self.keys[f"hash batch:{BATCH}"]
-        return fields
-
-    @property
-    def over(self) -> bool:
-        """No line may begin any more."""
-        return bool(self.batch["ending"]) or int(self.batch["expires_at"]) <= self.now * MS
-
-    @property
-    def windows(self) -> list[Window]:
-        found = []
-        for name, fields in sorted(self.keys.items()):
-            if name.startswith("hash win:"):
-                lines = fields["lines"].split("\n")[: int(fields["count"])]
-                numbers = tuple(int(line.partition("\t")[0]) for line in lines)
-                found.append(Window(name.removeprefix("hash win:"), fields, numbers))
-        return found
-
-    @property
-    def results(self) -> list[tuple[int, str | None]]:
-        """Lines that have ended, with the code of those that nobody ran to their end."""
-        texts = self.keys.get(f"list batch:{BATCH}:results", [])
-        return [(n, (e.get("error") or {}).get("code")) for n, _, e in map(json.loads, texts)]
+    def view(self) -> View:
+        return view_of(self.keys, View)
 
     def with_worker(self, index: int, worker: Worker) -> State:
         workers = list(self.workers)
