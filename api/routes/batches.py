@@ -32,6 +32,7 @@ from tasks.base.errors import BatchNotFound, FileNotFound
 from tasks.files.records import Purpose
 from tasks.records.batch import MAX_PRIORITY, Batch, Ending, NewBatch
 from tasks.records.ids import FILE
+from tasks.records.window import LiveWindow
 from tasks.schema.batch_line_schema import line_schema as make_line_schema
 from tasks.schema.job_request import (
     MAX_METADATA,
@@ -45,6 +46,7 @@ from tasks.schema.job_request import (
 from tasks.schema.messages import Strict
 from tasks.schema.table_request import TableFields, check_is_no_table, checked_options
 from tasks.schema.webhook_request import BatchWebhook
+from tasks.store.windows import WindowStore
 
 SCHEMA_JSON = "application/schema+json"
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -140,6 +142,22 @@ async def list_batches(request: Request, gateway: GatewayDep) -> JSONResponse:
 async def get_batch(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
     """One batch, with its current counts."""
     return JSONResponse((await run_in_threadpool(gateway.batches.get, batch_id, seen_by(request))).to_json())
+
+
+@router.get("/v1/batches/{batch_id}/windows")
+async def list_windows(batch_id: BatchId, request: Request, gateway: GatewayDep) -> JSONResponse:
+    """The windows in which lines of a batch wait for a worker (`queued`) or run, in the order of their lines.
+
+    `lines` says which: `batch_... lines 2,049 to 2,112`. Lines that are in no window have ended, or were not
+    sent yet.
+    """
+
+    def found() -> list[LiveWindow]:
+        gateway.batches.get(batch_id, seen_by(request))
+        return WindowStore(gateway.store.db).of_batch(batch_id)
+
+    windows = [window.to_json() for window in await run_in_threadpool(found)]
+    return JSONResponse({"object": "list", "data": windows})
 
 
 @router.post("/v1/batches/{batch_id}/cancel")

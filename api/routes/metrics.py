@@ -31,6 +31,7 @@ router = APIRouter(tags=["system"])
 
 FREE_BYTES_S = 1.0  # timeout for the free space of the file store: a slow one must not delay the rest
 NONE_WAITING = Waiting(0, 0.0)
+NO_WINDOWS = {"queued": 0, "running": 0}
 
 
 @router.get("/metrics", response_class=Response)
@@ -79,7 +80,11 @@ def _queues(now: QueueStats) -> Iterator[Metric]:
     ended = CounterMetricFamily("medusaq_jobs_ended", "Jobs that have ended, by status", labels=("status",))
     for status, count in now.ended.items():
         ended.add_metric((status,), count)
-    yield ended
+    told = "Lines of batches that have ended, by how they did; refused: when their file was read"
+    lines = CounterMetricFamily("medusaq_batch_lines_ended", told, labels=("outcome",))
+    for outcome, count in now.lines_ended.items():
+        lines.add_metric((outcome,), count)
+    yield from (ended, lines)
     yield _gauges("medusaq_queue_jobs", "Jobs and lines that wait for a worker", "priority", now.waiting)
     oldest = "How long the oldest of them has waited"
     yield _gauges("medusaq_queue_oldest_seconds", oldest, "priority", now.oldest_s)
@@ -99,6 +104,11 @@ def _models(now: QueueStats, view: View) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("medusaq_model_queue_jobs", waiting, labels=("model", "priority"))
     oldest = "How long the oldest of them has waited"
     ages = GaugeMetricFamily("medusaq_model_queue_oldest_seconds", oldest, labels=("model", "priority"))
+    told = "Windows of batch lines, by their model, which is empty where any worker may run them"
+    windows = GaugeMetricFamily("medusaq_batch_windows", told, labels=("model", "status"))
+    for model in sorted({"", *view.served, *now.models, *now.windows}):
+        for status, count in now.windows.get(model, NO_WINDOWS).items():
+            windows.add_metric((model, status), count)
     models = sorted({*view.served, *now.models})
     for model in models:
         for priority in now.waiting:
@@ -106,7 +116,7 @@ def _models(now: QueueStats, view: View) -> Iterator[Metric]:
             jobs.add_metric((model, priority), queue.jobs)
             ages.add_metric((model, priority), queue.oldest_s)
     alive = {model: len(view.able(model)) for model in models}
-    yield from (jobs, ages)
+    yield from (jobs, ages, windows)
     yield _gauges("medusaq_model_workers", "Live workers of this model", "model", alive)
 
 

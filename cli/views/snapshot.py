@@ -11,6 +11,7 @@ from cli.gateway.client import call, text
 
 PRIORITIES = ("interactive", "bulk")
 MOST_BATCHES = 50  # newest batches that are searched for unfinished ones
+WINDOWS_OF = 4  # of these the windows are read
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
 
@@ -23,6 +24,7 @@ class Snapshot:
     samples: Mapping[Labelled, float]
     models: Sequence[Mapping[str, Any]]
     batches: Sequence[Mapping[str, Any]]  # under way
+    windows: Sequence[Mapping[str, Any]] = ()  # that run, of some of these
 
     def value(self, name: str, **labels: str) -> float:
         """The value of a metric, 0 if it is missing."""
@@ -98,7 +100,14 @@ def take_snapshot(url: str) -> Snapshot:
     batches = call(url, "GET", "/v1/batches", params={"limit": MOST_BATCHES})["data"]
     from tasks.records.batch import ENDED
 
-    return Snapshot(found.at, samples, models, [batch for batch in batches if batch["status"] not in ENDED])
+    active = [batch for batch in batches if batch["status"] not in ENDED]
+    windows = [
+        window
+        for batch in active[:WINDOWS_OF]
+        for window in call(url, "GET", f"/v1/batches/{batch['id']}/windows")["data"]
+        if window["status"] == "running"
+    ]
+    return Snapshot(found.at, samples, models, active, windows)
 
 
 def done(batch: Mapping[str, Any]) -> int:

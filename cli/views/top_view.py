@@ -18,6 +18,8 @@ from cli.views.progress import duration
 from cli.views.snapshot import PRIORITIES, Snapshot, Speeds, done
 
 NARROW = 80  # columns; narrower tables omit less important columns
+MOST_WINDOWS = 8  # that are shown
+SHORT_ID = len("batch_0123456")  # characters of a batch's id
 
 
 def view(
@@ -39,6 +41,8 @@ def view(
         parts += [Text(), _workers(snapshot, wide)]
         if snapshot.batches:
             parts += [Text(), _batches(snapshot, speeds, wide)]
+        if snapshot.windows:
+            parts += [Text(), _windows(snapshot, wide)]
     return Group(*parts)
 
 
@@ -147,6 +151,20 @@ def _batches(snapshot: Snapshot, speeds: Speeds, wide: bool) -> Table:
             failed = f"{batch['request_counts']['failed']:,}"
             row += [failed, "-" if speed is None else f"{speed:.1f}", left]
         table.add_row(*row)
+    return table
+
+
+def _windows(snapshot: Snapshot, wide: bool) -> Table:
+    """Those that run. The beginning of a batch's id is enough beside the table above."""
+    table = _table("window", "ended", *(("worker",) if wide else ()))
+    for window in snapshot.windows[:MOST_WINDOWS]:
+        batch_id, _, lines = window["lines"].partition(" ")
+        counts = window["line_counts"]
+        row = [f"{batch_id[:SHORT_ID]}… {lines}", f"{counts['ended']:,} of {counts['total']:,}"]
+        table.add_row(*row, *([window["worker"]] if wide else []))
+    windows, lines = len(snapshot.windows), sum(one["line_counts"]["total"] for one in snapshot.windows)
+    table.caption = f"{windows:,} windows of {lines:,} lines run"
+    table.caption_justify = "left"
     return table
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from tasks.records.job import Status
 
@@ -41,6 +42,34 @@ class WindowClaim:
     queued_at: float  # when its message was sent
     claimed_at: float
     lines: tuple[str, ...]  # packed, without their ends
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWindow:
+    """A window that has not ended, as people see it. lines: as its message showed them, such as
+    "batch_0f lines 2,049 to 2,112"; count: how many, ended of which have an end; attempt: 1 for the first.
+    """
+
+    window_id: str
+    status: Status
+    lines: str
+    count: int
+    ended: int
+    attempt: int
+    model: str | None
+    worker: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.window_id,
+            "object": "batch.window",
+            "status": self.status.value,
+            "lines": self.lines,
+            "line_counts": {"total": self.count, "ended": self.ended},
+            "attempt": self.attempt,
+            "model": self.model,
+            "worker": self.worker,
+        }
 
 
 @dataclass(frozen=True, slots=True)

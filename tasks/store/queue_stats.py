@@ -26,7 +26,8 @@ class QueueStats:
     among those that wait, which are in no window yet; they wait since their batch was made. led: an io worker
     works. webhooks_due_s: since the webhook that waits longest should have been sent, 0 for none.
     models: those that wait for one model alone, by its name and their priority, without the lines that are in
-    no window yet. windows: of lines of batches, queued and running.
+    no window yet. windows: of lines of batches, by their model ("" where any worker may take them), how many
+    are queued and running. lines_ended: of batches, by their status, or "refused" when their file was read.
     """
 
     jobs: Mapping[str, int]
@@ -40,7 +41,8 @@ class QueueStats:
     has_leader: bool
     webhooks_due_s: float
     models: Mapping[str, Mapping[str, Waiting]]
-    windows: Mapping[str, int]
+    windows: Mapping[str, Mapping[str, int]]
+    lines_ended: Mapping[str, int]
 
 
 def queue_stats(database: Database) -> QueueStats:
@@ -63,5 +65,6 @@ def queue_stats(database: Database) -> QueueStats:
             }
             for model, queues in found["models"].items()
         },
-        windows=found["windows"],
+        windows=found["windows"] or {},  # an empty object is an empty list to Lua
+        lines_ended=found["lines_ended"],
     )

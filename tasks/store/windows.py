@@ -13,10 +13,14 @@ from typing import Any
 
 from tasks.base.errors import LeadLost
 from tasks.records.batch import Batch
-from tasks.records.window import Advanced, Group, NewWindow, Standing, WindowClaim
+from tasks.records.ids import WINDOW
+from tasks.records.job import Status
+from tasks.records.window import Advanced, Group, LiveWindow, NewWindow, Standing, WindowClaim
 from tasks.store.database import Database
 from tasks.store.jobs import ClaimRejection
-from tasks.store.scripts import Argument
+from tasks.store.scripts import Argument, answering
+
+SHOWN = ("id", "status", "preview", "count", "left", "attempts", "model", "worker")  # of a live window
 
 
 class WindowStore:
@@ -25,6 +29,18 @@ class WindowStore:
     def __init__(self, database: Database) -> None:
         self._settings = database.settings
         self._scripts = database.scripts
+        self._redis, self._prefix = database.redis, database.prefix
+
+    def of_batch(self, batch_id: str) -> list[LiveWindow]:
+        """Windows of a batch that have not ended, in the order of their first lines."""
+        with answering():
+            live = self._redis.smembers(f"{self._prefix}batch:{batch_id}:live")
+        ids = sorted(filter(WINDOW.matches, live), key=lambda name: int(name.rpartition("-")[2]))
+        with answering(), self._redis.pipeline(transaction=False) as pipe:
+            for window_id in ids:
+                pipe.hmget(f"{self._prefix}win:{window_id}", SHOWN)
+            records = pipe.execute()
+        return [_live(*record) for record in records if record[0] is not None]
 
     def send(
         self,
@@ -121,6 +137,22 @@ def _advance(group: Group) -> list[Argument]:
         "set_aside": sum(end.max_tokens for end in ends),
     }
     return [arguments, *(end.entry for end in ends)]
+
+
+def _live(
+    window_id: str, status: str, lines: str, count: str, left: str, attempts: str, model: str, worker: str
+) -> LiveWindow:
+    """From the fields of SHOWN."""
+    return LiveWindow(
+        window_id,
+        Status(status),
+        lines,
+        count=int(count),
+        ended=int(count) - int(left),
+        attempt=int(attempts) + 1,
+        model=model or None,
+        worker=worker or None,
+    )
 
 
 def _claim(window_id: str, head: str, lines: str) -> WindowClaim:

@@ -33,6 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from tasks.base.telemetry.tracing import Answered, Tracing
 from tasks.records.claim import Claim
 from tasks.records.job import Status
+from tasks.records.packed_line import parts
 from tasks.records.window import WindowClaim
 
 SERVER_ERROR = 500
@@ -112,11 +113,14 @@ class Traced(Tracing):
         job.end(_ns(ended))
 
     def window(self, claim: WindowClaim, statuses: Mapping[str, int], output_tokens: int) -> None:
+        numbers = [parts(line).number for line in claim.lines]
         attributes: dict[str, str | int] = {
             "medusaq.batch.id": claim.batch_id,
             "medusaq.window.id": claim.window_id,
             "medusaq.window.attempt": claim.attempts,
             "medusaq.window.lines": len(claim.lines),
+            "medusaq.window.first_line": min(numbers),
+            "medusaq.window.last_line": max(numbers),
             "gen_ai.usage.output_tokens": output_tokens,
             **{f"medusaq.window.{status}": lines for status, lines in statuses.items()},
         }

@@ -135,6 +135,11 @@ def test_windows_of_a_batch_are_traces_of_their_own(traced: GatewayProcess, coll
     wait_until(lambda: lines() == 2, report=lambda: str(collector.spans))
     assert len({span.trace_id for span in windows()}) == len(windows())
     assert {span.parent_id for span in windows()} == {""}
+    ends = sorted(
+        (span.attributes["medusaq.window.first_line"], span.attributes["medusaq.window.last_line"])
+        for span in windows()
+    )
+    assert (ends[0][0], ends[-1][1]) == (1, 2), "the range of lines of each"
 
 
 @pytest.mark.stack

@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,22 @@ def test_it_fits_the_terminal(width: int) -> None:
         assert any("1,234,567" in line and "1 h 06 min" in line for line in lines)
         assert any("vicuna" in line and "321" in line for line in lines), "of them for one model"
         assert any("25% of 2,000" in line for line in lines)
+
+
+def test_windows_are_shown_by_their_lines() -> None:
+    window = {
+        "id": f"win_{'0' * 32}-2049",
+        "status": "running",
+        "lines": f"{BATCH['id']} lines 2,049 to 2,112",
+        "line_counts": {"total": 64, "ended": 12},
+        "worker": "here:1",
+    }
+    console = Console(width=80, record=True, file=io.StringIO())
+    now = replace(picture(1.0, batches=(BATCH,)), windows=[window, {**window, "worker": "here:2"}])
+    console.print(view(console, "http://127.0.0.1:7860", now, Speeds(), None))
+    lines = console.export_text().splitlines()
+    assert any(re.search(r"batch_0000000… lines 2,049 to 2,112 +12 of 64 +here:1", line) for line in lines)
+    assert "2 windows of 128 lines run" in lines[-1]
 
 
 def test_what_each_model_does() -> None:

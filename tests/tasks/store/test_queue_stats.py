@@ -44,10 +44,10 @@ def test_lines_of_a_batch_wait_too_before_they_are_in_a_window(
     assert queue_stats(store.db).lines == 2 * SENT
     assert queue_stats(store.db).waiting["bulk"] == 3 * SENT
     windows = client.batches.live(batch.id)
-    assert queue_stats(store.db).windows == {"queued": len(windows), "running": 0}
+    assert queue_stats(store.db).windows == {"": {"queued": len(windows), "running": 0}}
     for window_id in windows:
         assert isinstance(WindowStore(store.db).claim(window_id, "w", "token"), WindowClaim)
-    assert queue_stats(store.db).windows == {"queued": 0, "running": len(windows)}
+    assert queue_stats(store.db).windows == {"": {"queued": 0, "running": len(windows)}}
     before = redis_now(store)
     now = queue_stats(store.db)
     after = redis_now(store)

@@ -57,13 +57,24 @@ for _, priority in ipairs({ 'interactive', 'bulk' }) do
   end
 end
 
--- Windows, and the lines of those that wait.
-answer.windows = { queued = 0, running = redis.call('ZCARD', P .. 'window_leases') }
+-- Windows by their model queue, and the lines of those that wait.
+answer.windows, answer.lines_ended = {}, {}
+local function count_window(model_queue, status)
+  answer.windows[model_queue] = answer.windows[model_queue] or { queued = 0, running = 0 }
+  answer.windows[model_queue][status] = answer.windows[model_queue][status] + 1
+end
+for _, id in ipairs(redis.call('ZRANGE', P .. 'window_leases', 0, -1)) do
+  local model_queue = redis.call('HGET', P .. 'win:' .. id, 'lane')
+  if model_queue then count_window(model_queue, 'running') end
+end
+for _, outcome in ipairs({ 'succeeded', 'failed', 'cancelled', 'expired', 'refused' }) do
+  answer.lines_ended[outcome] = tonumber(redis.call('HGET', P .. 'lines_ended', outcome) or '0')
+end
 for _, model_queue in ipairs(model_queues) do
   for _, id in ipairs(redis.call('ZRANGE', queue_key('pending', 'windows', model_queue), 0, -1)) do
     local win = redis.call('HMGET', P .. 'win:' .. id, 'left', 'created_at')
     if win[1] then
-      answer.windows.queued = answer.windows.queued + 1
+      count_window(model_queue, 'queued')
       answer.waiting.bulk = answer.waiting.bulk + tonumber(win[1])
       since('bulk', win[2], model_queue)
       if model_queue ~= '' then

@@ -12,7 +12,9 @@ local id = add_window(win, parted)
 if win.left == 0 then
   drop_window(win) -- all that stayed had ended
 else
-  set_lines(win, { unpack(texts, 1, from) })
-  save_window(win, 'lines', 'count', 'states', 'left', 'set_aside', 'stored')
+  local stay = { unpack(texts, 1, from) }
+  set_lines(win, stay)
+  win.preview = shown_lines(win, stay)
+  save_window(win, 'lines', 'count', 'states', 'left', 'set_aside', 'stored', 'preview')
 end
 return id

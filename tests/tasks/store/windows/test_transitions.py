@@ -65,6 +65,19 @@ def test_its_message_says_which_lines_it_has(own: Windows) -> None:
     assert shown == [f"'{name} lines 2,049 to 2,112'", f"'{name} lines 1 to 3 (2)'", f"'{name} line 7'"]
 
 
+def test_live_windows_are_shown_with_their_lines(own: Windows) -> None:
+    first, second = own.send([1, 2, 3], [10])
+    claim = own.claim(first)
+    own.advance(claim, 1, open_to=2)
+    own.advance(claim, 2, 0, open_to=2)
+    own.windows.split(first, claim.fencing_token)
+    running, parted, queued = own.windows.of_batch(own.batch.id)
+    assert (running.window_id, running.status, running.worker) == (first, Status.RUNNING, WORKER)
+    assert (running.lines, running.count, running.ended) == (f"{own.batch.id} lines 1 to 2", 2, 1)
+    assert (parted.lines, parted.status, parted.worker) == (f"{own.batch.id} line 3", Status.QUEUED, None)
+    assert (queued.window_id, queued.attempt, queued.model) == (second, 1, None)
+
+
 def test_what_is_sent_twice_or_too_late(own: Windows) -> None:
     before = own.batch
     own.send([1])

@@ -134,6 +134,37 @@ def test_an_interactive_job_overtakes_the_lines_that_wait(
     sent.ended(lines, worker)
 
 
+def test_an_interactive_job_takes_the_next_free_slot(redis_server: RedisServer, workers: Workers) -> None:
+    """Not one after the line of the window that waits in the engine already."""
+    settings, line_s, other_s = fast_settings(redis_server, slots=1), 2, 1
+    sent, lines = Sent.begun(settings), 6
+    worker = workers.model(settings)
+    sent.scripts([f"delay={line_s} n{n}" for n in range(lines)])
+    wait_until(lambda: len(sent.results()) > 1, report=worker.text)
+    job = ended(sent.store, queued(sent.store, "delay=0.1 now"))
+    assert job.result is not None
+    assert job.result["timing"]["queue_s"] < line_s + other_s
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    sent.ended(lines, worker)
+    sent.store.close()
+
+
+def test_a_cancel_reaches_running_lines_within_a_heartbeat(
+    redis_server: RedisServer, workers: Workers
+) -> None:
+    settings = fast_settings(redis_server, lease_ms=30_000)
+    sent, other_s = Sent.begun(settings), 2
+    worker = workers.model(settings)
+    [window] = sent.scripts([f"partial text delay=60 tokens=900 n{n}" for n in range(settings.slots)])
+    wait_until(lambda: sent.record(window).get("opened") == str(settings.slots), report=worker.text)
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    began = time.monotonic()
+    entries = sent.ended(settings.slots, worker)
+    assert time.monotonic() - began < settings.heartbeat_s + other_s
+    assert {_answer(entry) for entry in entries.values()} == {"batch_cancelled"}
+    sent.store.close()
+
+
 def test_a_worker_leaves_windows_to_others_once_it_has_enough(sent: Sent, worker: Worker) -> None:
     sent.scripts(*([f"delay=1 n{w}.{n}" for n in range(8)] for w in range(4)))
     wait_until(lambda: len(sent.results()) > 0, report=worker.text)
