@@ -25,6 +25,7 @@ from tasks.batches.leader import BatchLeader
 from tasks.files.factory import make_store
 from tasks.files.manager import FileManager
 from tasks.files.records import FileRecords
+from tasks.recovery.holder_watch import HolderWatch
 from tasks.store.jobs import JobStore
 from tasks.store.metrics_store import MetricsReporter
 from tasks.webhooks.sender import WebhookSender
@@ -51,6 +52,7 @@ try:
     _files = FileManager(make_store(settings.files), FileRecords(_store.db))
 except SettingsError as error:
     raise SystemExit(f"error: {error}") from None
+_holders = HolderWatch(_store.db)
 _batches: BatchLeader | None = None
 _webhooks: WebhookSender | None = None
 _reporter: MetricsReporter | None = None
@@ -90,6 +92,15 @@ def reconcile() -> None:
         log.warning("reconcile skipped: %s", error)
 
 
+def find_killed_workers() -> None:
+    """Requeue what they held."""
+    try:
+        if _holders.look():
+            reconcile_once(_store)
+    except StoreUnavailable as error:
+        log.debug("no look for killed workers: %s", error)
+
+
 def drop_files() -> None:
     """Remove files that have expired, and what killed uploads left."""
     try:
@@ -110,6 +121,7 @@ for _name in EARLIER_TICKS:
 # not in it, because a file store that is away may take a minute to say so.
 _periodic = (
     Periodic("reconcile", settings.reconcile_s, reconcile),
+    Periodic("killed-workers", _holders.interval_s, find_killed_workers),
     Periodic("drop-files", settings.reconcile_s * DROP_FILES_TICKS, drop_files),
 )
 

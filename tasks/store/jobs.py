@@ -89,9 +89,9 @@ class Page:
 class JobStore:
     """Thread-safe; one per process."""
 
-    def __init__(self, settings: Settings, timeout_s: float | None = None) -> None:
-        """timeout_s: of Redis's answers; None is the one of its URL."""
-        self.db = Database.connect(settings, timeout_s)
+    def __init__(self, settings: Settings, timeout_s: float | None = None, name: str = "") -> None:
+        """timeout_s: of Redis's answers; None is the one of its URL. name: of the connections, for claims."""
+        self.db = Database.connect(settings, timeout_s, name)
         self._settings = settings
         self._redis = self.db.redis
         self._prefix = self.db.prefix
@@ -250,6 +250,7 @@ class JobStore:
         arguments = {
             "id": job_id,
             "worker": worker,
+            "holder": self.db.name,
             "claim_id": claim_id,
             "lease_ms": self._settings.lease_ms,
             "max_attempts": self._settings.max_attempts,

@@ -28,7 +28,7 @@ class WindowStore:
 
     def __init__(self, database: Database) -> None:
         self._settings = database.settings
-        self._scripts = database.scripts
+        self._scripts, self._name = database.scripts, database.name
         self._redis, self._prefix = database.redis, database.prefix
 
     def of_batch(self, batch_id: str) -> list[LiveWindow]:
@@ -82,6 +82,7 @@ class WindowStore:
         arguments = {
             "id": window_id,
             "worker": worker,
+            "holder": self._name,
             "claim_id": claim_id,
             "lease_ms": self._settings.lease_ms,
             "max_attempts": self._settings.max_attempts,

@@ -6,6 +6,7 @@ And which models jobs may wait for: those that workers have served, and those th
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -14,6 +15,9 @@ from typing import Any
 from tasks.store.database import Database
 from tasks.store.scripts import answering
 
+log = logging.getLogger(__name__)
+
+NOT_LISTED = "Redis does not list connections by name here: the jobs of a killed worker wait for their leases"
 MOST_SEEN = 256  # models that are remembered, those served last
 
 
@@ -42,7 +46,9 @@ class Registry:
     """Kept in a database."""
 
     def __init__(self, database: Database, ttl_s: float) -> None:
-        self._redis = database.redis
+        self._database, self._redis = database, database.redis
+        self._listed: bool | None = None  # whether Redis lists connections of this database by name
+        self._holders = f"{database.prefix}holders"
         self._members = f"{database.prefix}workers"
         self._prefix = f"{database.prefix}worker:"
         self._models = f"{database.prefix}models"
@@ -50,11 +56,18 @@ class Registry:
         self._ttl_ms = round(ttl_s * 1000)
 
     def refresh(self, worker: WorkerInfo) -> None:
+        """Say that it lives. Where Redis lists its connections, its leases end with these."""
+        if self._database.name and self._listed is None:
+            self._listed = self._database.is_listed()
+            if not self._listed:
+                log.warning(NOT_LISTED)
         with answering(), self._redis.pipeline() as pipe:
             pipe.set(self._prefix + worker.id, json.dumps(asdict(worker)), px=self._ttl_ms)
             pipe.sadd(self._members, worker.id)
             pipe.zadd(self._models, {worker.model: round(time.time() * 1000)})
             pipe.zremrangebyrank(self._models, 0, -MOST_SEEN - 1)
+            if self._listed:
+                pipe.hincrby(self._holders, self._database.name, 1)
             pipe.execute()
 
     def announce_models(self, names: Iterable[str], ttl_s: float) -> None:
@@ -86,6 +99,7 @@ class Registry:
         with answering(), self._redis.pipeline() as pipe:
             pipe.delete(self._prefix + worker_id)
             pipe.srem(self._members, worker_id)
+            pipe.hdel(self._holders, self._database.name)
             pipe.execute()
 
     def live(self) -> list[WorkerInfo]:

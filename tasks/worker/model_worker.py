@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+import uuid
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -54,11 +55,12 @@ class ModelWorker:
         self._settings = settings
         self._engine = engine
         self.model = model
-        self._store = JobStore(settings)
         self._gate = ExclusiveGate()
         self._started_at = time.time()
         self._host = socket.gethostname()
         self.id = f"{self._host}:{os.getpid()}"
+        # After a restart in a container another process has this id.
+        self._store = JobStore(settings, name=f"{self.id}:{uuid.uuid4().hex[:8]}")
         self.heartbeat = Heartbeat(
             settings,
             self._store,

@@ -90,7 +90,9 @@ class RedisServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         options = redis_options(self.folder, self.port, appendonly=appendonly, appendfsync=appendfsync)
         if self.user is not None:
-            users = f"user default off\nuser {self.user} on >{self.password} ~t* &* +@all -@admin\n"
+            users = (
+                f"user default off\nuser {self.user} on >{self.password} ~t* &* +@all -@admin +client|list\n"
+            )
             (self.folder / "users.acl").write_text(users)
             options["aclfile"] = str(self.folder / "users.acl")
         elif self.password is not None:

@@ -322,6 +322,21 @@ def _check_ways_out(
             raise Broken(f"stuck for ever, after {' > '.join(ways[index])}")
 
 
+def missed(keys: Keys, holders: Iterable[str], then: Callable[[Any, Keys], S]) -> list[Step[S]]:
+    """Of each holder of leases: its connections are gone, and its leases end."""
+    return [
+        Step(
+            f"{holder} is missed",
+            then,
+            "queues/expire_leases",
+            (holder, 1),
+            own=False,
+            keys={**keys, "hash holders": {holder: "1"}},
+        )
+        for holder in sorted(set(holders))
+    ]
+
+
 def _replaced(text: str, old: str, new: str) -> str:
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
     return text.replace(old, new)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 from tasks.store.scripts import Argument
-from tests.tasks.helpers.explorer import CLOCK, MS, TERMINAL, TTL, Keys, Model, Server, Step, sent_by
+from tests.tasks.helpers.explorer import CLOCK, MS, TERMINAL, TTL, Keys, Model, Server, Step, missed, sent_by
 from tests.tasks.helpers.job_state import (
     BEGAN,
     CAP,
@@ -141,6 +142,7 @@ class JobLife(Model[State]):
             Step("reconcile, message lost", unheard, "queues/reconcile", reconcile, own=False),
             Step("message comes again", lambda *_: state.with_messages(queued + 1), own=False),
             Step("cancel", after, "jobs/cancel", (JOB, TTL, ""), own=False),
+            *missed(state.keys, [state.job["holder"]] if state.job["status"] == "running" else [], unheard),
         ]
 
     def _late(self, state: State) -> list[Step[State]]:
@@ -158,15 +160,8 @@ class JobLife(Model[State]):
             return steps
         steps.append(Step(f"{name} is killed", lambda *_: state.idle(index), own=False))
         if worker.stage == "taken":
-            claiming = self._claim(index, worker)
-            steps.append(
-                Step(
-                    f"{name} claims",
-                    lambda got, keys: self._claimed(state, index, got, keys),
-                    "jobs/claim",
-                    claiming,
-                )
-            )
+            claiming, claimed = self._claim(index, worker), partial(self._claimed, state, index)
+            steps.append(Step(f"{name} claims", claimed, "jobs/claim", claiming))
             if self._model:
                 killed = Step(
                     f"{name} claims and is killed, message lost",
@@ -218,9 +213,6 @@ class JobLife(Model[State]):
 
             return then
 
-        def once_more(answer: Any, keys: Keys) -> State:
-            return self._claimed(state, index, answer, keys)
-
         def begun(answer: Any, keys: Keys) -> State:
             after = state._replace(keys=keys)
             if answer != 1:
@@ -238,7 +230,13 @@ class JobLife(Model[State]):
             Step(
                 f"{name} hands back, message lost", handed_back(sent=False), "jobs/requeue", back, own=False
             ),
-            Step(f"{name} claims again, its answer was lost", once_more, "jobs/claim", claiming, own=False),
+            Step(
+                f"{name} claims again, its answer was lost",
+                partial(self._claimed, state, index),
+                "jobs/claim",
+                claiming,
+                own=False,
+            ),
         ]
 
     def _claim(self, index: int, worker: Worker) -> tuple[Argument]:

@@ -139,6 +139,7 @@ def claim(worker: str, token: str, model: str) -> Argument:
     return {
         "id": JOB,
         "worker": worker,
+        "holder": worker,
         "claim_id": token,
         "lease_ms": LEASE * MS,
         "max_attempts": CAP,

@@ -1,6 +1,6 @@
 -- needs: base, job_states, jobs, queues
--- ARGV: an object of id, worker, claim_id, lease_ms, max_attempts, ttl_ms (of results), model (that the worker
---       serves, '' for any), isolates (it runs last attempts alone and says when one begins)
+-- ARGV: an object of id, worker, holder (name of its connections), claim_id, lease_ms, max_attempts, ttl_ms (of results),
+--       model (that the worker serves, '' for any), isolates (it runs last attempts alone and says when one begins)
 -- Returns 'claimed' with an object of what the worker needs, the request, what it shares with others and its prompt, as JSON
 -- or ''; or why not: 'unknown' | 'busy' | 'done' | 'elsewhere' (it waits now in the queue of the model that it asks for).
 local args = cjson.decode(ARGV[1])
@@ -32,7 +32,7 @@ if not ours then
   job.fence = job.fence + 1
   if job.uncounted == '' then job.attempts = job.attempts + 1 end
   move(job, 'running', 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
-    'claim_token', args.claim_id, 'started_at', int(NOW), 'uncounted', job.uncounted)
+    'holder', args.holder or '', 'claim_token', args.claim_id, 'started_at', int(NOW), 'uncounted', job.uncounted)
   if job.watched ~= '' then redis.call('DEL', P .. 'text:' .. job.id) end -- of an earlier attempt
   notify_subscribers(job)
 end

@@ -1,5 +1,6 @@
 -- needs: base, queues, windows
--- ARGV: an object of id, worker, claim_id, lease_ms, max_attempts, model (that the worker serves, '' for any)
+-- ARGV: an object of id, worker, holder (name of its connections), claim_id, lease_ms, max_attempts, model (that the worker
+--       serves, '' for any)
 -- Returns 'claimed' with an object of what the worker needs, and the lines; or why not: 'unknown' | 'busy' | 'done' |
 -- 'elsewhere' (it waits now in the queue of the model that it asks for). A window whose lease ran out is busy until the
 -- reconciler has parted it.
@@ -20,7 +21,8 @@ if win.status == 'queued' then -- else the reply of this very claim was lost
     return { 'elsewhere' }
   end
   win.status, win.fence, win.claim_token, win.worker = 'running', win.fence + 1, args.claim_id, args.worker
-  save_window(win, 'status', 'fence', 'claim_token', 'worker')
+  win.holder = args.holder or ''
+  save_window(win, 'status', 'fence', 'claim_token', 'worker', 'holder')
 end
 redis.call('ZADD', P .. 'window_leases', int(NOW + args.lease_ms), win.id)
 return { 'claimed', cjson.encode({ fencing_token = win.fence, attempts = win.attempts + 1,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from tasks.store.scripts import Argument
-from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, ids_sent_by
+from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, ids_sent_by, missed
 from tests.tasks.store.windows.window_checks import (
     check_claim,
     check_holder,
@@ -143,6 +143,7 @@ class WindowLife(Model[State]):
             Step("time passes", later),
             Step("reconcile", reconciled, "queues/reconcile", reconcile),
             Step("sent again", after, "windows/send", self._send, own=False),
+            *missed(state.keys, (w.fields["holder"] for w in state.windows if w.running), after),
         ]
         if self._resends:
             name = "reconcile, messages lost"
@@ -170,6 +171,7 @@ class WindowLife(Model[State]):
             claim = {
                 "id": worker.window,
                 "worker": name,
+                "holder": name,
                 "claim_id": worker.token,
                 "lease_ms": LEASE * MS,
                 "max_attempts": self._cap,
