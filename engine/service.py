@@ -53,7 +53,7 @@ class EngineService:
         model, settled = open_at_once(config)
         self._engine = Engine(config, model)
         self._window_s = config.batch_window_ms / 1e3
-        self._metrics = Metrics(config.slots)
+        self._metrics = Metrics(self._engine.info.slots)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._entries: dict[str, _Entry] = {}
         self._streaming: dict[str, _Entry] = {}  # entries with listeners

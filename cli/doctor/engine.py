@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from engine import EngineConfig
     from engine.llama.model import Shape
 
-ASK_BUILD = "from engine.llama.model import build; print(build())"
+ASK_BUILD = """
+from engine.llama.devices import devices
+from engine.llama.model import build
+print(build(), *devices(), sep="\\n")
+"""
 BUILD_TIMEOUT_S = 60
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python, on this machine"
 # CPU features that matter for speed: name in llama.cpp's build info -> flag in /proc/cpuinfo.
@@ -63,7 +67,9 @@ def build() -> Iterator[Finding]:
         line = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
         yield fail("llama.cpp", f"cannot be loaded: {line}", REBUILD)
     else:
-        yield compared(ended.stdout, _processor_flags())
+        built, *gpus = ended.stdout.splitlines()
+        yield compared(built, _processor_flags())
+        yield from (ok("gpu", gpu) for gpu in gpus if gpu)
 
 
 def compared(built: str, processor: set[str]) -> Finding:
@@ -189,13 +195,18 @@ def _heads(
 
 
 def lanes(config: EngineConfig, shape: Shape, available: int) -> Finding:
-    """How many tokens a request has room for apart from the others. available: bytes of free memory."""
+    """How many tokens a request has room for apart from the others.
+
+    available: bytes of free memory, that of a GPU not included.
+    """
     from engine.core.layout_setup import lane_cells
     from engine.core.layouts import LANE_SLACK
+    from engine.llama.devices import free_device_memory
     from engine.llama.model import on_gpu
 
-    free = None if on_gpu(config.gpu_layers) else available
-    cells = lane_cells(config, shape.trained_context, shape.cell_bytes, free)
+    if on_gpu(config.gpu_layers):
+        available = max(0, (free_device_memory() or 0) - shape.weight_bytes)
+    cells = lane_cells(config, shape.trained_context, shape.cell_bytes, available)
     wanted = lane_cells(config, shape.trained_context, shape.cell_bytes, None)
     most = f"{config.slots} lanes of {wanted - LANE_SLACK} tokens"
     if not cells:

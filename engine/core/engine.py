@@ -78,7 +78,7 @@ class Engine:
             name=model.name,
             path=model.path,
             context_length=min(config.kv_cells, model.trained_context),
-            slots=config.slots,
+            slots=self.layouts.slots,
             kv_cells=self.layouts.capacity,
             batch_invariant=config.batch_invariant,
             quantization=model.description,
@@ -92,7 +92,7 @@ class Engine:
         self.scheduler = Scheduler(
             self.layouts.shared,
             self.layouts.lanes,
-            slots=self._config.slots,
+            slots=self.layouts.slots,
             chunk_rows=self._limits.prompts,
             prompts_together=not self._config.batch_invariant,
             sharing=self._config.prefix_sharing and model.can_share_prefixes,
@@ -119,7 +119,7 @@ class Engine:
             self._return_to(before)
             raise
         self._preparation.exchange_weights(model)
-        self.info = replace(self.info, quantization=model.description)
+        self.info = replace(self.info, slots=self.layouts.slots, quantization=model.description)
 
     def _return_to(self, model: Model) -> None:
         try:

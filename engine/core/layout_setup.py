@@ -12,6 +12,7 @@ from engine.base.errors import ModelLoadError
 from engine.core.layouts import LANE_SLACK, LaneLayout, SharedLayout
 from engine.host.system_memory import look_at_memory
 from engine.llama.context import CELL_PADDING, Context, DecodeError, Rows
+from engine.llama.devices import free_device_memory
 from engine.llama.model import Model, Shape, on_gpu, read_shape
 
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
@@ -27,12 +28,14 @@ log = logging.getLogger(__name__)
 class Layouts:
     """lanes: None where all sequences share a cache. movable: whether cells can go between the two.
 
+    slots: sequences at once; fewer than the config says where memory for the lanes of all could not be had.
     cell_bytes: of one token.
     """
 
     shared: SharedLayout
     lanes: LaneLayout | None
     movable: bool
+    slots: int
     cell_bytes: int
 
     @property
@@ -71,7 +74,8 @@ def lane_cells(config: EngineConfig, trained_context: int, cell_bytes: int, avai
 def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layouts:
     """The layouts of a new engine. limits: of its calls.
 
-    Raises ModelLoadError without memory for the shared cache; without memory for lanes there are none.
+    Raises ModelLoadError without memory for the shared cache. Without memory for the lanes of all slots there
+    are fewer of both, and without memory for two lanes there are none.
     """
     plain = not model.can_share_prefixes  # state that is not in cells: no drafts, and no moves
     leaf_ids = 0 if plain or config.batch_invariant else LEAF_IDS
@@ -93,12 +97,12 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
     )
     shape = read_shape(model.path)
     cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
-    available = None if on_gpu(config.gpu_layers) else _free_memory(shape)
+    available = free_device_memory() if on_gpu(config.gpu_layers) else _free_memory(shape)
     lanes = None if plain else _lanes(config, model, limits, cell_bytes, available)
     movable = lanes is not None and _movable(shared.context, lanes.context)
     if lanes and not movable:
         log.warning("cells of this model cannot be moved: requests stay in lanes, and longer ones apart")
-    return Layouts(shared, lanes, movable, cell_bytes)
+    return Layouts(shared, lanes, movable, lanes.lanes if lanes else config.slots, cell_bytes)
 
 
 def _lanes(
@@ -109,23 +113,36 @@ def _lanes(
         if config.slots > 1:
             log.warning("too little free memory for lanes: requests share one cache, and slow each other")
         return None
-    try:
-        context = Context(
-            model,
-            cells=cells - 1,  # a context adds one
-            seq_ids=config.slots,
-            max_rows=max(limits.lanes, limits.prompts),
-            threads=config.threads,
-            kv_type=config.kv_type,
-            companion_row=config.batch_invariant,
-            streams=True,
-        )
-    except ModelLoadError as error:
-        log.warning("no lanes, so requests share one cache and slow each other: %s", error.message)
-        return None
-    more = cells * config.slots * cell_bytes / 1e6
-    log.info("%d lanes of %d tokens; twice as long ones would take %.0f MB more", config.slots, cells, more)
-    return LaneLayout(context, lanes=config.slots, cells=cells)
+    lanes = config.slots
+    while lanes > 1:
+        try:
+            context = _lane_context(config, model, limits, lanes, cells)
+        except ModelLoadError as error:
+            last = error.message
+            lanes //= 2
+            continue
+        if lanes < config.slots:
+            log.warning(
+                "%d requests at once instead of %d, for want of memory: %s", lanes, config.slots, last
+            )
+        more = cells * lanes * cell_bytes / 1e6
+        log.info("%d lanes of %d tokens; twice as long ones would take %.0f MB more", lanes, cells, more)
+        return LaneLayout(context, lanes=lanes, cells=cells)
+    log.warning("no lanes, so requests share one cache and slow each other: %s", last)
+    return None
+
+
+def _lane_context(config: EngineConfig, model: Model, limits: RowLimits, lanes: int, cells: int) -> Context:
+    return Context(
+        model,
+        cells=cells - 1,  # a context adds one
+        seq_ids=lanes,
+        max_rows=max(limits.lanes, limits.prompts),
+        threads=config.threads,
+        kv_type=config.kv_type,
+        companion_row=config.batch_invariant,
+        streams=True,
+    )
 
 
 def _free_memory(shape: Shape) -> int | None:

@@ -186,6 +186,7 @@ class LaneLayout(Layout):
 
     def __init__(self, context: Context, *, lanes: int, cells: int) -> None:
         super().__init__(context, lanes, lanes * (cells - LANE_SLACK), cells - LANE_SLACK)
+        self.lanes = lanes
         self._left: dict[int, Tokens] = {}  # by free lane: a call visits only the lanes of its rows
 
     def take(self, limit: int, keep: int = 0) -> int:

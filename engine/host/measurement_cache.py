@@ -59,19 +59,11 @@ def identity(path: str) -> str:
 
 
 def machine() -> str:
-    """What speed depends on beside the model: processor, cores of this process, GPUs."""
+    """What speed depends on beside the model and its devices: processor, cores of this process."""
     names = [line for line in _lines(Path("/proc/cpuinfo")) if "model name" in line]
     name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores{_gpus()}"
-
-
-def _gpus() -> str:
-    """NVIDIA GPUs, and which of them this process may use."""
-    found = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    names = [line.partition(":")[2].strip() for file in found for line in _lines(file) if "Model:" in line]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "".join(f", {name}" for name in names) + (f", of these {visible}" if visible else "")
+    return f"{name}, {cores} cores"
 
 
 def _lines(path: Path) -> list[str]:

@@ -144,8 +144,8 @@ class Context:
     # The forward pass
 
     def decode(self, rows: Rows, hidden: bool = False) -> Outputs:
-        """Run llama_decode. hidden: also return hidden states; llama.cpp then computes the logits of every
-        row.
+        """Run llama_decode, to its end on a device too. hidden: also return hidden states; llama.cpp then
+        computes the logits of every row.
 
         Raises DecodeError; the caller must then remove every sequence that had a row.
         """
@@ -185,6 +185,8 @@ class Context:
             self.truncate(*companion)
         if status != 0:
             raise DecodeError(status)
+        if not count:  # nothing is read that would wait for a device, whose time would be the next call's
+            llama_cpp.llama_synchronize(self._ctx)
         logits = self._floats(llama_cpp.llama_get_logits, count, self._vocab_size)[chosen]
         if not hidden:
             return Outputs(logits, None)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import ModelLoadError
+from engine.llama.devices import devices
 
 Tokens = NDArray[np.int32]
 
@@ -57,8 +58,9 @@ def on_gpu(gpu_layers: int) -> bool:
 
 
 def build() -> str:
-    """Version and compiled features of this llama.cpp."""
-    return f"{version('llama-cpp-python')} {llama_cpp.llama_print_system_info().decode()}"
+    """Version and compiled features of this llama.cpp, and the GPUs that it finds."""
+    features = llama_cpp.llama_print_system_info().decode()
+    return " ".join((version("llama-cpp-python"), features, *map(str, devices())))
 
 
 class Model:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from cli.doctor import engine
-from cli.doctor.findings import Finding, Grade, guarded
+from cli.doctor.findings import Finding, Grade, guarded, ok
 from engine import EngineConfig
 from engine.host.measurement_cache import write_measurement
+from engine.llama.devices import devices
 from engine.llama.model import default_model_path, read_shape
 from engine.weights.format_selection import Timing, _key
 from engine.weights.saved_format import SavedFormat, save_format
@@ -101,6 +102,26 @@ def test_lanes_for_which_memory_is_short() -> None:
     assert none.grade is Grade.WARN
     assert none.what.startswith("too little free memory for 16 lanes of 1264 tokens: ")
     assert engine.lanes(config, shape, 10**10).grade is Grade.OK
+
+
+def test_on_a_gpu_lanes_are_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less what the weights will take of it."""
+    config, shape = EngineConfig(), read_shape(default_model_path())
+    monkeypatch.setattr("engine.llama.model.on_gpu", lambda _layers: True)
+    for beside_weights, grade in ((10**8, Grade.WARN), (10**10, Grade.OK)):
+        free = shape.weight_bytes + beside_weights
+        monkeypatch.setattr("engine.llama.devices.free_device_memory", lambda free=free: free)
+        assert engine.lanes(config, shape, 10**9).grade is grade
+
+
+def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = [finding.check for finding in engine.build()]
+    assert none == ["llama.cpp"] or devices()
+    asked = engine.ASK_BUILD.replace("*devices()", "*devices(), 'Vulkan0 (a card)'")
+    monkeypatch.setattr(engine, "ASK_BUILD", asked)
+    *others, last = engine.build()
+    assert len(others) == len(none)
+    assert last == ok("gpu", "Vulkan0 (a card)")
 
 
 def test_what_runs_the_heads_is_named() -> None:

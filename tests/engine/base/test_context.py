@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 from gguf import GGUFReader
@@ -122,6 +123,17 @@ def test_a_lone_row_at_the_last_cell_has_room_for_its_companion(tiny_gguf: str, 
     for start in range(CELLS - 15, CELLS):
         assert decode(context, [5], [0], start=start).shape == (1, VOCAB)
     assert context.positions(0) == (0, CELLS - 1)
+
+
+@pytest.mark.parametrize(("outputs", "waits"), [([], 1), ([4], 0)])
+def test_a_call_without_outputs_is_waited_for(
+    tiny: Context, monkeypatch: pytest.MonkeyPatch, outputs: list[int], waits: int
+) -> None:
+    """On a device it would go on after decode(), and its time count as the next call's."""
+    waited: list[object] = []
+    monkeypatch.setattr(llama_cpp, "llama_synchronize", waited.append)
+    decode(tiny, TOKENS, outputs)
+    assert len(waited) == waits
 
 
 def test_sharing_and_truncating(tiny: Context) -> None:

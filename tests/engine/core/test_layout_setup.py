@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from engine import EngineConfig
 from engine.base.errors import ModelLoadError
 from engine.core import layout_setup
+from engine.core.engine import Engine
 from engine.core.layout_setup import LEAF_IDS, MEMORY_SHARE, Layouts, lane_cells, make_layouts
 from engine.core.layouts import LANE_SLACK
 from engine.host.system_memory import Memory
@@ -28,6 +30,7 @@ CELL_BYTES = LAYERS * KV_HEADS * (WIDTH // HEADS) * 2 * 2  # of the tiny model: 
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plenty, whatever this machine has."""
     monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, PLENTY))
+    monkeypatch.setattr(layout_setup, "free_device_memory", lambda: PLENTY)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -136,10 +139,16 @@ def test_without_psutil_memory_is_unknown_and_lanes_are_made(
     assert layouts(tiny_gguf).lanes is not None
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 def test_with_too_little_memory_there_are_no_lanes(
-    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, on_gpu: bool
 ) -> None:
-    monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, 10_000))
+    """That of the device which holds the cells counts, and not the other one's."""
+    monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: on_gpu)
+    if on_gpu:
+        monkeypatch.setattr(layout_setup, "free_device_memory", lambda: 10_000)
+    else:
+        monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, 10_000))
     made = layouts(tiny_gguf)
     assert (made.lanes, made.movable) == (None, False)
     assert warnings(caplog) == [
@@ -150,7 +159,7 @@ def test_with_too_little_memory_there_are_no_lanes(
 # What cannot be had
 
 
-def answers_as_before(tiny_gguf: str) -> None:
+def answers_as_before(tiny_gguf: str) -> Engine:
     """One of the requests is longer than a lane."""
     requests = [request(f"r{i}", p, max_tokens=40) for i, p in enumerate([*prompts(8), "cabbage jade " * 60])]
     reference = alone(tiny_gguf, requests)
@@ -158,22 +167,39 @@ def answers_as_before(tiny_gguf: str) -> None:
     assert len(engine.encode(requests[-1])) > 512
     for name, result in completions(run(engine, requests)).items():
         same(result, reference[name])
+    return engine
 
 
-def no_streams(*args: object, **settings: object) -> Context:
-    if settings.get("streams"):
-        raise ModelLoadError("no memory")
-    return Context(*args, **settings)  # type: ignore[arg-type]
+def refuse_lanes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of more than so many."""
+
+    def make(*args: object, **settings: Any) -> Context:
+        if settings.get("streams") and settings["seq_ids"] > most:
+            raise ModelLoadError("no memory")
+        return Context(*args, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layout_setup, "Context", make)
 
 
 def test_lanes_that_cannot_be_had_are_done_without(
     tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(layout_setup, "Context", no_streams)
+    refuse_lanes(monkeypatch, 1)
     made = layouts(tiny_gguf)
-    assert (made.lanes, made.movable) == (None, False)
+    assert (made.lanes, made.movable, made.slots) == (None, False, 4)
     assert warnings(caplog) == ["no lanes, so requests share one cache and slow each other: no memory"]
     answers_as_before(tiny_gguf)
+
+
+def test_fewer_lanes_are_for_fewer_requests_at_once(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_lanes(monkeypatch, 3)
+    made = layouts(tiny_gguf, slots=8)
+    assert made.lanes is not None
+    assert (made.lanes.lanes, made.slots, made.movable) == (2, 2, True)
+    assert warnings(caplog) == ["2 requests at once instead of 8, for want of memory: no memory"]
+    assert answers_as_before(tiny_gguf).info.slots == 2
 
 
 def test_without_memory_for_the_shared_cache_no_engine_starts(

@@ -1,0 +1,38 @@
+"""The devices that llama.cpp names."""
+
+from __future__ import annotations
+
+import llama_cpp
+import pytest
+
+from engine.llama import devices as module
+from engine.llama.devices import Device, devices, free_device_memory
+from engine.llama.model import build
+
+
+def test_a_build_for_gpus_has_some_and_another_has_none() -> None:
+    found = devices()
+    assert bool(found) is bool(llama_cpp.llama_supports_gpu_offload())
+    assert all(0 < device.free <= device.total for device in found)
+    assert free_device_memory() == (sum(device.free for device in found) if found else None)
+    assert all(str(device) in build() for device in found)
+
+
+def test_what_is_read_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor in place of a GPU: every build has it."""
+    monkeypatch.setattr(module, "_GPU", 0)
+    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
+    processor = next(device for device in devices() if device.name == "CPU")
+    assert processor.description
+    assert not processor.integrated
+    assert 0 < processor.free <= processor.total
+
+
+def test_a_build_is_told_with_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing that was measured on one device is taken for another's."""
+    monkeypatch.setattr("engine.llama.model.devices", list)
+    without = build()
+    for name in ("a card", "another card"):
+        device = Device("CUDA0", name, integrated=False, free=1, total=2)
+        monkeypatch.setattr("engine.llama.model.devices", lambda device=device: [device])
+        assert build() == f"{without} CUDA0 ({name})"
