@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cli.base.errors import BadInput, writing
-from cli.gateway.client import answer, check_url, transfer
+from cli.gateway.client import check_url, transfer
 from common.atomic_write import atomic_file
+from medusaq.requests import answer
 
 READ_BYTES = 1024 * 1024
 
