@@ -222,8 +222,10 @@ def test_a_window_that_was_taken_over_is_dropped(sent: Sent, worker: Worker) -> 
     """The claim is lost while this worker still computes: its ends must not be written."""
     [window] = sent.scripts(["mine delay=5", "mine delay=5"])
     wait_until(lambda: sent.record(window).get("opened") == "2", report=worker.text)
+    worker.process.send_signal(signal.SIGSTOP)  # else it may be the first to claim it again
     assert sent.windows.release(window, int(sent.record(window)["fence"]))
     theirs = sent.claim(window)
+    worker.process.send_signal(signal.SIGCONT)
     wait_until(lambda: "not ours any more" in worker.text(), report=worker.text)
     sent.advance(theirs, 1)
     sent.advance(theirs, 2, 0, 1)
