@@ -48,6 +48,7 @@ from tasks.schema.table_request import TableFields, check_is_no_table, checked_o
 from tasks.schema.webhook_request import BatchWebhook
 from tasks.store.windows import WindowStore
 
+MOST_WINDOWS = 100  # shown of a batch, as on any page
 SCHEMA_JSON = "application/schema+json"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody} for code in (400, 404, 409, 413, 415, 503)
@@ -149,15 +150,15 @@ async def list_windows(batch_id: BatchId, request: Request, gateway: GatewayDep)
     """The windows in which lines of a batch wait for a worker (`queued`) or run, in the order of their lines.
 
     `lines` says which: `batch_... lines 2,049 to 2,112`. Lines that are in no window have ended, or were not
-    sent yet.
+    sent yet. Of more than 100 windows the first 100 are shown.
     """
 
-    def found() -> list[LiveWindow]:
+    def found() -> tuple[list[LiveWindow], bool]:
         gateway.batches.get(batch_id, seen_by(request))
-        return WindowStore(gateway.store.db).of_batch(batch_id)
+        return WindowStore(gateway.store.db).of_batch(batch_id, MOST_WINDOWS)
 
-    windows = [window.to_json() for window in await run_in_threadpool(found)]
-    return JSONResponse({"object": "list", "data": windows})
+    windows, more = await run_in_threadpool(found)
+    return page([window.to_json() for window in windows], more)
 
 
 @router.post("/v1/batches/{batch_id}/cancel")

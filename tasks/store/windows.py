@@ -31,16 +31,18 @@ class WindowStore:
         self._scripts, self._name = database.scripts, database.name
         self._redis, self._prefix = database.redis, database.prefix
 
-    def of_batch(self, batch_id: str) -> list[LiveWindow]:
-        """Windows of a batch that have not ended, in the order of their first lines."""
+    def of_batch(self, batch_id: str, most: int) -> tuple[list[LiveWindow], bool]:
+        """Windows of a batch that have not ended, in the order of their first lines, and whether there are
+        more than `most`.
+        """
         with answering():
             live = self._redis.smembers(f"{self._prefix}batch:{batch_id}:live")
         ids = sorted(filter(WINDOW.matches, live), key=lambda name: int(name.rpartition("-")[2]))
         with answering(), self._redis.pipeline(transaction=False) as pipe:
-            for window_id in ids:
+            for window_id in ids[:most]:
                 pipe.hmget(f"{self._prefix}win:{window_id}", SHOWN)
             records = pipe.execute()
-        return [_live(*record) for record in records if record[0] is not None]
+        return [_live(*record) for record in records if record[0] is not None], len(ids) > most
 
     def send(
         self,

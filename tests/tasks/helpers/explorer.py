@@ -97,13 +97,16 @@ class Read(dict[str, Any]):
     views: dict[Any, Any]
 
 
-def view_of(keys: Keys, make: Callable[[Keys], V]) -> V:
-    """make(keys), made once for keys that are the same object wherever they are equal."""
+def view_of(keys: Keys, make: Callable[[Keys], V], name: Hashable = None) -> V:
+    """make(keys), made once for keys that are the same object wherever they are equal.
+
+    name: by which it is known, instead of make.
+    """
     if not isinstance(keys, Read):
         return make(keys)
-    found: V | None = keys.views.get(make)
+    found: V | None = keys.views.get(name or make)
     if found is None:
-        found = keys.views[make] = make(keys)
+        found = keys.views[name or make] = make(keys)
     return found
 
 
@@ -323,18 +326,26 @@ def _check_ways_out(
 
 
 def missed(keys: Keys, holders: Iterable[str], then: Callable[[Any, Keys], S]) -> list[Step[S]]:
-    """Of each holder of leases: its connections are gone, and its leases end."""
+    """Of each holder of leases: its connections are gone, and its leases end; or it had a beat since."""
     return [
         Step(
-            f"{holder} is missed",
+            f"{holder} is missed{more}",
             then,
             "queues/expire_leases",
             (holder, 1),
             own=False,
-            keys={**keys, "hash holders": {holder: "1"}},
+            keys=_with_holder(keys, holder, beats),
         )
         for holder in sorted(set(holders))
+        for more, beats in (("", "1"), (", and beats", "2"))
     ]
+
+
+def _with_holder(keys: Keys, holder: str, beats: str) -> Keys:
+    def make(keys: Keys) -> Keys:
+        return _read({**keys, "hash holders": {holder: beats}})
+
+    return view_of(keys, make, (holder, beats))
 
 
 def _replaced(text: str, old: str, new: str) -> str:

@@ -71,7 +71,9 @@ def test_live_windows_are_shown_with_their_lines(own: Windows) -> None:
     own.advance(claim, 1, open_to=2)
     own.advance(claim, 2, 0, open_to=2)
     own.windows.split(first, claim.fencing_token)
-    running, parted, queued = own.windows.of_batch(own.batch.id)
+    (running, parted, queued), more = own.windows.of_batch(own.batch.id, 3)
+    assert not more
+    assert own.windows.of_batch(own.batch.id, 2) == ([running, parted], True)
     assert (running.window_id, running.status, running.worker) == (first, Status.RUNNING, WORKER)
     assert (running.lines, running.count, running.ended) == (f"{own.batch.id} lines 1 to 2", 2, 1)
     assert (parted.lines, parted.status, parted.worker) == (f"{own.batch.id} line 3", Status.QUEUED, None)

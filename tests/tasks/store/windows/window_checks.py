@@ -119,3 +119,12 @@ def check_claim(before: State, step: Step[State]) -> None:
         assert window.fields["claim_token"] == worker.token, "taken from its holder"
     else:
         assert not before.view.over, "given to a worker after its batch has ended"
+
+
+def check_missed(before: View, step: Step[State], after: View) -> None:
+    holder, _, what = step.name.partition(" ")
+    for window in before.windows:
+        missed = window.running and window.fields["holder"] == holder and what == "is missed"
+        assert after.by_id[window.id].lease == (0 if missed else window.lease), (
+            "not the leases of who is missed"
+        )

@@ -15,6 +15,7 @@ from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, i
 from tests.tasks.store.windows.window_checks import (
     check_claim,
     check_holder,
+    check_missed,
     check_over,
     check_reconciled,
     check_store,
@@ -143,7 +144,7 @@ class WindowLife(Model[State]):
             Step("time passes", later),
             Step("reconcile", reconciled, "queues/reconcile", reconcile),
             Step("sent again", after, "windows/send", self._send, own=False),
-            *missed(state.keys, (w.fields["holder"] for w in state.windows if w.running), after),
+            *missed(state.keys, WORKERS, after),
         ]
         if self._resends:
             name = "reconcile, messages lost"
@@ -360,6 +361,8 @@ class WindowLife(Model[State]):
             )
         if step.script == "windows/claim" and answer[0] == "claimed":
             check_claim(before, step)
+        if step.script == "queues/expire_leases":
+            check_missed(before.view, step, view)
         if step.script == "queues/reconcile":
             check_reconciled(before.view, view, after.keys, resends=self._resends)
         if before.view.over:
