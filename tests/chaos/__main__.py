@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.chaos.cases import processes, soak, surroundings  # noqa: F401  each fills CASES
+from tests.chaos.cases import processes, soak, surroundings, windows  # noqa: F401  each fills CASES
 from tests.chaos.cases.case import CASES, Case
 from tests.chaos.judging.table import footer, row, table, write
 from tests.chaos.run import Outcome, Size, Skipped, running

@@ -107,7 +107,7 @@ class Stack:
         try:
             self.redis.start()
             self.add(GATEWAY, self._workers.gateway)
-            self.add(IO, self._workers.io)
+            self.add_io(IO)
             for number in range(self._models):
                 self.add_model(f"model{number}")
             if self.other is not None:
@@ -153,6 +153,9 @@ class Stack:
             return self._workers.model(settings, ready=False, engine=engine, env=env, contained=contained)
 
         self.add(name, start, settings, env)
+
+    def add_io(self, name: str) -> None:
+        self.add(name, self._workers.io)
 
     def add(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -31,15 +31,16 @@ AT_ONCE = 30  # jobs: more than one worker takes
 TRIES = 10  # to catch an io worker at what it does for moments only
 MOST_LINES = 48_000  # of a file, below the limit of a batch
 SEEN_LINES = 1000
+STANDBY = "standby"  # a second io worker
+LEADS_NOT = "another io worker leads"
 ENDS = (0,)  # exit codes
 ENDS_BY_SIGNAL = (0, -signal.SIGTERM)  # uvicorn closes everything, and then lets the signal end it
 
 
-@case("kill-worker", "kill -9 of a model worker, in a loop", limit_s=20.0)
+@case("kill-worker", "kill -9 of a model worker, in a loop", limit_s=10.0)
 def kill_worker(run: Run) -> None:
     with run.under_load():
-        for name in _in_turns(run, run.size.strikes):
-            run.is_busy(name)
+        for name in in_turns(run, run.size.strikes):
             run.strike(lambda name=name: run.stack.kill(name))
 
 
@@ -52,7 +53,7 @@ CASES["kill-worker-fast"] = replace(
 )
 
 
-@case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=20.0)
+@case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=10.0)
 def kill_other(run: Run) -> None:
     """Its jobs wait for it; those of the other model do not."""
 
@@ -72,7 +73,7 @@ def kill_other(run: Run) -> None:
             run.strike(away)
 
 
-@case("kill-contained", "kill -9 of a model's only worker, back at once under its old name", limit_s=20.0)
+@case("kill-contained", "kill -9 of a model's only worker, back at once under its old name", limit_s=10.0)
 def kill_contained(run: Run) -> None:
     """As by a container's restart policy: long before the lease of the killed one has run out, there is
     another with its host name, process id and node name.
@@ -96,17 +97,31 @@ def kill_contained(run: Run) -> None:
 
 @case("kill-io-reading", "kill -9 of the io worker while it reads a file")
 def kill_io_reading(run: Run) -> None:
-    def reading(order: Order) -> bool:
-        key = f"{run.stack.store.db.prefix}batch:{order.id}"
-        status, total = run.stack.store.db.redis.hmget(key, "status", "total")
-        return status == BatchStatus.VALIDATING and int(total) >= SEEN_LINES
-
-    _kill_io_at(run, reading)
+    for _ in range(run.size.strikes):
+        _strike_io_at(run, partial(_is_reading, run), lambda: run.stack.kill(IO))
 
 
 @case("kill-io-finalizing", "kill -9 of the io worker while it writes the output")
 def kill_io_finalizing(run: Run) -> None:
-    _kill_io_at(run, lambda order: run.status_of(order.id) == BatchStatus.FINALIZING)
+    for _ in range(run.size.strikes):
+        _strike_io_at(run, partial(_is_finalizing, run), lambda: run.stack.kill(IO))
+
+
+@case("two-leaders", "an io worker that was frozen as it led, and goes on while another leads")
+def two_leaders(run: Run) -> None:
+    stack = run.stack
+
+    def goes_on() -> None:
+        frozen, worker = _leader(run), stack.worker(IO)
+        said = worker.text().count(LEADS_NOT)
+        run.wait(lambda: _leader(run) not in (frozen, None), "nobody took the lead")
+        worker.process.send_signal(signal.SIGCONT)
+        run.wait(partial(_more_said, worker, LEADS_NOT, said), "it did not notice that another leads")
+
+    for _ in range(run.size.strikes):
+        stack.add_io(STANDBY)
+        _strike_io_at(run, partial(_is_reading, run), goes_on)
+        stack.remove(STANDBY)
 
 
 @case("kill-gateway-upload", "kill -9 of the gateway in the middle of an upload")
@@ -139,7 +154,7 @@ def kill_gateway_stream(run: Run) -> None:
 def stale_worker(run: Run) -> None:
     refused = 0
     with run.under_load():
-        for name in _in_turns(run, run.size.strikes):
+        for name in in_turns(run, run.size.strikes):
             worker = run.stack.worker(name)
 
             said = worker.text().count(LATE)
@@ -218,8 +233,14 @@ def _has_lost(run: Run, name: str, jobs: list[str]) -> bool:
     return not set(jobs) & set(run.jobs_of(name))
 
 
-def _in_turns(run: Run, strikes: int) -> list[str]:
-    return list(itertools.islice(itertools.cycle(run.stack.models), strikes))
+def in_turns(run: Run, strikes: int) -> Iterator[str]:
+    """The workers of the first model that so many strikes meet, each once all of them have work: the one that
+    was killed last is there again, and can take over.
+    """
+    for name in itertools.islice(itertools.cycle(run.stack.models), strikes):
+        for each in run.stack.models:
+            run.is_busy(each)
+        yield name
 
 
 def _large(lines: int) -> tuple[bytes, dict[str, Expected]]:
@@ -232,25 +253,36 @@ def _large(lines: int) -> tuple[bytes, dict[str, Expected]]:
     return b"".join(parts), wanted
 
 
-def _kill_io_at(run: Run, at: Callable[[Order], bool]) -> None:
-    """Held up first, so that it is at it for certain when it is killed. A machine that is through with a file
+def _leader(run: Run) -> str | None:
+    token: str | None = run.stack.store.db.redis.get(f"{run.stack.store.db.prefix}led_by")
+    return token
+
+
+def _is_reading(run: Run, order: Order) -> bool:
+    key = f"{run.stack.store.db.prefix}batch:{order.id}"
+    status, total = run.stack.store.db.redis.hmget(key, "status", "total")
+    return status == BatchStatus.VALIDATING and int(total) >= SEEN_LINES
+
+
+def _is_finalizing(run: Run, order: Order) -> bool:
+    return run.status_of(order.id) == BatchStatus.FINALIZING
+
+
+def _strike_io_at(run: Run, at: Callable[[Order], bool], fault: Callable[[], object]) -> None:
+    """Held up first, so that it is at it for certain when it is struck. A machine that is through with a file
     before anybody sees it gets one twice as long.
     """
     lines = run.size.large
     with run.under_load():
-        caught = 0
-        for _ in range(TRIES * run.size.strikes):
+        for _ in range(TRIES):
             content, wanted = _large(lines)
             order = run.load.order(run.client, run.client.upload(content), wanted)
             run.wait(lambda order=order: at(order) or _is_over(run, order), "no batch came so far")
             with run.stack.paused(IO):
                 if at(order):
-                    run.strike(lambda: run.stack.kill(IO))
-                    caught += 1
-                else:
-                    lines = min(2 * lines, MOST_LINES)
-            if caught == run.size.strikes:
-                return
+                    run.strike(fault)
+                    return
+            lines = min(2 * lines, MOST_LINES)
     run.troubles.append("the io worker was never caught at it")
 
 

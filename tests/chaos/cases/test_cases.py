@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.cases import processes, surroundings  # noqa: F401  each fills CASES
+from tests.chaos.cases import processes, surroundings, windows  # noqa: F401  each fills CASES
 from tests.chaos.cases.case import CASES
 from tests.chaos.judging.verdict import so_far
 from tests.chaos.run import Run, Size, Skipped, running

@@ -67,6 +67,7 @@ MUTATIONS = [
     (ONE_LINE, "lib/windows", "{ 'ended', 'lines_ended' }", "{ 'ended' }"),
     (ONE_LINE, "lib/windows", "  send(win)\n", ""),
     (ONE_LINE, "queues/reconcile", "    send(job)\n    resent", "    resent"),
+    (ONE_LINE, "queues/expire_leases", "'ZADD', P .. index, 0, id", "'ZREM', P .. index, id"),
     (EXPIRING, "lib/windows", "  if win.deadline <= NOW then return 'batch_expired' end\n", ""),
     (PARTED, "windows/advance", "win.opened < win.count", "false"),
     (PARTED, "windows/split", "win.opened, 1)", "1)"),
