@@ -12,9 +12,10 @@ import redis
 
 from cli.base.units import size
 from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings, redacted
 from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S, make_app
-from tasks.store.database import connect
+from tasks.store.database import Database, connect
 
 OLDEST = (6, 2)  # older versions are untested
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # deadlines are compared with both clocks
@@ -41,6 +42,7 @@ def reachable(settings: Settings) -> Iterator[Finding]:
         yield from durability(info)
         yield memory(info)
         yield clocks(ahead)
+        yield _connections(settings)
         writes = _writes(client, settings)
         yield writes
     if writes.grade is Grade.OK:  # asking them needs to write
@@ -123,6 +125,22 @@ def clocks(ahead_s: float) -> Finding:
     grade = fail if abs(ahead_s) >= CLOCK_FAIL_S else warn
     what = f"the clock of Redis differs from this machine's by {abs(ahead_s):.1f} s, and deadlines with it"
     return grade("clocks", what, "run an NTP client on both machines")
+
+
+def _connections(settings: Settings) -> Finding:
+    """Whether io workers can see that a model worker was killed."""
+    database = Database.connect(settings, name=f"doctor:{uuid.uuid4().hex}")
+    try:
+        if database.is_listed():
+            return ok("redis connections", "it lists them by name, so that killed workers are found soon")
+    except StoreUnavailable as error:
+        return warn("redis connections", f"it does not list them: {error}", "look at its log")
+    finally:
+        database.close()
+    what = "it does not list them by name: jobs of killed workers wait for their leases"
+    return warn(
+        "redis connections", what, "let this user have +client|list, without a proxy that shares connections"
+    )
 
 
 def _writes(client: Any, settings: Settings) -> Finding:

@@ -90,6 +90,13 @@ def test_a_redis_that_takes_nothing(own_redis: RedisServer, client: redis.Redis)
     assert "let this user write" in refused.mend
 
 
+def test_a_redis_that_does_not_list_connections(own_redis: RedisServer, client: redis.Redis) -> None:
+    assert only(of_redis(own_redis), "redis connections", Grade.OK)
+    client.execute_command("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "&*", "+@all", "-client|list")
+    narrow = own_redis.url.replace("//", "//narrow:pw@")
+    assert "+client|list" in only(of_redis(own_redis, redis_url=narrow), "redis connections", Grade.WARN).mend
+
+
 def test_a_redis_whose_log_cannot_be_written(tmp_path: Path) -> None:
     """Its disk is full, as far as it can tell."""
     server = RedisServer(tmp_path)
