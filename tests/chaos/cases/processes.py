@@ -53,7 +53,7 @@ CASES["kill-worker-fast"] = replace(
 )
 
 
-@case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=10.0)
+@case("kill-other", "kill -9 of the only worker of a model beside another", limit_s=15.0)
 def kill_other(run: Run) -> None:
     """Its jobs wait for it; those of the other model do not."""
 
@@ -73,7 +73,7 @@ def kill_other(run: Run) -> None:
             run.strike(away)
 
 
-@case("kill-contained", "kill -9 of a model's only worker, back at once under its old name", limit_s=10.0)
+@case("kill-contained", "kill -9 of a model's only worker, back at once under its old name", limit_s=15.0)
 def kill_contained(run: Run) -> None:
     """As by a container's restart policy: long before the lease of the killed one has run out, there is
     another with its host name, process id and node name.
