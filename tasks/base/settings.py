@@ -187,9 +187,9 @@ class Settings(BaseSettings):
         10_000,
         ge=200,
         description="A worker that is silent for so long (ms) loses its jobs to others. Its heartbeat (a "
-        "tenth), the time without a connection after which it counts as killed (three heartbeats, at least "
-        "1 s), the looks for lost jobs (a fifth), the wait before a lost message is sent again (1.5 times as "
-        "long) and its time in the list of workers (half, at least 5 s) follow from it. Raise it where "
+        "tenth), the silence after which one without a connection is lost (three heartbeats, at least 1 s), "
+        "the looks for lost jobs (a fifth), the wait before a lost message is sent again (1.5 times as long) "
+        "and its time in the list of workers (half, at least 5 s) follow from it. Raise it where "
         "machines are overcommitted or connections to Redis unreliable.",
     )
     max_attempts: int = Field(

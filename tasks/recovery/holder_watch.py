@@ -7,7 +7,7 @@ import time
 
 import redis
 
-from tasks.recovery.lost_holders import LOOKS, Look, LostHolders, lost_after_s
+from tasks.recovery.lost_holders import LOOKS, Look, LostHolders, Silent, lost_after_s
 from tasks.store.database import LIST, Database, listed_names
 from tasks.store.scripts import answering
 
@@ -29,31 +29,29 @@ class HolderWatch:
 
     def look(self) -> int:
         """How many leases were ended, of jobs and windows. Raises StoreUnavailable."""
-        found = self._ask()
-        lost = [] if found is None else self._lost.update(found)
-        return sum(self._end(missing.name, missing.beats) for missing in lost)
-
-    def _ask(self) -> Look | None:
-        with answering(), self._database.redis.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*LIST)
-            pipe.info("server")
-            pipe.hgetall(f"{self._database.prefix}holders")
-            at_s = time.monotonic()
+        with answering():
             try:
-                listed, info, beats = pipe.execute()
+                lost = self._find()
             except redis.ResponseError as error:
                 if not self._refused:
                     log.warning("the jobs of a killed worker wait for their leases: %s", error)
                 self._refused = True
-                return None
+                return 0
         self._refused = False
-        return Look(
-            at_s,
-            info["run_id"],
-            info["uptime_in_seconds"],
-            {name: int(count) for name, count in beats.items()},
-            listed_names(listed),
-        )
+        return sum(self._end(one.name, one.beats) for one in lost)
+
+    def _find(self) -> list[Silent]:
+        client = self._database.redis
+        with client.pipeline(transaction=False) as pipe:
+            pipe.info("server")
+            pipe.hgetall(f"{self._database.prefix}holders")
+            at_s = time.monotonic()
+            info, beats = pipe.execute()
+        counts = {name: int(count) for name, count in beats.items()}
+        asked = self._lost.hear(Look(at_s, info["run_id"], info["uptime_in_seconds"], counts))
+        if not asked:
+            return []
+        return self._lost.see(asked, listed_names(client.execute_command(*LIST)))
 
     def _end(self, name: str, beats: int) -> int:
         ended: int = self._database.scripts.run("queues/expire_leases", name, beats)
