@@ -19,7 +19,7 @@ from medusaq.events import EventReader
 from medusaq.fields import Prompt, Row, Rows, Schedule, Table
 from medusaq.records import Batch, Job
 from medusaq.requests import EVENTS_TIMEOUT_S, Pause, Requests, answer
-from medusaq.steps import Abandoned, Flow, Give, Send, Sleep
+from medusaq.steps import Flow, Give, Send, Sleep
 
 JOBS, BATCHES = "/v1/jobs", "/v1/batches"
 LONG_POLL_S = 30.0
@@ -79,7 +79,9 @@ class Calls(Requests):
 
             yield from self.blocks(send, lambda _: 0, pieces.read)
             job = yield from self.wait(pieces.job, None)
-        except Abandoned:
+        except Exception:
+            raise
+        except BaseException:  # Abandoned, Ctrl-C, a cancelled task: nobody reads it any more
             yield from self._suppressed("POST", f"{job.path}/cancel")
             raise
 
@@ -91,6 +93,8 @@ class Calls(Requests):
             if table:
                 table["body"] = body
                 schedule.setdefault("endpoint", JOBS)
+            elif body.keys() == {"model"}:
+                schedule |= body
             elif body:
                 raise MedusaqError(f"{', '.join(body)}: a file of batch lines says this in each line")
             file = yield from self.upload(name, content, uuid.uuid4().hex)

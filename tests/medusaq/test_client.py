@@ -143,17 +143,12 @@ def test_a_stream_that_nobody_reads_on_is_cancelled(client: Any, gateway: str) -
 
 def test_batches(client: Any, tmp_path: Path) -> None:
     lines = [
-        {
-            "custom_id": f"c{n}",
-            "method": "POST",
-            "url": "/v1/jobs",
-            "body": {"prompt": f"p{n} fail=boom" if n == 1 else f"p{n}"},
-        }
-        for n in range(3)
+        {"custom_id": f"c{n}", "method": "POST", "url": "/v1/jobs", "body": {"prompt": text, "model": "gpt"}}
+        for n, text in enumerate(["p0", "p1 fail=boom", "p2"])
     ]
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    batch = client.submit_batch(tmp_path / "lines.jsonl", endpoint="/v1/jobs", metadata={"night": "1"})
-    done = client.wait(batch)
+    batch = client.submit_batch(tmp_path / "lines.jsonl", endpoint="/v1/jobs", model="scripted")
+    done = client.wait(batch, timeout_s=60)
     assert (done.status, done.total, done.completed, done.failed) == ("completed", 3, 2, 1)
     assert [line["custom_id"] for line in client.output(done)] == ["c0", "c2"]
     assert [line["custom_id"] for line in client.errors(done)] == ["c1"]
