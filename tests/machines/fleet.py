@@ -126,7 +126,10 @@ class Fleet:
     def tails(self) -> str:
         """The ends of the logs, for whoever must find out what happened."""
         logs = [log for host in self.hosts.values() for log in sorted(host.folder.glob("*.log"))]
-        told = {log: log.read_text(encoding="utf-8", errors="replace").splitlines() for log in logs}
+        told = {
+            log: [line for line in log.read_text(errors="replace").splitlines() if "INFO" not in line]
+            for log in logs
+        }
         return "\n".join(f"--- {log.parent.name}\n" + "\n".join(lines[-TAIL:]) for log, lines in told.items())
 
     def _is_ready(self) -> bool:

@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.support.workers import wait_until
 
@@ -36,6 +38,14 @@ class CannotConnect(Exception):
     """This machine makes no such networks; the message says why."""
 
 
+# What is started WITH_PARENT is killed when the thread that started it ends: this one ends as we do.
+_starter = ThreadPoolExecutor(1)
+
+
+def _started(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    return _starter.submit(subprocess.Popen, [*WITH_PARENT, *command], **how).result()
+
+
 def _ip(*words: str, inside: Sequence[str] = ()) -> None:
     done = subprocess.run([*inside, "ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -52,7 +62,7 @@ class Host:
         self._commands: dict[str, list[str]] = {}
         self._env: dict[str, str] = {}
         self._processes: subprocess.Popen[bytes] | None = None
-        self._network = subprocess.Popen([*WITH_PARENT, "unshare", "--net", "sleep", "infinity"])
+        self._network = _started(["unshare", "--net", "sleep", "infinity"])
         own = Path("/proc/self/ns/net").readlink()
         wait_until(lambda: self._namespace().readlink() != own)
 
@@ -80,9 +90,9 @@ class Host:
         assert self._processes is None
         loops = [self._loop(name, command) for name, command in self._commands.items()]
         script = " ".join([f"hostname {self.name};", *loops, "wait"])
-        command = [*WITH_PARENT, *self.inside, *OWN_PROCESSES, "sh", "-c", script]
+        command = [*self.inside, *OWN_PROCESSES, "sh", "-c", script]
         with (self.folder / "host.log").open("ab") as log:
-            self._processes = subprocess.Popen(command, cwd=self.folder, env=self._env, stderr=log)
+            self._processes = _started(command, cwd=self.folder, env=self._env, stderr=log)
 
     def kill(self) -> None:
         """SIGKILL to every process in it at once; returns when none is left."""
@@ -156,7 +166,7 @@ class Network:
         _ip("link", "add", near, "type", "veth", "peer", "name", far)
         _ip("link", "set", near, "up")
         command = [sys.executable, "-I", "-S", str(LINK), link, near, str(round_trip_s / 2), str(loss)]
-        self._slow[name] = begun = subprocess.Popen([*WITH_PARENT, *command], stdout=subprocess.PIPE)
+        self._slow[name] = begun = _started(command, stdout=subprocess.PIPE)
         assert begun.stdout is not None
         assert begun.stdout.readline(), "the slow link did not begin"
         _ip("link", "set", link, "nomaster")
@@ -176,6 +186,6 @@ class Network:
         for name in [*self._slow]:
             self.heal(name)
         for host in self.hosts.values():
+            _ip("link", "delete", host.link)  # with the host alone it would go some time later
             host.close()
-            _ip("link", "delete", host.link)  # it would go some time later
         self.hosts.clear()

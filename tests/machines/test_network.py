@@ -13,7 +13,7 @@ from tests.support.workers import ROOT
 pytestmark = pytest.mark.stack
 # In a process of its own, which moves into the network.
 TRIED = """
-import socket, sys, time
+import socket, sys, threading, time
 from pathlib import Path
 from tests.machines.network import CannotConnect, Network
 from tests.support.workers import wait_until
@@ -41,7 +41,7 @@ def trip_s(size=100_000, limit_s=1.0):
     return time.monotonic() - began
 
 def answers():
-    return isinstance(trip_s(), float)
+    return isinstance(trip_s(size=1), float)
 
 folder = Path(sys.argv[1])
 try:
@@ -51,15 +51,16 @@ except CannotConnect as error:
     sys.exit(f"cannot: {error}")
 host.serve({"echo": [sys.executable, "-c", ECHO]})
 wait_until(answers)
-assert trip_s() < 0.1
+assert min(trip_s() for _ in range(5)) < 0.1
 
 network.cut("one")
 assert trip_s() == "TimeoutError"
 network.heal("one")
-assert answers()
+wait_until(answers)
 
 network.slow("one", 0.2, 0.0)
-assert 0.4 <= trip_s(size=1) < 1.0, "one round trip to connect, one to be answered"
+wait_until(answers)  # the kernel may take a second to see that a cable is in
+assert trip_s(size=1, limit_s=5.0) >= 0.4, "one round trip to connect, one to be answered"
 network.heal("one")
 network.slow("one", 0.0, 1.0)
 assert trip_s() == "TimeoutError"
@@ -68,8 +69,12 @@ wait_until(answers)
 
 host.kill()
 assert trip_s() == "ConnectionRefusedError"
-host.start()
+starting = threading.Thread(target=lambda: (host.start(), time.sleep(0.5)))
+starting.start()
+starting.join()
 wait_until(answers)
+time.sleep(0.3)
+assert answers(), "it ended with the thread that started it"
 assert host.ended() == []
 
 other.serve({"ends": ["sh", "-c", "exit 3"]})
