@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from engine.host.measurement_cache import read_measurement, write_measurement
+from engine.host.other_load import OtherLoad
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +257,9 @@ def measure_once(
     if (cached := cached_profile(key, wanted)) is not None:
         return cached
     with timer as entered:
+        load = OtherLoad()
         profile = measure(entered, wanted)
+        others = load.share()
     content = {
         "sizes": wanted,
         "seconds": profile.points,
@@ -264,5 +267,5 @@ def measure_once(
         "row_cell": profile.row_cell_s,
         "settle": profile.settle_s,
     }
-    write_measurement(CACHE_KIND, key, content)
+    write_measurement(CACHE_KIND, key, content, others)
     return profile

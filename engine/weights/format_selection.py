@@ -30,6 +30,7 @@ from engine.host.measurement_cache import (
     read_measurement,
     write_measurement,
 )
+from engine.host.other_load import OtherLoad
 from engine.llama.context import Context, DecodeError
 from engine.llama.model import Model, Shape, build, check_file, default_model_path, on_gpu
 from engine.weights.quantise import requantise
@@ -195,6 +196,7 @@ def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
         other = Model(model.path, config.gpu_layers, file)
     if known == BF16:
         return other
+    load = OtherLoad()
     shipped, bf16 = time_formats([model, other], config, piece)
     faster = BF16 if pays(shipped, bf16) else AS_SHIPPED
     log.info(
@@ -205,7 +207,8 @@ def _faster(model: Model, config: EngineConfig, piece: Piece | None) -> Model:
         *(s * 1e3 for s in (bf16.together, shipped.together, bf16.prompt_token, shipped.prompt_token)),
         *(s * 1e3 for s in (bf16.alone, shipped.alone)),
     )
-    write_measurement("formats", key, {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)})
+    times = {AS_SHIPPED: asdict(shipped), BF16: asdict(bf16)}
+    write_measurement("formats", key, times, load.share())
     return other if faster == BF16 else model
 
 

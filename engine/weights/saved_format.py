@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from engine.base.errors import ModelLoadError
-from engine.host.measurement_cache import identity, machine, read_measurement, write_measurement
+from engine.host.measurement_cache import identity, machine, read_entry, write_entry
 from engine.llama.model import build
 
 KIND = "choices"  # of file in the cache
@@ -31,7 +31,7 @@ class SavedFormat:
 
 def find_format(path: str) -> SavedFormat | None:
     """The saved format for this file, machine and build; None if there is none, or its file is gone."""
-    kept = read_measurement(KIND, _key(path))
+    kept = read_entry(KIND, _key(path))
     try:
         choice = kept and SavedFormat(**kept["choice"])
         return choice if choice and kept["stamp"] == _stamp(choice.file) else None
@@ -42,7 +42,7 @@ def find_format(path: str) -> SavedFormat | None:
 def save_format(path: str, choice: SavedFormat) -> None:
     """Save a format. Raises ModelLoadError if its file is missing, or the cache cannot be written."""
     content = {"choice": asdict(choice), "stamp": _stamp(choice.file)}
-    write_measurement(KIND, _key(path), content)
+    write_entry(KIND, _key(path), content)
     if find_format(path) != choice:
         raise ModelLoadError(f"the choice for {path} cannot be kept: the cache folder cannot be written")
 

@@ -208,14 +208,15 @@ def test_a_profile_is_measured_once_for_each_key(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"[]", b'{"seconds": {"1": "x"}}', b'{"seconds": {"1": -1, "2": 1}}']
+    "damage", ["", "{", "[1]", {"measured": "x"}, {"seconds": {"1": "x"}}, {"seconds": {"1": -1, "2": 1}}]
 )
 def test_a_damaged_cache_is_measured_again(
-    folder: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+    folder: Path, damage: str | dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     measure_once("m", nullcontext(timer(lambda n: 0.001 * n)), (1, 2))
     [path] = folder.iterdir()
-    path.write_bytes(damage)
+    kept = json.loads(path.read_text())
+    path.write_text(damage if isinstance(damage, str) else json.dumps(kept | damage))
     with caplog.at_level(logging.WARNING):
         assert measure_once("m", nullcontext(timer(lambda n: 0.002 * n)), (1, 2)).seconds(1) == pytest.approx(
             0.002
