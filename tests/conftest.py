@@ -66,7 +66,7 @@ LONGEST_FIRST = (
     "engine/sampling/test_any_schema.py",
     "api/routes/openai/test_stream.py",
     "cli/commands/test_batch.py",
-    "project/deployment/test_compose.py",
+    "project/deployment/test_health_checks.py",
     "engine/core/exactness/test_constrained.py",
     "cli/processes/test_supervisor.py",
     "cli/doctor/test_redis_server.py",

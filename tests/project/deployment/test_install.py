@@ -97,7 +97,7 @@ def test_demo_needs_serving_and_every_other_command_all() -> None:
     needs = dict(re.findall(r"^(\w+): (\$\(\w+\)|install)(?: |$)", MAKEFILE, re.MULTILINE))
     assert needs.pop("demo") == "$(SERVING)"
     assert needs.pop("install") == "$(ALL)"
-    assert set(needs) == {"test", "check", "bench", "clients", "chaos", "machines", "pictures", "release"}
+    assert " ".join(sorted(needs)) == "bench chaos check clients containers machines pictures release test"
     assert set(needs.values()) == {"install"}
 
 
