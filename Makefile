@@ -9,7 +9,7 @@ SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
-.PHONY: demo test test-fast check bench clients pictures chaos machines release clean install
+.PHONY: demo test test-fast check bench clients pictures chaos machines containers release clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -49,6 +49,9 @@ chaos: install ## every fault under load, in about 25 minutes; the table of docs
 
 machines: install ## hosts that fail under load, as root, in about 40 minutes; the table of docs/explanation/machines.md
 	@$(BIN)/python -m tests.machines --write docs/explanation/machines.md $(MACHINES)
+
+containers: install ## the images and Compose on a Docker Engine, in about an hour; the tables of docs/reference/containers.md
+	@$(BIN)/python -m tests.containers --write docs/reference/containers.md $(CONTAINERS)
 
 release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses
 	@$(BIN)/python -m tests.release $(RELEASE)
