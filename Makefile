@@ -9,7 +9,7 @@ SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
-.PHONY: demo test test-fast check bench clients pictures chaos machines containers release clean install
+.PHONY: demo test test-fast check bench clients pictures chaos machines containers release gpu-check clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -55,6 +55,9 @@ containers: install ## the images and Compose on a Docker Engine, in about an ho
 
 release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses
 	@$(BIN)/python -m tests.release $(RELEASE)
+
+gpu-check: install ## what this machine's GPU does; ends with a page of results to send back
+	@$(BIN)/python -m tests.gpu $(GPU)
 
 clean: ## everything that was made here, the environment included
 	@rm -rf $(VENV) .medusaq results.jsonl results.jsonl.run .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

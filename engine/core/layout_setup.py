@@ -12,7 +12,7 @@ from engine.base.errors import ModelLoadError
 from engine.core.layouts import LANE_SLACK, LaneLayout, SharedLayout
 from engine.host.system_memory import look_at_memory
 from engine.llama.context import CELL_PADDING, Context, DecodeError, Rows
-from engine.llama.devices import free_device_memory
+from engine.llama.devices import devices, free_device_memory
 from engine.llama.model import Model, Shape, on_gpu, read_shape
 
 LEAF_IDS = 16  # sequence ids for the leaves of token trees, all requests together
@@ -77,6 +77,10 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
     Raises ModelLoadError without memory for the shared cache. Without memory for the lanes of all slots there
     are fewer of both, and without memory for two lanes there are none.
     """
+    shape = read_shape(model.path)
+    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
+    if config.gpu_layers < 0 and on_gpu(config.gpu_layers):
+        _check_device(model.path, config.kv_cells * cell_bytes)
     plain = not model.can_share_prefixes  # state that is not in cells: no drafts, and no moves
     leaf_ids = 0 if plain or config.batch_invariant else LEAF_IDS
     shared = SharedLayout(
@@ -95,8 +99,6 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
         # Attention sums over cells in their order, and a freed cell is filled by whichever token comes next.
         alone=config.batch_invariant,
     )
-    shape = read_shape(model.path)
-    cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
     available = free_device_memory() if on_gpu(config.gpu_layers) else _free_memory(shape)
     lanes = None if plain else _lanes(config, model, limits, cell_bytes, available)
     movable = lanes is not None and _movable(shared.context, lanes.context)
@@ -143,6 +145,17 @@ def _lane_context(config: EngineConfig, model: Model, limits: RowLimits, lanes: 
         companion_row=config.batch_invariant,
         streams=True,
     )
+
+
+def _check_device(path: str, cache_bytes: int) -> None:
+    """Raise ModelLoadError for a cache that no GPU here can hold: llama.cpp may abort the process for it."""
+    found = devices()
+    total = sum(device.total for device in found)
+    if cache_bytes > total:
+        have = f"{', '.join(map(str, found))} has {total / 1e9:.1f}"
+        raise ModelLoadError(
+            f"{path}: the KV cache takes {cache_bytes / 1e9:.1f} GB, and {have}: lower kv_cells"
+        )
 
 
 def _free_memory(shape: Shape) -> int | None:

@@ -27,7 +27,7 @@ class Device:
     total: int
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.description})"
+        return f"{self.name}: {self.description}"
 
 
 def devices() -> list[Device]:

@@ -35,4 +35,4 @@ def test_a_build_is_told_with_its_devices(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("a card", "another card"):
         device = Device("CUDA0", name, integrated=False, free=1, total=2)
         monkeypatch.setattr("engine.llama.model.devices", lambda device=device: [device])
-        assert build() == f"{without} CUDA0 ({name})"
+        assert build() == f"{without} CUDA0: {name}"

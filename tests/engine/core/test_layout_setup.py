@@ -17,6 +17,7 @@ from engine.core.layout_setup import LEAF_IDS, MEMORY_SHARE, Layouts, lane_cells
 from engine.core.layouts import LANE_SLACK
 from engine.host.system_memory import Memory
 from engine.llama.context import CELL_PADDING, Context
+from engine.llama.devices import Device
 from engine.llama.model import Model
 from engine.llama.saved_cells import SavedCells
 from tests.engine.helpers.drive import alone, completions, fresh, prompts, request, run, same
@@ -211,6 +212,18 @@ def test_without_memory_for_the_shared_cache_no_engine_starts(
     monkeypatch.setattr(layout_setup, "Context", none)
     with pytest.raises(ModelLoadError, match="no memory"):
         layouts(tiny_gguf)
+
+
+def test_a_cache_that_no_device_holds_is_refused_before_llama_cpp_is_asked(
+    tiny_gguf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would end the process."""
+    monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: True)
+    card = Device("Vulkan0", "a card", integrated=False, free=10**6, total=2048 * CELL_BYTES)
+    monkeypatch.setattr(layout_setup, "devices", lambda: [card])
+    assert layouts(tiny_gguf).capacity
+    with pytest.raises(ModelLoadError, match=r"0\.0 GB, and Vulkan0: a card has 0\.0: lower kv_cells"):
+        layouts(tiny_gguf, kv_cells=2049)
 
 
 def changed(state: NDArray[np.uint8]) -> NDArray[np.uint8]:

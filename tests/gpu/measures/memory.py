@@ -1,0 +1,64 @@
+"""What an engine does on a device without memory for all that it is asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine import EngineConfig, ModelLoadError
+from engine.core.engine import Engine
+from engine.llama.devices import devices
+from engine.llama.model import Model, Shape, read_shape
+from tests.engine.helpers.drive import alone, completions, prompts, request, run
+from tests.engine.helpers.tiny import write_tiny_gguf
+
+# Vulkan alone can be told that its device has less: bytes of a buffer, between those of 32 and of 64 lanes.
+LIMIT = "GGML_VK_FORCE_MAX_BUFFER_SIZE"
+SLOTS = 64
+BEYOND = 2  # times the memory of all devices
+
+
+def measure(folder: Path) -> Iterator[str]:
+    model = write_tiny_gguf(folder / "tiny.gguf")
+    shape = read_shape(model)
+    yield f"a cache larger than the device: {too_large(model, shape)}"
+    if not any(device.name.startswith("Vulkan") for device in devices()):
+        yield "memory for the lanes of some requests alone: not run (only Vulkan's can be limited)"
+        return
+    lane_bytes = 1280 * shape.cell_bytes // (2 * shape.layers)  # of the keys of a layer
+    env = {**os.environ, LIMIT: str(SLOTS * lane_bytes * 3 // 4)}
+    command = [sys.executable, "-m", "tests.gpu.measures.memory", model]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True)
+    told = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()
+    last = told[-1] if told else f"ended with {ended.returncode}"
+    yield f"memory for the lanes of some requests alone: {last}"
+
+
+def too_large(model: str, shape: Shape) -> str:
+    cells = BEYOND * sum(device.total for device in devices()) // shape.cell_bytes
+    try:
+        Engine(EngineConfig(model=model, slots=2, kv_cells=cells), Model(model))
+    except ModelLoadError as error:
+        return f"refused: {error.message.replace(model, 'MODEL')}"
+    return "taken, although the device has no room for it"
+
+
+def served(model: str) -> str:
+    """In a process whose device is limited."""
+    requests = [request(f"r{i}", text, max_tokens=8) for i, text in enumerate(prompts(12))]
+    engine = Engine(EngineConfig(model=model, slots=SLOTS, kv_cells=2048, kv_type="f16"), Model(model))
+    results = completions(run(engine, requests))
+    reference = alone(model, requests, kv_type="f16")
+    same = sum(results[name].tokens == one.tokens for name, one in reference.items())
+    lanes = engine.layouts.lanes.lanes if engine.layouts.lanes else 0
+    return (
+        f"{engine.info.slots} requests at once of {SLOTS} that were asked for, in {lanes} lanes; {same} of "
+        f"{len(reference)} answers are those of requests alone"
+    )
+
+
+if __name__ == "__main__":
+    print(served(sys.argv[1]))
