@@ -81,6 +81,8 @@ def make_layouts(config: EngineConfig, model: Model, limits: RowLimits) -> Layou
     cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
     if config.gpu_layers < 0 and on_gpu(config.gpu_layers):
         _check_device(model.path, config.kv_cells * cell_bytes)
+    if config.batch_invariant and on_gpu(config.gpu_layers):
+        log.warning("kernels of a GPU depend on the rows of a call: results are near, not equal to the bit")
     plain = not model.can_share_prefixes  # state that is not in cells: no drafts, and no moves
     leaf_ids = 0 if plain or config.batch_invariant else LEAF_IDS
     shared = SharedLayout(

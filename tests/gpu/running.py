@@ -48,7 +48,7 @@ def run(name: str, item: Item, limit_s: float) -> Result:
 
 def run_selection(item: Selection, limit_s: float, file: Path) -> Result:
     selected = ["-k", item.select] if item.select else []
-    ended = _run(
+    ended = run_process(
         [*PYTEST, "-p", "tests.gpu.recorder", "--outcomes", str(file), *selected, *item.paths], limit_s
     )
     count, outcomes = read(file)
@@ -62,14 +62,14 @@ def run_selection(item: Selection, limit_s: float, file: Path) -> Result:
 
 
 def run_measure(name: str, what: str, limit_s: float) -> Result:
-    ended = _run(["-m", "tests.gpu.measures", name], limit_s)
+    ended = run_process(["-m", "tests.gpu.measures", name], limit_s)
     lines = [line.removeprefix(MEASURED) for line in ended.lines if line.startswith(MEASURED)]
     why = "" if ended.code == 0 else ended.why(limit_s)
     died = [Outcome("the measurement", DIFFERS, why)] if ended.code else []
     return Result(what, died, lines, why, ended.seconds)
 
 
-def _run(arguments: Sequence[str], limit_s: float) -> Ended:
+def run_process(arguments: Sequence[str], limit_s: float) -> Ended:
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(

@@ -27,11 +27,16 @@ PLENTY = 1 << 40  # bytes
 CELL_BYTES = LAYERS * KV_HEADS * (WIDTH // HEADS) * 2 * 2  # of the tiny model: keys and values in f16
 
 
+def card(size: int) -> Device:
+    return Device("Vulkan0", "a card", integrated=False, free=size, total=size)
+
+
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plenty, whatever this machine has."""
     monkeypatch.setattr(layout_setup, "look_at_memory", lambda: Memory(PLENTY, PLENTY))
     monkeypatch.setattr(layout_setup, "free_device_memory", lambda: PLENTY)
+    monkeypatch.setattr(layout_setup, "devices", lambda: [card(PLENTY)])
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -122,6 +127,20 @@ def test_batch_invariant_the_shared_cache_has_one_sequence_and_no_trees(tiny_ggu
     assert not made.shared.leaf_ids
     made.shared.take(10)
     assert not made.shared.has_room(10)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_promise_that_a_gpu_does_not_keep_is_warned_of(
+    tiny_gguf: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    batch_invariant: bool,
+    on_gpu: bool,
+) -> None:
+    monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: on_gpu)
+    layouts(tiny_gguf, batch_invariant=batch_invariant)
+    assert any("not equal to the bit" in line for line in warnings(caplog)) is (batch_invariant and on_gpu)
 
 
 def test_no_lane_is_longer_than_the_model_was_trained_for(tiny_gguf: str) -> None:
@@ -219,8 +238,7 @@ def test_a_cache_that_no_device_holds_is_refused_before_llama_cpp_is_asked(
 ) -> None:
     """Which would end the process."""
     monkeypatch.setattr(layout_setup, "on_gpu", lambda _layers: True)
-    card = Device("Vulkan0", "a card", integrated=False, free=10**6, total=2048 * CELL_BYTES)
-    monkeypatch.setattr(layout_setup, "devices", lambda: [card])
+    monkeypatch.setattr(layout_setup, "devices", lambda: [card(2048 * CELL_BYTES)])
     assert layouts(tiny_gguf).capacity
     with pytest.raises(ModelLoadError, match=r"0\.0 GB, and Vulkan0: a card has 0\.0: lower kv_cells"):
         layouts(tiny_gguf, kv_cells=2049)

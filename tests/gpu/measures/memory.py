@@ -10,6 +10,8 @@ from pathlib import Path
 
 from engine import EngineConfig, ModelLoadError
 from engine.core.engine import Engine
+from engine.core.layouts import LANE_SLACK
+from engine.llama.context import padded
 from engine.llama.devices import devices
 from engine.llama.model import Model, Shape, read_shape
 from tests.engine.helpers.drive import alone, completions, prompts, request, run
@@ -17,7 +19,7 @@ from tests.engine.helpers.tiny import write_tiny_gguf
 
 # Vulkan alone can be told that its device has less: bytes of a buffer, between those of 32 and of 64 lanes.
 LIMIT = "GGML_VK_FORCE_MAX_BUFFER_SIZE"
-SLOTS = 64
+SLOTS, CELLS = 64, 8192  # a lane has as many cells as the tiny model's context
 BEYOND = 2  # times the memory of all devices
 
 
@@ -28,7 +30,7 @@ def measure(folder: Path) -> Iterator[str]:
     if not any(device.name.startswith("Vulkan") for device in devices()):
         yield "memory for the lanes of some requests alone: not run (only Vulkan's can be limited)"
         return
-    lane_bytes = 1280 * shape.cell_bytes // (2 * shape.layers)  # of the keys of a layer
+    lane_bytes = padded(shape.trained_context + LANE_SLACK) * shape.cell_bytes
     env = {**os.environ, LIMIT: str(SLOTS * lane_bytes * 3 // 4)}
     command = [sys.executable, "-m", "tests.gpu.measures.memory", model]
     ended = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -49,7 +51,7 @@ def too_large(model: str, shape: Shape) -> str:
 def served(model: str) -> str:
     """In a process whose device is limited."""
     requests = [request(f"r{i}", text, max_tokens=8) for i, text in enumerate(prompts(12))]
-    engine = Engine(EngineConfig(model=model, slots=SLOTS, kv_cells=2048, kv_type="f16"), Model(model))
+    engine = Engine(EngineConfig(model=model, slots=SLOTS, kv_cells=CELLS, kv_type="f16"), Model(model))
     results = completions(run(engine, requests))
     reference = alone(model, requests, kv_type="f16")
     same = sum(results[name].tokens == one.tokens for name, one in reference.items())
