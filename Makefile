@@ -32,23 +32,24 @@ check: install ## formatting, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: install ## the figures of docs/reference/measurements.md, and those of the charts
-	@$(BIN)/python -m tests.benchmarks --json docs/pictures/measured $(BENCH)
+bench: install ## measures every table of the documents, for hours; records them and renders the documents
+	@$(BIN)/python -m tests.benchmarks.all --record $(BENCH)
 
 clients: install ## clients and frameworks with their own packages; the table of docs/reference/clients.md
 	@$(BIN)/python -m tests.clients --write docs/reference/clients.md
 
-pictures: install ## the pictures of the documents, from their sources
+pictures: install ## the pictures of the documents, and the tables and charts of what was measured
 	@$(BIN)/python -m docs.pictures.architecture
 	@$(BIN)/python -m docs.pictures.engine
-	@test ! -e docs/pictures/measured/throughput.json || $(BIN)/python -m docs.pictures.measured.throughput
-	@test ! -e docs/pictures/measured/cells.json || $(BIN)/python -m docs.pictures.measured.cells
+	@$(BIN)/python -m docs.measured
 
 chaos: install ## every fault under load, in about 25 minutes; the table of docs/explanation/chaos.md
-	@$(BIN)/python -m tests.chaos --write docs/explanation/chaos.md $(CHAOS)
+	@$(BIN)/python -m tests.chaos --record $(CHAOS)
+	@$(BIN)/python -m docs.measured
 
 machines: install ## hosts that fail under load, as root, in about 40 minutes; the table of docs/explanation/machines.md
-	@$(BIN)/python -m tests.machines --write docs/explanation/machines.md $(MACHINES)
+	@$(BIN)/python -m tests.machines --record $(MACHINES)
+	@$(BIN)/python -m docs.measured
 
 containers: install ## the images and Compose on a Docker Engine, in about an hour; the tables of docs/reference/containers.md
 	@$(BIN)/python -m tests.containers --write docs/reference/containers.md $(CONTAINERS)

@@ -30,7 +30,7 @@ class EngineConfig:
     the running requests wait for; 0 lets the engine choose. On a CPU more than 64 count in whole tiles of 64.
     kv_type: number format of the KV cache and of attention: f16, or f32 (slower, twice the memory). threads:
     0 is every core this process may use. batch_invariant: bit-identical results whatever shares the batch;
-    see docs/reference/measurements.md for its price. prefix_cache_bytes: memory for prompts of ended
+    see docs/reference/benchmarks.md for its price. prefix_cache_bytes: memory for prompts of ended
     requests, with which later ones may begin; None is that of 2,048 tokens. speculation: draft tokens where
     that is measured to save time; results stay the same.
     heads: Medusa heads for this model, a file or folder; None is the ones that come with the package, if they

@@ -1,11 +1,10 @@
-"""The figures of docs/reference/measurements.md, side by side in one run.
+"""The tables of docs/reference/benchmarks.md that one command can give, side by side in one run.
 
 python -m tests.benchmarks [--prompts FILE] [--server PATH/llama-server] [--imatrix PATH/llama-imatrix]
                            [--batched-bench PATH/llama-batched-bench] [--against CHECKOUT] [--only NAME ...]
-                           [--json FOLDER]
+                           [--record [FILE]]
 
-With --json docs/pictures/measured, `throughput` and `cells` write what they measure for the charts that
-`make pictures` draws.
+`python -m tests.benchmarks.all` runs these parts and those of the other commands, each by itself.
 """
 
 from __future__ import annotations
@@ -13,55 +12,47 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import tempfile
+import sys
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from types import FrameType
-from typing import Any
 
-from docs.pictures.measured import cells as cells_chart
-from docs.pictures.measured import throughput as throughput_chart
-from docs.pictures.measured.throughput import Figures, System
+from cli.base.errors import CliError
+from docs.measured import cells as cells_chart
+from docs.measured.throughput import System
 from engine import EngineConfig, EngineError, SamplingParams
 from engine.base.config import AS_SHIPPED, BF16
-from engine.llama.model import Model
-from engine.weights.format_selection import time_formats, unpacked
-from engine.weights.importance_matrix import importance_of
-from engine.weights.quantise import Importance, requantise
-from tests.benchmarks.baselines import llama_cpp_python, llama_imatrix, llama_server, same_file
+from engine.weights.format_selection import unpacked
+from tests.benchmarks.baselines import llama_cpp_python, llama_server, same_file
 from tests.benchmarks.common import (
     OUTPUT_TOKENS,
     SLOTS,
+    SPEC_BENCH,
     Throughput,
     ToolFailed,
-    cores,
     default_model,
-    folder,
     load_spec_bench,
     positive,
     program,
 )
+from tests.benchmarks.drafting import decode
 from tests.benchmarks.inference import cells as by_cells
-from tests.benchmarks.inference import engine, long_prompts, schemas, structured
+from tests.benchmarks.inference import engine, formats, long_prompts, schemas, structured
 from tests.benchmarks.inference import lanes as against_earlier
 from tests.benchmarks.large import comparison, on_paper
 from tests.benchmarks.queue import queue_overhead, queued, streaming, tables
-from tests.support.measuring.fidelity import agreement, divergence, log_probabilities
-from tests.support.measuring.machine import commit, processor
-from tests.support.workers import ROOT
+from tests.support.measuring.machine import cores, processor
+from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command, spread
 
-SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
 PAIRS = 5
 ROUNDS = 3  # on a machine with neighbours, single runs differ by a tenth
 NEED_PROMPTS = {"throughput", "batch", "ceiling", "invariance", "server", "lanes", "widened"}
 LEFT_OUT = {"widened"}  # unless --only names them: they take hours
 SERVER_PROMPTS = 24  # of `server` without --limit: one and a half for each slot
 SHORT_ANSWER = 16  # tokens of each answer to a short input of `server`
-EXAMPLES = ROOT / "examples" / "prompts.jsonl"
 
 
 def main() -> None:
@@ -69,199 +60,151 @@ def main() -> None:
     options = _options()
     print(f"{processor()}, {cores()} cores; {options.model.name}\n")
     for name, run in BENCHMARKS.items():
-        if name in options.only:
-            print(f"== {name}", flush=True)
-            if name in NEED_PROMPTS and not options.prompts.is_file():
-                print(f"left out: there is no file {options.prompts}; give --prompts FILE", flush=True)
-            else:
-                try:
-                    run(options)
-                except (ToolFailed, EngineError) as failed:
-                    raise SystemExit(f"error: {failed}") from None
-            print(flush=True)
+        if name not in options.only:
+            continue
+        print(f"== {name}", flush=True)
+        if name in NEED_PROMPTS and not options.prompts.is_file():
+            print(f"left out: there is no file {options.prompts}; give --prompts FILE", flush=True)
+            continue
+        command = shown_command("tests.benchmarks", sys.argv[1:], only=name)
+        if name in NEED_PROMPTS and "--prompts" not in command:
+            command += f" --prompts {options.prompts.name}"
+        try:
+            run(options, Report(command, options.record, options.model.name))
+        except (ToolFailed, EngineError, CliError, queue_overhead.BenchmarkFailed) as failed:
+            raise SystemExit(f"error: {failed}") from None
+        print(flush=True)
 
 
 def _stop(signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)  # so that what was started is stopped, as after Ctrl-C
 
 
-def throughput(options: argparse.Namespace) -> None:
+def throughput(options: argparse.Namespace, report: Report) -> None:
     """Bulk tokens/s against the library's own loop, the engine alone, and llama-server."""
     model, tokens = options.model, options.max_tokens
     prompts = load_spec_bench(options.prompts, options.limit)
     config = EngineConfig(model=str(model), slots=SLOTS)
-    serial = _show("(a) Llama, serial", llama_cpp_python.measure(model, prompts, tokens))
-    alone, whole, theirs = [], [], []
+    serial = [_show("llama-cpp-python", llama_cpp_python.measure(model, prompts, tokens))]
+    alone, whole, theirs = list[float](), list[float](), list[float]()
     for _ in range(ROUNDS):
-        alone.append(_show("(b) engine alone", engine.measure(config, prompts, tokens)))
+        alone.append(_show("the engine alone", engine.measure(config, prompts, tokens)))
         whole.append(_show("medusaq run", queued.measure(model, prompts, tokens, SLOTS)))
         if options.server:
             found = llama_server.measure(options.server, model, prompts, tokens, SLOTS)
-            theirs.append(_show("(c) llama-server", found))
-    _show("(b) weights as shipped", engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens))
-    shipped = _show("run, weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))
+            theirs.append(_show("llama-server", found))
+    shipped = [_show("weights as shipped", queued.measure(model, prompts, tokens, SLOTS, AS_SHIPPED))]
+    found = engine.measure(replace(config, weights=AS_SHIPPED), prompts, tokens)
+    alone_shipped = [_show("the engine, as shipped", found)]
     systems = [
-        System("llama-cpp-python, one by one", False, [serial]),
+        System("llama-cpp-python, one by one", False, serial),
+        System(f"llama-server -np {SLOTS}", False, theirs),
         System("medusaq run", True, whole),
-        System("medusaq run, weights as shipped", True, [shipped]),
+        System("medusaq run, weights as shipped", True, shipped),
+        System("the engine alone", True, alone),
+        System("the engine alone, weights as shipped", True, alone_shipped),
     ]
-    if options.server:
-        systems.append(System(f"llama-server -np {SLOTS}", False, theirs))
-    ours = fmean(whole)
-    print(f"medusaq run / (a) {ours / serial:.2f}, / (b) {ours / fmean(alone):.3f}", end="")
-    print(f", / (c) {ours / fmean(theirs):.2f}" if theirs else "")
-    if options.json:
-        _measured(options, len(prompts), systems).write(options.json / throughput_chart.FIGURES.name)
+    with report.table("throughput", "system", "tokens/s", "medusaq run, to it") as table:
+        for system in (system for system in systems if system.tokens_per_s):
+            ratio = median(whole) / median(system.tokens_per_s)
+            table.row(system.name, spread(system.tokens_per_s), f"{ratio:.2f}")
+        table.note(f"{len(prompts)} prompts, at most {tokens} tokens each.")
+        table.data["systems"] = [
+            asdict(each) | {"tokens_per_s": [round(run, 1) for run in each.tokens_per_s]}
+            for each in systems[:4]
+            if each.tokens_per_s
+        ]
 
 
-def _measured(options: argparse.Namespace, requests: int, systems: list[System]) -> Figures:
-    rounded = [replace(each, tokens_per_s=[round(run, 1) for run in each.tokens_per_s]) for each in systems]
-    return Figures(
-        **_circumstances(options),
-        requests=requests,
-        output_tokens=options.max_tokens,
-        systems=rounded,
-    )
-
-
-def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "processor": processor(),
-        "cores": cores(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "model": options.model.name,
-    }
-
-
-def ceiling(options: argparse.Namespace) -> None:
+def ceiling(options: argparse.Namespace, report: Report) -> None:
     """How much faster than one after the other any batching can be here, with the same prefill."""
     prompts = load_spec_bench(options.prompts, options.limit)
     prompt_tokens = engine.mean_prompt_tokens(options.model, prompts)
-    print(f"{prompt_tokens:.0f} rows a prompt")
-    for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
-        measured = engine.ceiling(path, round(prompt_tokens))
-        print(
-            f"{name}: prefill {measured.prefill_ms:.2f} ms a row, decode alone {measured.alone_ms:.2f} ms, ",
-            end="",
-        )
-        print(f"with {SLOTS} rows {measured.together_ms:.2f} ms a token")
-        for generated in (96, options.max_tokens):
-            most = measured.ratio(prompt_tokens, generated)
-            print(f"  at {generated} tokens a reply: at most {most:.2f} times", flush=True)
+    generated = (96, options.max_tokens)
+    columns = ("weights", "prefill, a row", "decoding alone, a token", f"with {SLOTS} rows, a token")
+    at_most = (f"at {tokens} tokens a reply, at most" for tokens in generated)
+    with report.table("ceiling", *columns, *at_most) as table:
+        for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
+            found = engine.ceiling(path, round(prompt_tokens))
+            times = (f"{ms:.2f} ms" for ms in (found.prefill_ms, found.alone_ms, found.together_ms))
+            table.row(
+                name, *times, *(f"{found.ratio(prompt_tokens, count):.2f} times" for count in generated)
+            )
+        table.note(f"Prompts of {prompt_tokens:.0f} rows in the mean.")
 
 
-def batch(options: argparse.Namespace) -> None:
+def batch(options: argparse.Namespace, report: Report) -> None:
     """What the system around the engine takes from a batch."""
     prompts = load_spec_bench(options.prompts, options.limit)
-    queued.beside_engine(options.model, prompts, options.max_tokens, options.pairs)
+    queued.beside_engine(options.model, prompts, options.max_tokens, options.pairs, report)
 
 
-def weights(options: argparse.Namespace) -> None:
-    """The number formats: how long calls take in each, and how far its outputs are from the exact ones."""
-    model = str(options.model)
-    models = [Model(model), Model(model, weights=unpacked(model))]
-    names = ("as shipped", "in BF16")
-    for name, timing in zip(names, time_formats(models, EngineConfig(model=model, slots=SLOTS)), strict=True):
-        alone, together, prompt = (s * 1e3 for s in (timing.alone, timing.together, timing.prompt_token))
-        print(
-            f"{name}: one row {alone:.1f} ms, {SLOTS} rows {together:.1f} ms, a prompt token {prompt:.2f} ms"
-        )
-    texts = EXAMPLES.read_text(encoding="utf-8").splitlines()[::3]
-    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
-        exact_path = f"{folder}/exact.gguf"
-        requantise(model, exact_path, "f16")  # which holds any value of a coarser format to 11 bits
-        exact = log_probabilities(exact_path, *texts)
-    for name, path in zip(names, (model, unpacked(model)), strict=True):
-        found = log_probabilities(path, *texts)
-        print(
-            f"{name}: {divergence(exact, found):.1e} nats a token from F16, "
-            f"the same likeliest token after {agreement(exact, found):.1%} of {len(exact)}"
-        )
-
-
-def importance(options: argparse.Namespace) -> None:
-    """What an importance matrix does for formats of four bits, of examples and of a text of another kind."""
-    model = str(options.model)
-    lines = EXAMPLES.read_text(encoding="utf-8").splitlines()
-    documents = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
-    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as name:
-        folder = Path(name)
-        exact_path, made, text = str(folder / "exact.gguf"), str(folder / "made.gguf"), folder / "text.txt"
-        requantise(model, exact_path, "f16")
-        matrices: dict[str, Importance | None] = {"no matrix": None}
-        others = "\n".join(line for k, line in enumerate(lines) if k % 3)
-        for kind, content in (("other examples", others), ("documents", documents[:60_000])):
-            text.write_text(content, encoding="utf-8")
-            theirs = options.imatrix and llama_imatrix.of_llama_cpp(options.imatrix, exact_path, text)
-            ours = matrices[kind] = importance_of(exact_path, text)
-            if theirs:
-                print(f"{kind}, beside llama-imatrix: {llama_imatrix.compared(ours, theirs)}", flush=True)
-        exact = log_probabilities(exact_path, *lines[::3])
-        for format, (kind, matrix) in product(("q4_0", "iq4_nl"), matrices.items()):
-            requantise(exact_path, made, format, importance=matrix)
-            found = log_probabilities(made, *lines[::3])
-            print(
-                f"{format}, {kind}: {Path(made).stat().st_size / 1e6:.1f} MB, "
-                f"{divergence(exact, found):.3f} nats a token from F16, "
-                f"the same likeliest token after {agreement(exact, found):.1%} of {len(exact)}",
-                flush=True,
-            )
-
-
-def sharing(options: argparse.Namespace) -> None:
+def sharing(options: argparse.Namespace, report: Report) -> None:
     """A long instruction over many short inputs, with and without sharing its cells."""
-    for name, on in (("prefix sharing on", True), ("prefix sharing off", False)):
-        print(engine.measure_sharing(options.model, _long_instruction(), on).line(name), flush=True)
+    with report.table("sharing", "prefix sharing", "prompt tokens computed", "of", "time") as table:
+        for name, on in (("on", True), ("off", False)):
+            found = engine.measure_sharing(options.model, _long_instruction(), on)
+            table.row(name, f"{found.computed:,}", f"{found.prompt_tokens:,}", f"{found.wall_s:.1f} s")
 
 
-def invariance(options: argparse.Namespace) -> None:
+def invariance(options: argparse.Namespace, report: Report) -> None:
     """The price of bit-identical results: many requests at once, and one alone."""
     prompts = load_spec_bench(options.prompts, min(options.limit or 48, 48))
-    for weights, slots in product((AS_SHIPPED, BF16), (SLOTS, 1)):
-        plain, exact = (
-            _show(
-                f"{weights}, {slots} slots, {'exact' if on else 'plain'}",
+    columns = ("weights", "requests at once", "tokens/s", "batch-invariant, tokens/s", "ratio")
+    with report.table("invariance", *columns) as table:
+        for weights, slots in product((AS_SHIPPED, BF16), (SLOTS, 1)):
+            plain, exact = (
                 engine.measure(
                     EngineConfig(model=str(options.model), weights=weights, slots=slots, batch_invariant=on),
                     prompts if slots > 1 else prompts[::6],
                     options.max_tokens,
-                ),
+                ).tokens_per_s
+                for on in (False, True)
             )
-            for on in (False, True)
-        )
-        print(f"exact / plain {exact / plain:.2f}", flush=True)
+            table.row(weights, slots, f"{plain:.1f}", f"{exact:.1f}", f"{exact / plain:.2f}")
 
 
-def overhead(_options: argparse.Namespace) -> None:
+def overhead(_options: argparse.Namespace, report: Report) -> None:
     """HTTP, Redis and Celery around an engine that answers at once."""
-    print(queue_overhead.measure().line())
+    found = queue_overhead.measure()
+    times = (f"{ms:.1f} ms" for ms in (found.p50_ms, found.p95_ms, found.p99_ms))
+    at_once = f"jobs/s over {found.connections} connections"
+    columns = ("", "p50", "p95", "p99", at_once)
+    with report.table("overhead", *columns, model=SCRIPTED_ENGINE) as table:
+        table.row("from submitting a job to its result", *times, f"{found.jobs_per_s:.0f}")
 
 
-def streams(_options: argparse.Namespace) -> None:
+def streams(_options: argparse.Namespace, report: Report) -> None:
     """What streaming adds between the engine's token and the client's."""
-    for added in streaming.measure():
-        print(added.line(), flush=True)
+    columns = ("streams at once", "tokens/s of all", "p50", "p95", "p99")
+    with report.table("streams", *columns, model=SCRIPTED_ENGINE) as table:
+        for added in streaming.measure():
+            times = (f"{ms:.1f} ms" for ms in (added.p50_ms, added.p95_ms, added.p99_ms))
+            table.row(added.streams, f"{added.tokens_per_s:.0f}", *times)
 
 
-def python(options: argparse.Namespace) -> None:
+def python(options: argparse.Namespace, report: Report) -> None:
     """Python's share of a step at eight requests."""
-    for name, sampling in (
-        ("greedy", SamplingParams(max_tokens=400, ignore_eos=True)),
-        ("top_p 0.9", SamplingParams(max_tokens=400, ignore_eos=True, temperature=0.8, top_p=0.9)),
-    ):
-        share, step_ms = engine.python_share(options.model, sampling)
-        print(f"{name:<12} {share:.1%} of a step of {step_ms:.1f} ms", flush=True)
+    with report.table("python", "sampling", "share of a step", "step") as table:
+        for name, sampling in (
+            ("greedy", SamplingParams(max_tokens=400, ignore_eos=True)),
+            ("top_p 0.9", SamplingParams(max_tokens=400, ignore_eos=True, temperature=0.8, top_p=0.9)),
+        ):
+            share, step_ms = engine.python_share(options.model, sampling)
+            table.row(name, f"{share:.1%}", f"{step_ms:.1f} ms")
+        table.note("The profiler's own cost is included.")
 
 
-def attention(options: argparse.Namespace) -> None:
+def attention(options: argparse.Namespace, report: Report) -> None:
     """What the cells of other requests cost a decode step."""
-    for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
-        for count, ms in engine.foreign_cells(path, (0, 3000, 6000)).items():
-            print(f"{name}: {SLOTS} rows beside {count:4} foreign cells: {ms:.1f} ms", flush=True)
+    counts = (0, 3000, 6000)
+    columns = (f"{SLOTS} rows, beside so many cells of others", *(f"{count:,}" for count in counts))
+    with report.table("attention", *columns) as table:
+        for name, path in (("as shipped", options.model), ("in BF16", Path(unpacked(str(options.model))))):
+            table.row(name, *(f"{ms:.1f} ms" for ms in engine.foreign_cells(path, counts).values()))
 
 
-def cells(options: argparse.Namespace) -> None:
+def cells(options: argparse.Namespace, report: Report) -> None:
     """Step time by cells of each request, beside llama.cpp's own decode calls."""
     if options.batched_bench is None:
         print("left out: give --batched-bench with the program of llama.cpp", flush=True)
@@ -275,14 +218,17 @@ def cells(options: argparse.Namespace) -> None:
     ):
         print(point.line(), flush=True)
         points.append(point)
-    if options.json:
-        figures = cells_chart.Figures(
-            **_circumstances(options), steps=by_cells.STEPS, kv_cells=steps.kv_cells, points=points
+    with report.table("cells", *cells_chart.columns(requests)) as table:
+        for length in lengths:
+            table.row(*cells_chart.row(length, requests, points))
+        table.note(
+            f"Medians of {options.pairs} pairs of runs, {by_cells.STEPS} steps in each, "
+            f"`MEDUSAQ_KV_CELLS={steps.kv_cells}`."
         )
-        figures.write(options.json / cells_chart.FIGURES.name)
+        table.data["points"] = [asdict(point) for point in points]
 
 
-def server(options: argparse.Namespace) -> None:
+def server(options: argparse.Namespace, report: Report) -> None:
     """Many requests at once, against llama-server with as many slots and the same file."""
     if options.server is None:
         print("left out: give --server with a llama-server binary", flush=True)
@@ -290,13 +236,12 @@ def server(options: argparse.Namespace) -> None:
     prompts = load_spec_bench(options.prompts, options.limit or SERVER_PROMPTS)
     distinct = same_file.Load("different prompts", prompts, options.max_tokens)
     shared = same_file.Load("one instruction", engine.short_inputs(_long_instruction()), SHORT_ANSWER)
-    for format in options.formats:
-        same_file.measure(options.server, options.model, format, distinct, options.pairs)
-    if AS_SHIPPED in options.formats:
-        same_file.measure(options.server, options.model, AS_SHIPPED, shared, options.pairs)
+    loads = [(format, distinct) for format in options.formats]
+    loads += [(AS_SHIPPED, shared)] if AS_SHIPPED in options.formats else []
+    same_file.measure(options.server, options.model, loads, options.pairs, report)
 
 
-def lanes(options: argparse.Namespace) -> None:
+def lanes(options: argparse.Namespace, report: Report) -> None:
     """Many requests at once, against the engine of an earlier checkout."""
     if options.against is None:
         print(
@@ -306,15 +251,16 @@ def lanes(options: argparse.Namespace) -> None:
         return
     prompts = load_spec_bench(options.prompts, options.limit)
     against_earlier.measure(
-        options.against, prompts, options.max_tokens, options.weights, options.slots, options.pairs
+        options.against, prompts, options.max_tokens, options.weights, options.slots, options.pairs, report
     )
 
 
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
+BENCHMARKS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
     "throughput": throughput,
     "batch": batch,
-    "weights": weights,
-    "importance": importance,
+    "weights": lambda options, report: formats.weights(str(options.model), report),
+    "formats": lambda options, report: formats.compiled(options.model, report),
+    "importance": lambda options, report: formats.importance(str(options.model), options.imatrix, report),
     "ceiling": ceiling,
     "sharing": sharing,
     "invariance": invariance,
@@ -325,10 +271,11 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "cells": cells,
     "server": server,
     "lanes": lanes,
-    "schemas": lambda options: schemas.measure(options.model),
-    "structured": lambda options: structured.measure(options.model),
-    "long-prompts": lambda options: long_prompts.measure(options.model),
-    "tables": lambda _: tables.measure(),
+    "decode": decode.measure,
+    "schemas": lambda options, report: schemas.measure(options.model, report),
+    "structured": lambda options, report: structured.measure(options.model, report),
+    "long-prompts": lambda options, report: long_prompts.measure(options.model, report),
+    "tables": lambda _, report: tables.measure(report),
     "widened": comparison.run,
     "on-paper": on_paper.run,
 }
@@ -341,7 +288,7 @@ def _show(name: str, measured: Throughput) -> float:
 
 def _long_instruction() -> str:
     """The system instruction that most example prompts share: about 400 tokens."""
-    lines = [json.loads(line) for line in EXAMPLES.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in formats.EXAMPLES.read_text(encoding="utf-8").splitlines()]
     messages = [
         m for line in lines for m in line.get("body", {}).get("messages", ()) if m["role"] == "system"
     ]
@@ -360,7 +307,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--server", type=program, help="a llama-server binary to compare with")
     parser.add_argument("--imatrix", type=program, help="a llama-imatrix binary to compare with")
     parser.add_argument("--batched-bench", type=program, help="a llama-batched-bench binary to compare with")
-    parser.add_argument("--json", type=folder, help="a folder for what `throughput` and `cells` measure")
     parser.add_argument("--against", type=Path, help="an earlier checkout, for `lanes`")
     formats = [BF16, AS_SHIPPED]
     parser.add_argument("--weights", nargs="+", choices=formats, default=formats, help="for `lanes`")
@@ -379,7 +325,9 @@ def _options() -> argparse.Namespace:
     )
     most = [name for name in BENCHMARKS if name not in LEFT_OUT]
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=most)
+    add_record(parser)
     comparison.add_options(parser)
+    decode.add_options(parser)
     on_paper.add_options(parser)
     return parser.parse_args()
 

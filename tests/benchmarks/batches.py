@@ -1,10 +1,10 @@
 """A large batch through the whole system, and what it does to everybody else.
 
     python -m tests.benchmarks.batches [--only large submit poll interactive hostile ...] [--lines 50000]
-                                       [--against CHECKOUT]
+                                       [--against CHECKOUT] [--record [FILE]]
 
-Every part is real but the engine, which answers at once or after a scripted delay; `instructions` and
-`poll --real` have the real one.
+Every part is real but the engine, which answers at once or after a scripted delay; `instructions` has
+the real one, and `poll` both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import itertools
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +25,18 @@ import httpx
 import redis
 
 from tasks.records.job import Priority
+from tests.benchmarks.common import default_model
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.beside_celery import beside_celery
 from tests.benchmarks.queue.hostile_batches import hostile
 from tests.benchmarks.queue.large_batch import POLL_S, PROMPT, large, million
-from tests.benchmarks.queue.queue_overhead import CONNECTIONS, BenchmarkFailed, Running, whole_stack
+from tests.benchmarks.queue.queue_overhead import (
+    CONNECTIONS,
+    BenchmarkFailed,
+    Running,
+    whole_stack,
+)
+from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command
 from tests.support.workers import SCRIPTED
 
 WARM_UP_JOBS = 200
@@ -36,6 +44,10 @@ REAL = "engine:load"
 
 POLLERS, POLLED_JOBS = 64, 2000
 CLIENT_POLL_S = 1.0
+POLLED_ENGINES = (
+    ("scripted, 100 ms a line", SCRIPTED, ("delay=0.1 x", 1)),
+    ("the real one", REAL, ("Count from one to twenty.", 32)),
+)
 
 INPUTS = 120
 ANSWER_TOKENS = 8
@@ -43,22 +55,27 @@ RULE = "Rule {number}: a case of kind {number} goes to desk {number}, and its an
 RULES = 12
 
 
-def submit(options: argparse.Namespace) -> None:
+def submit(options: argparse.Namespace, report: Report) -> None:
     """Submissions alone, over many connections; every one is looked for afterwards."""
-    for priority in Priority:
-        with whole_stack() as running:
-            asyncio.run(submit_all(running, priority, WARM_UP_JOBS))
-            took, each, ids = asyncio.run(submit_all(running, priority, options.jobs))
-            with redis.Redis(port=running.redis.port, decode_responses=True) as server:
-                known = set(server.zrange(f"{running.settings.key_prefix}jobs", 0, -1))
-        if lost := [job_id for job_id in ids if job_id not in known]:
-            raise BenchmarkFailed(f"{len(lost)} of {len(ids)} accepted jobs are not there")
-        cuts = statistics.quantiles(each, n=100, method="inclusive")
-        print(
-            f"{options.jobs / took:.0f} {priority} jobs submitted a second over {CONNECTIONS} connections, "
-            f"p50 {cuts[49] * 1e3:.0f} ms, p99 {cuts[98] * 1e3:.0f} ms, none lost",
-            flush=True,
-        )
+    columns = ("jobs", f"a second over {CONNECTIONS} connections", "p50", "p99", "lost")
+    with report.table("submit", *columns) as table:
+        for priority in Priority:
+            took, each = _submitted(priority, options.jobs)
+            cuts = statistics.quantiles(each, n=100, method="inclusive")
+            times = (f"{cuts[at] * 1e3:.0f} ms" for at in (49, 98))
+            table.row(priority, f"{options.jobs / took:.0f}", *times, 0)
+
+
+def _submitted(priority: Priority, jobs: int) -> tuple[float, list[float]]:
+    """Seconds in all, and of each. Raises BenchmarkFailed where one is lost."""
+    with whole_stack() as running:
+        asyncio.run(submit_all(running, priority, WARM_UP_JOBS))
+        took, each, ids = asyncio.run(submit_all(running, priority, jobs))
+        with redis.Redis(port=running.redis.port, decode_responses=True) as server:
+            known = set(server.zrange(f"{running.settings.key_prefix}jobs", 0, -1))
+    if lost := [job_id for job_id in ids if job_id not in known]:
+        raise BenchmarkFailed(f"{len(lost)} of {len(ids)} accepted jobs are not there")
+    return took, each
 
 
 async def submit_all(running: Running, priority: str, jobs: int) -> tuple[float, list[float], list[str]]:
@@ -102,19 +119,19 @@ def busy(running: Running, lines: int, prompt: str, tokens: int = 1) -> Iterator
     client.batches.cancel(batch.id)
 
 
-def interactive(options: argparse.Namespace) -> None:
+def interactive(options: argparse.Namespace, report: Report) -> None:
     """Single jobs beside a large batch: how long they wait."""
-    for name, lines in (("no batch", 0), (f"beside a batch of {options.lines:,} lines", options.lines)):
-        with whole_stack() as running:
-            if lines:
-                with busy(running, lines, "delay=0.1 x"):
+    beside = f"beside a batch of {options.lines:,} lines of 100 ms"
+    with report.table("interactive", "interactive jobs", "in queue p50", "p95") as table:
+        for name, lines in (("without a batch", 0), (beside, options.lines)):
+            with whole_stack() as running:
+                if lines:
+                    with busy(running, lines, "delay=0.1 x"):
+                        waits = _waits(running.url)
+                else:
                     waits = _waits(running.url)
-            else:
-                waits = _waits(running.url)
-        cuts = statistics.quantiles(waits, n=100, method="inclusive")
-        print(
-            f"{name:<34} time in queue p50 {cuts[49] * 1e3:.0f} ms, p95 {cuts[94] * 1e3:.0f} ms", flush=True
-        )
+            cuts = statistics.quantiles(waits, n=100, method="inclusive")
+            table.row(name, *(f"{cuts[at] * 1e3:.0f} ms" for at in (49, 94)))
 
 
 def _waits(url: str, jobs: int = 100) -> list[float]:
@@ -127,11 +144,23 @@ def _waits(url: str, jobs: int = 100) -> list[float]:
     return waits
 
 
-def poll(options: argparse.Namespace) -> None:
+def poll(options: argparse.Namespace, report: Report) -> None:
+    """Beside the scripted engine, and beside the real one, whose cores the clients share."""
+    polled = f"beside {POLLERS} clients"
+    columns = ("engine", "lines/s without polling", polled, "ratio", "polls/s")
+    with report.table("poll", *columns, model="") as table:
+        for name, engine, work in POLLED_ENGINES:
+            quiet, beside, asked = _polled(options, engine, *work)
+            ratio = statistics.fmean(beside) / statistics.fmean(quiet)
+            rates = (f"{statistics.fmean(rate):.1f}" for rate in (quiet, beside))
+            table.row(name, *rates, f"{ratio:.3f}", f"{asked / (options.rounds * options.seconds):.0f}")
+
+
+def _polled(
+    options: argparse.Namespace, engine: str, prompt: str, tokens: int
+) -> tuple[list[float], list[float], int]:
     """Bulk work with and without many clients that look at 2,000 jobs, in turns; lines ended a second."""
-    engine = REAL if options.real else SCRIPTED
-    prompt, tokens = ("Count from one to twenty.", 32) if options.real else ("delay=0.1 x", 1)
-    quiet, polled, asked = [], [], 0
+    quiet, polled, asked = list[float](), list[float](), 0
     with whole_stack(engine) as running:
         ended = _ended_jobs(running.url, POLLED_JOBS)
         with busy(running, options.lines, prompt, tokens) as done:
@@ -140,11 +169,7 @@ def poll(options: argparse.Namespace) -> None:
                 with _Pollers(running.url, ended) as pollers:
                     polled.append(_rate(done, options.seconds))
                 asked += pollers.answers
-    ratio = statistics.fmean(polled) / statistics.fmean(quiet)
-    print(
-        f"{POLLERS} clients, {asked / (options.rounds * options.seconds):.0f} polls/s of {POLLED_JOBS:,} "
-        f"jobs: {statistics.fmean(polled):.1f} lines/s against {statistics.fmean(quiet):.1f}, {ratio:.3f}"
-    )
+    return quiet, polled, asked
 
 
 def _rate(done: Callable[[], int], seconds: float) -> float:
@@ -205,33 +230,36 @@ class _Pollers:
             await asyncio.sleep(max(0.0, CLIENT_POLL_S - (time.perf_counter() - began)))
 
 
-def instructions(_options: argparse.Namespace) -> None:
+def instructions(_options: argparse.Namespace, report: Report) -> None:
     """Long instructions in turns, on the real engine: a batch, and single jobs in the file's order."""
-    for count, slots in ((5, 16), (5, 4), (40, 16)):
-        print(f"{count} instructions of some 300 tokens in turns, {slots} slots", flush=True)
-        texts = _instructions(count)
-        prompts = [f"{texts[i % count]} Parcel {i // count} is late." for i in range(INPUTS)]
-        with whole_stack(REAL, slots=slots) as running:
-            client, began = client_of(running), time.perf_counter()
-            batch = start(client, prompts, ANSWER_TOKENS)
-            while batch.status != "completed":
-                time.sleep(POLL_S)
-                batch = client.batches.retrieve(batch.id)
-            took, usage = time.perf_counter() - began, batch.usage
-            _say(
-                "a batch, like beside like",
-                usage.input_tokens,
-                usage.input_tokens_details.cached_tokens,
-                took,
-            )
-        with whole_stack(REAL, slots=slots) as running:
-            began = time.perf_counter()
-            total, cached = asyncio.run(_one_by_one(running.url, prompts))
-            _say("single jobs in the file's order", total, cached, time.perf_counter() - began)
+    columns = ("instructions", "slots", "as a batch, prompt tokens computed", "time")
+    singly = ("as single jobs in the file's order, prompt tokens computed", "time")
+    with report.table("instructions", *columns, *singly, model=default_model().name) as table:
+        for count, slots in ((5, 16), (5, 4), (40, 16)):
+            table.row(count, slots, *_beside_each_other(count, slots))
+        table.note(f"Instructions of some 300 tokens in turns over {INPUTS} lines.")
 
 
-def _say(name: str, tokens: int, cached: int, took: float) -> None:
-    print(f"  {name:<32} {tokens - cached:6} of {tokens} prompt tokens computed, {took:.1f} s", flush=True)
+def _beside_each_other(count: int, slots: int) -> tuple[str, ...]:
+    """Computed tokens and seconds of a batch, and of single jobs."""
+    texts = _instructions(count)
+    prompts = [f"{texts[i % count]} Parcel {i // count} is late." for i in range(INPUTS)]
+    with whole_stack(REAL, slots=slots) as running:
+        client, began = client_of(running), time.perf_counter()
+        batch = start(client, prompts, ANSWER_TOKENS)
+        while batch.status != "completed":
+            time.sleep(POLL_S)
+            batch = client.batches.retrieve(batch.id)
+        took, usage = time.perf_counter() - began, batch.usage
+    as_batch = _computed(usage.input_tokens, usage.input_tokens_details.cached_tokens, took)
+    with whole_stack(REAL, slots=slots) as running:
+        began = time.perf_counter()
+        total, cached = asyncio.run(_one_by_one(running.url, prompts))
+    return *as_batch, *_computed(total, cached, time.perf_counter() - began)
+
+
+def _computed(tokens: int, cached: int, took: float) -> tuple[str, str]:
+    return f"{tokens - cached:,} of {tokens:,}", f"{took:.1f} s"
 
 
 def _instructions(count: int) -> list[str]:
@@ -260,7 +288,7 @@ async def _one_by_one(url: str, prompts: list[str]) -> tuple[int, int]:
     )
 
 
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
+BENCHMARKS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
     "large": large,
     "celery": beside_celery,
     "submit": submit,
@@ -281,17 +309,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=most)
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--many", type=int, default=1_000_000, help="lines of million")
-    parser.add_argument("--json", type=Path, help="a folder for what `million` measures")
+    add_record(parser)
     parser.add_argument("--jobs", type=int, default=4000, help="of submit")
     parser.add_argument("--batches", type=int, default=40, help="of hostile, beside each attack")
-    parser.add_argument("--real", action="store_true", help="poll: beside the real engine")
     parser.add_argument("--rounds", type=int, default=5, help="of poll and celery, and of large --against")
     parser.add_argument("--against", type=Path, help="an earlier checkout, for large")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each round of poll")
     options = parser.parse_args()
     for name in options.only:
         print(f"== {name}", flush=True)
-        BENCHMARKS[name](options)
+        command = shown_command("tests.benchmarks.batches", sys.argv[1:], only=name)
+        BENCHMARKS[name](options, Report(command, options.record, SCRIPTED_ENGINE))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.workers import ROOT
+
+SPEC_BENCH = ROOT.parent / "shared" / "data" / "spec_bench_dev.jsonl"
 OUTPUT_TOKENS = 128  # of each request at most: long enough that decoding, not prefill, sets the pace
 SLOTS = 16  # requests decoded together by those that batch
 TEMPLATE_TOKENS = 64  # a chat template's own tokens around one user message; 31 with the default model
@@ -56,13 +58,6 @@ def program(name: str) -> Path:
     return Path(found)
 
 
-def folder(name: str) -> Path:
-    """For argparse: a folder that exists."""
-    if not Path(name).is_dir():
-        raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
-    return Path(name)
-
-
 def positive(text: str) -> int:
     """For argparse: a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -98,11 +93,6 @@ def default_model() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("no default model: install the `worker` extra, or pass --model")
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def context_needed(model: Path, prompts: list[str], max_tokens: int) -> int:

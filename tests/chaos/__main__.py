@@ -1,16 +1,14 @@
 """Runs the cases and prints one table; exit code 1 when anything was lost, doubled, wrong or too slow.
 
-    python -m tests.chaos [--only kill-worker ...] [--strikes N] [--minutes M] [--write FILE ...]
+    python -m tests.chaos [--only kill-worker ...] [--strikes N] [--minutes M] [--record [FILE]]
 
-Each case has a stack of its own, at default settings unless it says otherwise. --write puts the table and
-what made it between the lines `<!-- chaos -->` and `<!-- /chaos -->` of a file, once all cases have been run
-and nothing was wrong: the files keep the last whole table.
+Each case has a stack of its own, at default settings unless it says otherwise. --record keeps
+the table once all cases have been run and nothing was wrong: the documents show the last whole one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -22,10 +20,11 @@ from pathlib import Path
 
 from tests.chaos.cases import processes, soak, surroundings, windows  # noqa: F401  each fills CASES
 from tests.chaos.cases.case import CASES, Case
-from tests.chaos.judging.table import footer, row, table, write
+from tests.chaos.judging.table import HEAD, NAME, note, row
 from tests.chaos.run import Outcome, Size, Skipped, running
 from tests.chaos.stack import Stack
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring import report as recorded
+from tests.support.measuring.report import SCRIPTED_ENGINE, add_record
 
 ORDER = sorted(CASES, key=lambda name: name == "soak")  # which takes longest
 OFTEN = {"kill-worker": 4, "kill-worker-fast": 4, "rolling": 2}  # strikes, for each of the other cases
@@ -105,7 +104,7 @@ def main() -> int:
     parser.add_argument("--strikes", type=int, default=1, help="how often each fault is put in")
     parser.add_argument("--minutes", type=float, default=10.0, help="of the soak's faults")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the soak's faults")
-    parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
+    add_record(parser)
     options = parser.parse_args()
     size = Size(
         strikes=options.strikes,
@@ -118,18 +117,17 @@ def main() -> int:
         minutes=options.minutes,
     )
     print(f"seed {options.seed}")
-    code, began = commit(), time.monotonic()
+    given = f"--strikes {options.strikes} --minutes {options.minutes:g} --seed {options.seed}"
+    told = recorded.Report(f"python -m tests.chaos {given}", options.record, SCRIPTED_ENGINE)
+    began = time.monotonic()
     report = carry_out_all(options.only, size, options.seed)
     minutes = (time.monotonic() - began) / 60
-    given = f"--strikes {options.strikes} --minutes {options.minutes:g} --seed {options.seed}"
-    machine = f"{os.cpu_count()} cores of {processor()}"
-    made = f"{table(report.rows)}\n\n{footer(minutes, machine, given, code, report.skipped)}"
-    print(f"\n{made}")
-    unfit = report.unfit(options.only)
-    if options.write and unfit:
-        print(f"\nnot written, {unfit}")
-    for path in () if unfit else options.write:
-        write(path, made)
+    if unfit := report.unfit(options.only):
+        print(f"\nnot recorded, {unfit}")
+    with told.table(NAME, *HEAD, keep=not unfit) as table:
+        for cells in report.rows:
+            table.row(*cells)
+        table.note(note(minutes, report.skipped))
     return int(bool(report.failed))
 
 

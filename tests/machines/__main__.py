@@ -1,17 +1,15 @@
 """Runs the cases on hosts of network namespaces and prints one table; exit code 1 when anything was lost,
 doubled or wrong, 2 where this machine makes no such hosts.
 
-    python -m tests.machines [--only redis-cut ...] [--lines N] [--write FILE]
+    python -m tests.machines [--only redis-cut ...] [--lines N] [--record [FILE]]
 
-Needs root, iproute2, util-linux and haproxy; a server of S3 is installed from the package index. --write puts
-the table between the lines `<!-- machines -->` and `<!-- /machines -->` of a file, once all cases have been
-run and nothing was wrong.
+Needs root, iproute2, util-linux and haproxy; a server of S3 is installed from the package index. --record
+keeps the table once all cases have been run and nothing was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -19,16 +17,16 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.chaos.judging.table import footer, table, write
+from tests.chaos.judging.table import note
 from tests.chaos.run import Size, running
 from tests.machines.cases import CASES, Result, carry_out
 from tests.machines.fleet import SLOTS, serving
 from tests.machines.manifests import check
 from tests.machines.network import OURS, CannotConnect, Network
 from tests.machines.programs import CannotServe, Programs
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record
 
-BEGIN, END = "<!-- machines -->", "<!-- /machines -->"
+NAME = "machines"
 HEAD = ("what fails", "submitted", "lost", "doubled", "recovery", "batch")
 LINES = 20_000
 LINES_PER_S = 200  # of each worker, as on a GPU
@@ -84,9 +82,10 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES], metavar="CASE")
     parser.add_argument("--lines", type=int, default=LINES, help="of the batch of each case")
-    parser.add_argument("--write", type=Path, help="a file that holds the table")
+    add_record(parser)
     options = parser.parse_args()
-    code, began = commit(), time.monotonic()
+    command = f"python -m tests.machines --lines {options.lines}"
+    report, began = Report(command, options.record, SCRIPTED_ENGINE), time.monotonic()
     try:
         programs = Programs.found()
         network = Network()
@@ -96,16 +95,13 @@ def main() -> int:
     manifests = check(programs.kubectl)
     results = run_all(options.only, options.lines, programs, network)
     minutes = (time.monotonic() - began) / 60
-    machine = f"{os.cpu_count()} cores of {processor()}"
-    rows = [row(result) for result in results.values()]
-    made = f"{table(rows, HEAD)}\n\n{footer(minutes, machine, f'--lines {options.lines}', code, {})}"
-    made += f" Manifests: {'; '.join(manifests)}."
-    print(f"\n{made}")
     wrong = [name for name in options.only if name not in results or results[name].failed]
     if wrong:
         print(f"\nwrong: {', '.join(wrong)}")
-    elif options.write is not None and results.keys() == CASES.keys():
-        write(options.write, made, BEGIN, END)
+    with report.table(NAME, *HEAD, keep=not wrong and results.keys() == CASES.keys()) as table:
+        for result in results.values():
+            table.row(*row(result))
+        table.note(f"{note(minutes, {})} Manifests: {'; '.join(manifests)}.")
     return int(bool(wrong))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.benchmarks import common
 from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
+from tests.support.measuring.machine import cores
 
 # As the engine computes: a stream for each request, flash attention, an F16 cache.
 LIKE_OURS = ["--no-kv-unified", "--flash-attn", "on", "--cache-type-k", "f16", "--cache-type-v", "f16"]
@@ -23,7 +24,7 @@ def step_ms(tool: Path, model: Path, requests: int, cells: int, steps: int, stre
 
     stream_cells: size of each stream. The prompt is computed once and copied. Raises ToolFailed.
     """
-    threads = str(common.cores())
+    threads = str(cores())
     command = [str(tool), "--model", str(model), "-c", str(requests * stream_cells), *LIKE_OURS]
     command += ["-t", threads, "-tb", threads, "--output-format", "jsonl", "-pps"]
     command += ["-npp", str(cells - steps), "-ntg", str(steps), "-npl", str(requests)]

@@ -1,28 +1,51 @@
-"""Baseline (a): the same GGUF through llama-cpp-python's own `Llama`, one request after the other, greedy.
-
-python -m tests.benchmarks.baselines.llama_cpp_python --prompts spec_bench_dev.jsonl
-"""
+"""The same GGUF through llama-cpp-python's own `Llama`, one request after the other, greedy."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from llama_cpp import Llama
 
 from tests.benchmarks import common
-from tests.benchmarks.common import Throughput
+from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
+from tests.benchmarks.common import Throughput, ToolFailed
+from tests.support.measuring.machine import cores
+from tests.support.workers import ROOT
 
 
-def measure(model: Path, prompts: list[str], max_tokens: int = common.OUTPUT_TOKENS) -> Throughput:
-    """Loading and one warm-up request are not counted."""
+def measure(model: Path, prompts: list[str], max_tokens: int) -> Throughput:
+    """Loading and one warm-up request are not counted. Raises ToolFailed.
+
+    In a process of its own, where threads wait as OpenMP has it by default, and not as in our engine.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.baselines.llama_cpp_python"],
+        input=json.dumps({"model": str(model), "prompts": prompts, "max_tokens": max_tokens}),
+        cwd=ROOT,
+        env={**os.environ, **OPENMP_DEFAULT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise ToolFailed(f"llama-cpp-python: {common.last_words(ran.stderr)}")
+    return Throughput(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+def _measure(model: str, prompts: list[str], max_tokens: int) -> Throughput:
     llama = Llama(
-        str(model),
-        n_ctx=common.context_needed(model, prompts, max_tokens),
+        model,
+        n_ctx=common.context_needed(Path(model), prompts, max_tokens),
         # Left alone, the library decodes on half the cores: an unfair baseline.
-        n_threads=common.cores(),
-        n_threads_batch=common.cores(),
+        n_threads=cores(),
+        n_threads_batch=cores(),
         verbose=False,
     )
     try:
@@ -51,12 +74,5 @@ def _complete(llama: Llama, prompt: str, max_tokens: int) -> dict[str, int]:
     return usage
 
 
-def main() -> None:
-    arguments = common.parser(__doc__).parse_args()
-    prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
-    model = arguments.model or common.default_model()
-    print(measure(model, prompts, arguments.max_tokens).line("llama-cpp-python, serial"))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(asdict(_measure(**json.load(sys.stdin)))))

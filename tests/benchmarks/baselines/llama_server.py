@@ -21,6 +21,7 @@ import httpx
 
 from tests.benchmarks import common
 from tests.benchmarks.common import Throughput
+from tests.support.measuring.machine import cores
 
 START_LIMIT_S = 120.0  # loading a large model from a cold disk
 STOP_LIMIT_S = 10.0  # then it is killed
@@ -62,7 +63,7 @@ def running(
         "-c",
         str(slots * context),
         "-t",
-        str(common.cores()),
+        str(cores()),
         "--no-webui",
         *options,
     ]

@@ -5,7 +5,7 @@ Every run starts anew, so that no prompts are kept from the one before, and noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from engine.weights.quantise import requantise
 from tests.benchmarks.baselines import llama_server, step_profile
 from tests.benchmarks.baselines.step_profile import Profile
 from tests.benchmarks.common import SLOTS, Throughput, ToolFailed
+from tests.support.measuring.report import Report, spread
 
 FORMATS = (BF16, "q8_0", "q4_0", AS_SHIPPED)  # of the files that both get
 THEIRS, OURS = "llama-server", "medusaq"
@@ -38,13 +39,30 @@ Run = tuple[Throughput, Profile]
 System = Callable[[Load], Run]
 
 
-def measure(server: Path, model: Path, format: str, load: Load, pairs: int) -> None:
-    """Print tokens/s of each system, medians, and its ratio to llama-server's; then where our time goes.
+def measure(server: Path, model: Path, loads: Sequence[tuple[str, Load]], pairs: int, report: Report) -> None:
+    """Two tables: tokens/s of each system and its ratio to llama-server's, and where our time goes.
 
-    format: one of FORMATS. Raises ToolFailed or EngineError.
+    loads: each with the format of the file, one of FORMATS. Raises ToolFailed or EngineError.
     """
-    systems = _systems(server, _file(model, format))
-    print(f"{format}, {load.name}: {len(load.prompts)} requests of {load.max_tokens} tokens", flush=True)
+    columns = ("file", "requests", "system", "tokens/s", "ratio", "prompt tokens computed", "thin end")
+    profiles = {}
+    with report.table("server", *columns) as table:
+        for format, load in loads:
+            runs = _runs(_systems(server, _file(model, format)), load, pairs)
+            theirs = [throughput for throughput, _ in runs[THEIRS]]
+            for name, of_system in runs.items():
+                table.row(format, load.name, name, *_cells([one for one, _ in of_system], theirs))
+            profiles[format, load.name] = sum((profile for _, profile in runs[OURS]), start=Profile())
+        for load in dict.fromkeys(load for _, load in loads):
+            table.note(f"{load.name.capitalize()}: {len(load.prompts)}, {load.max_tokens} tokens each.")
+    with report.table("server-steps", "file", "requests", *step_profile.COLUMNS) as table:
+        for (format, name), profile in profiles.items():
+            for row in profile.rows():
+                table.row(format, name, *row)
+
+
+def _runs(systems: Mapping[str, System], load: Load, pairs: int) -> dict[str, list[Run]]:
+    """Which take turns at being first."""
     runs: dict[str, list[Run]] = {name: [] for name in systems}
     for pair in range(pairs):
         for name in list(systems)[:: 1 if pair % 2 == 0 else -1]:
@@ -52,11 +70,7 @@ def measure(server: Path, model: Path, format: str, load: Load, pairs: int) -> N
             _check(name, run[0], load)
             runs[name].append(run)
             print(run[0].line(name), flush=True)
-    theirs = [throughput for throughput, _ in runs[THEIRS]]
-    for name, of_system in runs.items():
-        print(_summary(name, [throughput for throughput, _ in of_system], theirs))
-    ours = sum((profile for _, profile in runs[OURS]), start=Profile())
-    print("\n".join([f"where the time of {OURS} goes:", *ours.lines()]), flush=True)
+    return runs
 
 
 def _systems(server: Path, file: Path) -> dict[str, System]:
@@ -101,12 +115,13 @@ def _check(name: str, run: Throughput, load: Load) -> None:
         raise ToolFailed(f"{name} wrote {run.generated_tokens} tokens where {asked} were asked for")
 
 
-def _summary(name: str, runs: Sequence[Throughput], theirs: Sequence[Throughput]) -> str:
+def _cells(runs: Sequence[Throughput], theirs: Sequence[Throughput]) -> tuple[str, ...]:
+    """Tokens/s, their ratio, prompt tokens that were computed, and seconds of the thin end."""
     ratios = [own.tokens_per_s / other.tokens_per_s for own, other in zip(runs, theirs, strict=True)]
     computed = median(run.prompt_tokens - run.cached_tokens for run in runs)
     return (
-        f"{name:<20} {median(run.tokens_per_s for run in runs):7.1f} tokens/s, "
-        f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
-        f"{computed:.0f} of {runs[0].prompt_tokens} prompt tokens computed, "
-        f"thin end {median(run.thin_s for run in runs):.1f} of {median(run.wall_s for run in runs):.1f} s"
+        spread([run.tokens_per_s for run in runs]),
+        spread(ratios, 2),
+        f"{computed:,.0f} of {runs[0].prompt_tokens:,}",
+        f"{median(run.thin_s for run in runs):.1f} of {median(run.wall_s for run in runs):.1f} s",
     )

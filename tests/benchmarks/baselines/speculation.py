@@ -9,6 +9,8 @@ in the seconds that they took. Prompts are not kept from one request to the next
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from engine.speculative.setup import speculate
 from tests.benchmarks import common
 from tests.benchmarks.baselines import llama_server
 from tests.engine.helpers.drive import opened
+from tests.support.measuring.report import Report, add_record, shown_command
 
+SPINS = "GOMP_SPINCOUNT"
 NGRAM_MOD = ["--spec-type", "ngram-mod", "--spec-draft-n-max", "3"]
 # Its lookups by default want 24 equal tokens, which a chat of this length seldom has.
 SPECS = {
@@ -78,6 +82,7 @@ def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--server", type=common.program, required=True, help="the llama-server binary")
     parser.add_argument("--heads", default=None, help="Medusa heads (default: the packaged ones)")
+    add_record(parser)
     arguments = parser.parse_args()
     prompts = common.load_spec_bench(arguments.prompts, arguments.limit)
     model, max_tokens = arguments.model or common.default_model(), arguments.max_tokens
@@ -104,8 +109,17 @@ def main() -> None:
                 tokens, seconds = measures[name](prompt)
                 totals[name] = (totals[name][0] + tokens, totals[name][1] + seconds)
     speeds = {name: tokens / seconds for name, (tokens, seconds) in totals.items()}
-    for name, speed in speeds.items():
-        print(f"{name:<34} {speed:7.1f} tokens/s  {speed / speeds['llama-server, plain']:.2f}")
+    spins = os.environ[SPINS]  # set by the engine, unless it was set before
+    spinning = spins == llama_server.OPENMP_DEFAULT[SPINS]
+    command = shown_command("tests.benchmarks.baselines.speculation", sys.argv[1:])
+    report = Report(f"{SPINS}={spins} {command}" if spinning else command, arguments.record, model.name)
+    name = "one-request-spinning" if spinning else "one-request"
+    with report.table(name, "one request at a time", "tokens/s", "to llama-server, plain") as table:
+        for name, speed in speeds.items():
+            table.row(name, f"{speed:.1f}", f"{speed / speeds['llama-server, plain']:.2f}")
+        table.note(
+            f"{len(prompts)} prompts, at most {max_tokens} tokens each; `{SPINS}={spins}` in the engine."
+        )
 
 
 if __name__ == "__main__":

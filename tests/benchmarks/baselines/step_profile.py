@@ -13,6 +13,7 @@ from engine.speculative.setup import speculate
 from engine.weights.format_selection import open_model
 from tests.benchmarks.common import WARM_UP_PROMPT, WARM_UP_TOKENS, Throughput, ToolFailed, thin_end
 
+COLUMNS = ("steps", "share of the time", "tokens/s", "tokens a step and request", "of it in llama.cpp")
 BANNED = -100.0  # logit_bias of tokens that end an answer
 
 
@@ -39,15 +40,15 @@ class Steps:
         self.emitted += report.emitted
         self.ready += report.ready
 
-    def line(self, kind: Kind, wall_s: float) -> str:
-        """wall_s: of the runs that these steps are of."""
+    def row(self, wall_s: float) -> tuple[str, ...]:
+        """What COLUMNS say after the kind. wall_s: of the runs that these steps are of."""
         if not self.seconds:
-            return f"  {kind:<10}   0% of the time"
-        share, speed = self.seconds / wall_s, self.emitted / self.seconds
+            return ("0%", "-", "-", "-")
         return (
-            f"  {kind:<10} {share:4.0%} of the time, {speed:6.1f} tokens/s, "
-            f"{self.emitted / max(1, self.ready):.2f} tokens a step and request, "
-            f"{self.decode_s / self.seconds:.1%} of it in llama.cpp"
+            f"{self.seconds / wall_s:.0%}",
+            f"{self.emitted / self.seconds:.1f}",
+            f"{self.emitted / max(1, self.ready):.2f}",
+            f"{self.decode_s / self.seconds:.1%}",
         )
 
 
@@ -58,8 +59,8 @@ class Profile:
     wall_s: float = 0.0
     kinds: dict[Kind, Steps] = field(default_factory=lambda: {kind: Steps() for kind in Kind})
 
-    def lines(self) -> list[str]:
-        return [steps.line(kind, self.wall_s) for kind, steps in self.kinds.items()]
+    def rows(self) -> list[tuple[str, ...]]:
+        return [(kind, *steps.row(self.wall_s)) for kind, steps in self.kinds.items()]
 
     def __add__(self, other: Profile) -> Profile:
         def both(a: Steps, b: Steps) -> Steps:

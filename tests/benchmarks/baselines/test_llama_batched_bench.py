@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.baselines.llama_batched_bench import step_ms
-from tests.benchmarks.common import ToolFailed, cores
+from tests.benchmarks.common import ToolFailed
+from tests.support.measuring.machine import cores
 from tests.support.workers import ROOT
 
 # As the tool prints them, around the lines of its log.
@@ -55,7 +56,10 @@ def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     works, none = str(tool(tmp_path, "exit 0")), str(tmp_path / "none")
     for options, line in (
         (["--batched-bench", none], f"argument --batched-bench: {none}: there is no such program"),
-        (["--batched-bench", works, "--json", none], f"argument --json: {none}: there is no such folder"),
+        (
+            ["--batched-bench", works, "--record", f"{none}/f"],
+            f"argument --record: {none}/f: there is no such folder",
+        ),
         (
             ["--batched-bench", works, "--pairs", "0"],
             "argument --pairs: 0: must be a whole number of at least 1",

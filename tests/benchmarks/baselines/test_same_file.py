@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.measured.figures import read
 from engine import EngineConfig
 from engine.base.config import AS_SHIPPED
 from tests.benchmarks.baselines import llama_server, same_file, step_profile
@@ -20,9 +21,11 @@ from tests.benchmarks.baselines.same_file import Load
 from tests.benchmarks.baselines.step_profile import Kind
 from tests.benchmarks.common import ToolFailed
 from tests.engine.helpers.tiny import write_tiny_gguf
+from tests.support.measuring.report import Report
 from tests.support.workers import ROOT
 
 PROMPTS = ["one", "one two", "one two three"]
+LOADS = [(AS_SHIPPED, Load("few", PROMPTS, 8))]
 SERVES = """
 import http.server, json, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -75,21 +78,24 @@ def test_what_the_server_answers_is_summed_without_the_warm_up(tmp_path: Path, m
 )
 def test_a_server_that_fails_is_one_line(tmp_path: Path, model: Path, post: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=said):
-        same_file.measure(server(tmp_path, post), model, AS_SHIPPED, Load("few", PROMPTS, 8), 1)
+        same_file.measure(server(tmp_path, post), model, LOADS, 1, Report("-"))
 
 
 @pytest.mark.stack
 def test_each_system_is_told_beside_the_server(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    same_file.measure(server(tmp_path), model, AS_SHIPPED, Load("few", PROMPTS, 8), 2)
+    path = tmp_path / "figures.json"
+    same_file.measure(server(tmp_path), model, LOADS, 2, Report("-", path))
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "as_shipped, few: 3 requests of 8 tokens"
     names = ["llama-server", "medusaq", "medusaq, no drafts"]
     assert [line[:24].strip() for line in said[1:7]] == [*names, *reversed(names)], "they take turns"
-    assert [line[:20].strip() for line in said[7:10]] == names
-    assert "1.00 (1.00 to 1.00)" in said[7]
-    assert "6 of 15" not in said[8], "ours counts its own tokens"
+    table, steps = read(path)
+    assert [row[:3] for row in table.rows] == [[AS_SHIPPED, "few", name] for name in names]
+    assert table.rows[0][4] == "1.00 (1.00 to 1.00)"
+    assert table.rows[0][5] == "9 of 15"
+    assert "of 15" not in table.rows[1][5], "ours counts its own tokens"
+    assert [row[2] for row in steps.rows] == list(Kind)
 
 
 @pytest.mark.slow
@@ -103,7 +109,7 @@ def test_the_kinds_of_steps_are_those_of_all_tokens(model: Path) -> None:
     thin, full = profile.kinds[Kind.THIN], profile.kinds[Kind.FULL]
     assert thin.emitted == thin.ready > 0, "one request, a token a step"
     assert full.emitted == full.ready > 0
-    assert len((profile + profile).lines()) == len(Kind)
+    assert len((profile + profile).rows()) == len(Kind)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What 1, 10 and 100 workers would do: a simulation of measured service times.
 
-    python -m tests.benchmarks.fleet [--write]       the table; --write puts it into docs/reference/sizing.md
-    python -m tests.benchmarks.fleet --measure       measures again what it stands on, into measured.json
+    python -m tests.benchmarks.fleet [--record [FILE]]     measures what it stands on, and simulates
+    python -m tests.benchmarks.fleet --simulate            simulates again what was recorded last
 
 Measured are: how long requests take alone in the real engine, how much slower they become with others beside
 them, how many submissions a gateway takes, and how much of Redis's time a job costs. Simulated is the rest.
@@ -12,34 +12,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
-import json
 import statistics
-import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import redis
 
+from docs.measured.figures import newest, read
 from engine import EngineConfig, EngineService, Request, SamplingParams, load
 from tasks.records.job import Priority
 from tests.benchmarks.batches import submit_all
-from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, cores, default_model
+from tests.benchmarks.common import SLOTS, WARM_UP_PROMPT, WARM_UP_TOKENS, default_model
 from tests.benchmarks.fleet.model import Load, simulate
 from tests.benchmarks.queue.queue_overhead import CONNECTIONS, WARM_UP_JOBS, drive, whole_stack
-from tests.support.measuring.machine import processor
+from tests.support.measuring.report import Report, add_record, shown_command
 from tests.support.workers import ROOT
 
-MEASURED = Path(__file__).with_name("measured.json")
-DOCUMENT = ROOT / "docs" / "reference" / "sizing.md"
-BEGIN, END = "<!-- by python -m tests.benchmarks.fleet --write -->\n", "<!-- end -->\n"
 PROMPTS, QUESTIONS = (ROOT / "examples" / name for name in ("prompts.txt", "questions.csv"))
 
-WIDTH = 118  # of the documents
-
+NAME = "fleet"
 COMPANY = (2, 4, 8, 16)
 OUTPUT_TOKENS = (32, 64, 96, 128)  # at most, in turns
 ROUNDS = 2  # of the prompts in each company
@@ -57,16 +52,11 @@ WARM_UP = 0.1  # of the jobs, which meet a fleet that is still empty
 class Measured:
     """alone_s: of each request; slowdown: how many times that, by how many run together."""
 
-    machine: str
     alone_s: list[float]
     slowdown: dict[str, float]
     submissions_per_s: float
     redis_s_per_job: float
     redis_bytes_per_job: int
-
-    @classmethod
-    def read(cls) -> Measured:
-        return cls(**json.loads(MEASURED.read_text(encoding="utf-8")))
 
     def speeds(self) -> list[float]:
         """Of each of n running requests, one alone having 1, at index n; straight lines between figures."""
@@ -83,35 +73,39 @@ class Measured:
         return SLOTS * self.speeds()[SLOTS] / statistics.fmean(self.alone_s)
 
 
-def table(measured: Measured) -> str:
-    """Markdown: what was measured, and a row for each fleet."""
-    gateway, stored = measured.submissions_per_s, 1 / measured.redis_s_per_job
-    rows = [
-        "| workers | jobs/s | interactive, in queue p50 / p95 | bulk, in queue p50 / p95 "
-        "| gateways for the interactive ones | of one Redis |",
-        "|---|---|---|---|---|---|",
-    ]
+COLUMNS = (
+    *("workers", "jobs/s", "interactive, in queue p50 / p95", "bulk, in queue p50 / p95"),
+    *("gateways for the interactive ones", "of one Redis"),
+)
+
+
+def simulated(measured: Measured) -> Iterator[list[str]]:
+    """A row for each fleet."""
     for workers in FLEETS:
         rate, waits = _simulated(measured, workers)
         interactive, bulk = (
             _quantiles(waits[priority]) for priority in (Priority.INTERACTIVE, Priority.BULK)
         )
-        gateways = rate * len(waits[Priority.INTERACTIVE]) / sum(map(len, waits.values())) / gateway
-        share = rate * measured.redis_s_per_job
-        rows.append(f"| {workers} | {rate:.1f} | {interactive} | {bulk} | {gateways:.3f} | {share:.1%} |")
+        single = rate * len(waits[Priority.INTERACTIVE]) / sum(map(len, waits.values()))
+        gateways, share = single / measured.submissions_per_s, rate * measured.redis_s_per_job
+        yield [str(workers), f"{rate:.1f}", interactive, bulk, f"{gateways:.3f}", f"{share:.1%}"]
+
+
+def stands_on(measured: Measured) -> str:
+    """What was measured, in words."""
+    gateway, stored = measured.submissions_per_s, 1 / measured.redis_s_per_job
     full = measured.worker_per_s
     single = full * INTERACTIVE / (INTERACTIVE + BULK)
     alone, together = statistics.fmean(measured.alone_s), SLOTS / full
     redis_ms = measured.redis_s_per_job * 1e3
-    words = (
-        f"Measured ({measured.machine}): a request takes {alone:.2f} s alone and {together:.2f} s beside "
+    return (
+        f"Measured: a request takes {alone:.2f} s alone and {together:.2f} s beside "
         f"{SLOTS - 1} others, so a full worker ends {full:.2f} a second. A gateway takes {gateway:.0f} "
         f"submissions a second, one for each interactive job; lines of a batch need none. A job costs Redis "
         f"{redis_ms:.2f} ms of its one core, and {measured.redis_bytes_per_job} bytes beside its texts. "
         f"So one gateway process can feed {gateway / full:.0f} full workers if all they do is interactive, "
         f"or {gateway / single:.0f} at the shares of the table, and one Redis {stored / full:.0f}."
     )
-    return "\n".join([textwrap.fill(words, WIDTH), "", *rows]) + "\n"
 
 
 def _simulated(measured: Measured, workers: int) -> tuple[float, dict[Priority, list[float]]]:
@@ -142,16 +136,6 @@ def _seconds(value: float) -> str:
     )
 
 
-def between(text: str) -> str:
-    """What stands between the marks; raises ValueError without them."""
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
-
-
-def write(rows: str) -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    DOCUMENT.write_text(text.replace(BEGIN + between(text), BEGIN + rows), encoding="utf-8")
-
-
 def measure() -> Measured:
     """Takes the whole machine for some minutes."""
     alone, slowdown = _service_times()
@@ -163,10 +147,7 @@ def measure() -> Measured:
         asyncio.run(drive(running.url, WARM_UP_JOBS, JOBS_MEASURED, CONNECTIONS))
         jobs = 2 * WARM_UP_JOBS + JOBS_MEASURED
         seconds, size = ((now - then) / jobs for now, then in zip(_used(server), before, strict=True))
-    machine = f"{cores()} cores of {processor()}, {default_model().stem}"
-    return Measured(
-        machine, alone, slowdown, round(JOBS_MEASURED / took, 1), round(seconds, 6), int(round(size, -1))
-    )
+    return Measured(alone, slowdown, round(JOBS_MEASURED / took, 1), round(seconds, 6), int(round(size, -1)))
 
 
 def _used(server: redis.Redis) -> tuple[float, float]:
@@ -236,15 +217,19 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--measure", action="store_true")
-    options.add_argument("--write", action="store_true")
+    options.add_argument("--simulate", action="store_true", help="from what was recorded last")
+    add_record(options)
     chosen = options.parse_args()
-    if chosen.measure:
-        MEASURED.write_text(json.dumps(asdict(measure()), indent=1) + "\n", encoding="utf-8")
-    rows = table(Measured.read())
-    print(rows, end="")
-    if chosen.write:
-        write(rows)
+    recorded = newest(NAME, read())
+    if chosen.simulate and recorded is None:
+        raise SystemExit("error: nothing was recorded yet")
+    found = Measured(**recorded.data) if chosen.simulate and recorded else measure()
+    report = Report(shown_command("tests.benchmarks.fleet", []), chosen.record, default_model().name)
+    with report.table(NAME, *COLUMNS) as table:
+        for row in simulated(found):
+            table.row(*row)
+        table.note(stands_on(found))
+        table.data.update(asdict(found))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from statistics import fmean
 import pytest
 import simpy
 
+from docs.measured.figures import read
 from tasks.records.job import Priority
 from tests.benchmarks.fleet import __main__ as fleet
-from tests.benchmarks.fleet.__main__ import DOCUMENT, Measured, between, table
+from tests.benchmarks.fleet.__main__ import Measured
 from tests.benchmarks.fleet.model import Fleet, Load, Request, simulate
 
 pytestmark = pytest.mark.slow
@@ -94,8 +95,20 @@ def _mean(requests: list[Request], priority: Priority) -> float:
     return fmean(r.queue_s for r in requests if r.priority is priority)
 
 
-def test_the_table_of_the_documentation_is_what_the_command_prints() -> None:
-    assert between(DOCUMENT.read_text(encoding="utf-8")) == table(Measured.read())
+def test_the_recorded_table_is_what_is_simulated() -> None:
+    for table in (table for table in read() if table.name == fleet.NAME):
+        measured = Measured(**table.data)
+        assert table.rows == list(fleet.simulated(measured))
+        assert table.notes == [fleet.stands_on(measured)]
+
+
+def test_a_fleet_of_ten_ends_ten_times_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "JOBS", 5000)
+    measured = Measured([1.0, 2.0], {"2": 1.4, "16": 5.0}, 500.0, 0.001, 2000)
+    one, ten, *_ = fleet.simulated(measured)
+    assert float(ten[1]) == pytest.approx(10 * float(one[1]), rel=0.1)
+    assert float(one[1]) == pytest.approx((fleet.INTERACTIVE + fleet.BULK) * measured.worker_per_s, rel=0.1)
+    assert "a request takes 1.50 s alone and 7.50 s beside 15 others" in fleet.stands_on(measured)
 
 
 @pytest.mark.stack

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from docs.pictures.measured.cells import Point
+from docs.measured.cells import Point
 from engine import EngineConfig, Request, SamplingParams
 from engine.base.config import AS_SHIPPED, DEFAULT_KV_CELLS
 from engine.core.layout_setup import LANE_SHARE

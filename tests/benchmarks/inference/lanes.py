@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 from tests.benchmarks.common import ToolFailed, last_words
+from tests.support.measuring.machine import commit
+from tests.support.measuring.report import Report, spread
 from tests.support.workers import ROOT
 
 SCRIPT = Path(__file__).with_name("bulk.py")
@@ -26,25 +29,27 @@ def measure(
     weights: Sequence[str],
     slots: Sequence[int],
     pairs: int,
+    report: Report,
 ) -> None:
-    """Print tokens/s of both and the ratio, median (least to most) of so many pairs."""
-    for one in weights:
-        for many in slots:
+    """Tokens/s of both and the ratios of so many pairs."""
+    columns = ("weights", "slots", "tokens/s before", "now", "ratio")
+    decoding = ("decoding, tokens/s before", "now", "ratio", "longest pause before", "now")
+    with report.table("lanes", *columns, *decoding) as table:
+        for one, many in product(weights, slots):
             found = [
                 (_run(against, prompts, many, one, max_tokens), _run(ROOT, prompts, many, one, max_tokens))
                 for _ in range(pairs)
             ]
+            cells = []
             for what in ("all", "decoding"):
-                before, after = (median(run[side][what] for run in found) for side in (0, 1))
-                ratios = [new[what] / old[what] for old, new in found]
-                print(
-                    f"{one:<10} {many:>2} slots, {what:<8} {before:6.1f} -> {after:6.1f} tokens/s, "
-                    f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-                    flush=True,
-                )
-            if many >= MANY:
-                before, after = (median(run[side]["pause"] for run in found) for side in (0, 1))
-                print(f"{one:<10} {many:>2} slots, longest pause {before * 1e3:.0f} -> {after * 1e3:.0f} ms")
+                cells += [f"{median(run[side][what] for run in found):.1f}" for side in (0, 1)]
+                cells += [spread([new[what] / old[what] for old, new in found], 2)]
+            pauses = [median(run[side]["pause"] for run in found) * 1e3 for side in (0, 1)]
+            table.row(one, many, *cells, *(f"{ms:.0f} ms" if many >= MANY else "-" for ms in pauses))
+        table.note(
+            f"Before: commit {commit(against)}. {len(prompts)} prompts, a quarter of them below {MANY // 2} "
+            f"slots, at most {max_tokens} tokens each; drafts are off."
+        )
 
 
 def _run(

@@ -5,27 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 from engine import Request, SamplingParams
 from engine.llama.model import Model
 from engine.text.prompt_encoder import PromptEncoder
-from tests.benchmarks.inference.schemas import HOSTILE, HOSTILE_S, line
+from tests.benchmarks.inference.schemas import ALONE, BESIDE, HOSTILE, HOSTILE_S, quantiles_ms
+from tests.support.measuring.report import Report
 
 CONTEXT = 8192  # tokens, as a worker's KV cache by default
 SHORT = "Name the three primary colours."
 WORDS = "hello world "
 
 
-def measure(model_path: Path) -> None:
-    """Print seconds from a prompt's arrival to its tokens, and the memory of the process."""
+def measure(model_path: Path, report: Report) -> None:
+    """Seconds from a prompt's arrival to its tokens, and the memory of the process."""
     model = Model(str(model_path))
     encoder = PromptEncoder(model, most_tokens=CONTEXT)
     seen = CONTEXT * (model.longest_piece or 1) - 1  # characters without spaces
     long = WORDS * (seen // len(WORDS.replace(" ", "")))
-    print(f"a short prompt: {line([_seconds(encoder, SHORT) for _ in range(200)])}")
-    print(f"one of {len(long):,} characters: {line([_seconds(encoder, long) for _ in range(3)])}")
+    alone = [_seconds(encoder, SHORT) for _ in range(200)]
+    long_s = median(_seconds(encoder, long) for _ in range(3))
     before = most = psutil.Process().memory_info().rss
     over = threading.Event()
     took: list[float] = []
@@ -46,8 +48,14 @@ def measure(model_path: Path) -> None:
     over.set()
     for thread in hostile:
         thread.join()
-    print(f"a short one beside {HOSTILE} such requests, of which {len(took)} ended: {line(waits)}")
-    print(f"memory {before >> 20} MiB before, at most {most >> 20} MiB")
+    with report.table("long-prompts", "what waits", *ALONE, *BESIDE) as table:
+        table.row("a short prompt", *quantiles_ms(alone), *quantiles_ms(waits))
+        table.note(
+            f"Beside: {HOSTILE} requests at a time with prompts of {len(long):,} characters, the longest "
+            f"that their length does not refuse, of which {len(took)} ended; alone, one takes "
+            f"{long_s * 1e3:.0f} ms. Memory of the process: {before >> 20} MiB before, at most "
+            f"{most >> 20} MiB."
+        )
 
 
 def _seconds(encoder: PromptEncoder, text: str) -> float:

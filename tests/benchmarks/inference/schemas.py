@@ -15,9 +15,12 @@ import psutil
 from engine import RequestRefused, response_grammar
 from engine.llama.model import Model
 from engine.sampling.grammar import Grammars
+from tests.support.measuring.report import Report
 
 HOSTILE = 16  # requests at once, as many as an engine has slots
 HOSTILE_S = 20.0
+COSTLY = 99_999_989
+ALONE, BESIDE = ((f"{kind}, median", f"{kind}, p95", f"{kind}, longest") for kind in ("alone", "beside"))
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 130}},
@@ -25,33 +28,44 @@ PERSON = {
 }
 
 
-def measure(model: Path) -> None:
-    """Print seconds from asking for a constraint until it is there, and the memory of all processes."""
+def measure(model: Path, report: Report) -> None:
+    """Seconds from asking for a constraint until it is there, and the memory of all processes."""
     grammars = Grammars(Model(str(model)))
     number = count()
     known = _grammar(PERSON)
     forms: dict[str, Callable[[], str]] = {
-        "json_object": lambda: response_grammar({"type": "json_object"}) or "",
+        "a JSON object's grammar": lambda: response_grammar({"type": "json_object"}) or "",
         "a schema seen before": lambda: known,
         "a new schema": lambda: _grammar({**PERSON, "title": str(next(number))}),
     }
     try:
-        grammars.begin(forms["json_object"]())  # tokenizes the vocabulary, once for each engine
-        print(f"first schema of an engine: {_seconds(grammars, known) * 1e3:.0f} ms")
-        for name, form in forms.items():
-            print(f"{name}: {line([_seconds(grammars, form()) for _ in range(50)])}")
-        _beside_costly(grammars, forms, number)
+        grammars.begin(forms["a JSON object's grammar"]())  # tokenizes the vocabulary, once for each engine
+        first = _seconds(grammars, known)
+        alone = {name: [_seconds(grammars, form()) for _ in range(50)] for name, form in forms.items()}
+        with report.table("schemas", "what waits", *ALONE, *BESIDE) as table:
+            beside, refused, (before, most) = _beside_costly(grammars, forms, number)
+            for name, waits in alone.items():
+                table.row(name, *quantiles_ms(waits), *quantiles_ms(beside[name]))
+            table.note(
+                f"The first schema of an engine takes {first * 1e3:.0f} ms. Beside: {HOSTILE} requests at a "
+                f"time for schemas that cost more than is allowed (`multipleOf: {COSTLY}`), each new, of "
+                f"which {len(refused)} were refused. Memory of all processes: {before >> 20} MiB before, at "
+                f"most {most >> 20} MiB."
+            )
     finally:
         grammars.close()
 
 
-def _beside_costly(grammars: Grammars, forms: dict[str, Callable[[], str]], number: count[int]) -> None:
+def _beside_costly(
+    grammars: Grammars, forms: dict[str, Callable[[], str]], number: count[int]
+) -> tuple[dict[str, list[float]], list[float], tuple[int, int]]:
+    """Seconds of each form, seconds of those that were refused, and the memory before and at most."""
     over = threading.Event()
     refused: list[float] = []
 
     def ask() -> None:
         while not over.is_set():
-            schema = {"type": "integer", "multipleOf": 99_999_989, "title": str(next(number))}
+            schema = {"type": "integer", "multipleOf": COSTLY, "title": str(next(number))}
             began = time.perf_counter()
             try:
                 grammars.begin(_grammar(schema))
@@ -71,10 +85,7 @@ def _beside_costly(grammars: Grammars, forms: dict[str, Callable[[], str]], numb
     over.set()
     for thread in hostile:
         thread.join()
-    print(f"beside {HOSTILE} requests for costly schemas, each new; {len(refused)} refused: {line(refused)}")
-    for name, seconds in waits.items():
-        print(f"  {name}: {line(seconds)}")
-    print(f"  memory of all processes {before >> 20} MiB before, at most {most >> 20} MiB")
+    return waits, refused, (before, most)
 
 
 def _grammar(schema: dict[str, Any]) -> str:
@@ -100,8 +111,8 @@ def _memory() -> int:
     return total
 
 
-def line(seconds: list[float]) -> str:
-    """Median, p95 and longest in words."""
+def quantiles_ms(seconds: list[float]) -> tuple[str, str, str]:
+    """Median, p95 and longest."""
     p95 = quantiles(seconds, n=20, method="inclusive")[-1]
     middle, late, longest = (1e3 * value for value in (median(seconds), p95, max(seconds)))
-    return f"median {middle:.1f} ms, p95 {late:.0f} ms, longest {longest:.0f} ms"
+    return f"{middle:.1f} ms", f"{late:.1f} ms", f"{longest:.0f} ms"

@@ -23,8 +23,10 @@ from rich.progress import track
 
 from engine import Decoding, EngineConfig, ModelLoadError, Request, SamplingParams
 from engine.core.engine import Engine
-from tests.benchmarks.common import SLOTS, cores, default_model
+from tests.benchmarks.common import SLOTS, default_model
 from tests.engine.helpers.drive import opened
+from tests.support.measuring.machine import cores
+from tests.support.measuring.report import Report, add_record, shown_command
 
 SPINS = (100, 1000, 10_000, 300_000)  # the last is OpenMP's default
 TOKENS = {1: 96, SLOTS: 24}  # of each request, by how many there are
@@ -46,27 +48,28 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--be-engine", nargs=2, type=int, metavar=("REQUESTS", "THREADS"), help="for itself")
+    add_record(parser)
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be 1 or more")
     if options.be_engine:
         be_engine(options.model, *options.be_engine)
     else:
-        compare(options.model, options.rounds)
+        command = shown_command("tests.benchmarks.inference.spinning", sys.argv[1:])
+        compare(options.model, options.rounds, Report(command, options.record, options.model.name))
 
 
-def compare(model: Path, rounds: int) -> None:
+def compare(model: Path, rounds: int, report: Report) -> None:
     totals = defaultdict[tuple[str, int], list[float]](lambda: [0.0, 0.0])
     turns = [(name, spins) for _ in range(rounds) for name in CASES for spins in SPINS]
     for name, spins in track(turns, "runs", console=Console(stderr=True)):
         tokens, seconds = measure(model, spins, *CASES[name])
         totals[name, spins][0] += tokens
         totals[name, spins][1] += seconds
-    print("| tokens/s by spins |" + "".join(f" {spins:,} |" for spins in SPINS))
-    print("|---" * (len(SPINS) + 1) + "|")
-    for name in CASES:
-        speeds = (totals[name, spins][0] / totals[name, spins][1] for spins in SPINS)
-        print(f"| {name} |" + "".join(f" {speed:.0f} |" for speed in speeds))
+    with report.table("spinning", "tokens/s by spins", *(f"{spins:,}" for spins in SPINS)) as table:
+        for name in CASES:
+            speeds = (totals[name, spins][0] / totals[name, spins][1] for spins in SPINS)
+            table.row(name, *(f"{speed:.0f}" for speed in speeds))
 
 
 def measure(

@@ -7,8 +7,8 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from engine import Completion, EngineConfig, Request, SamplingParams, response_grammar
@@ -22,6 +22,7 @@ from engine.speculative.grammar_source import GrammarSource
 from engine.speculative.prompt_lookup import LookupSource
 from engine.speculative.setup import speculate
 from engine.weights.format_selection import open_model
+from tests.support.measuring.report import Report, spread
 
 MANY = 16
 MAX_TOKENS = 300
@@ -57,11 +58,16 @@ PROMPTS = {
 }
 
 
+COLUMNS = (
+    *("answer", "requests", "plain tokens/s", "lookup, heads", "to plain", "and grammar", "to plain"),
+    *("tokens a step without grammar", "with it", "of its tokens accepted"),
+)
+
+
 @dataclass(slots=True)
 class _Side:
     """One way to draft, with what it has taken so far."""
 
-    name: str
     engine: Engine
     tokens: int = 0
     steps: int = 0  # of each request
@@ -69,39 +75,41 @@ class _Side:
     drafted: dict[str, Drafted] = field(default_factory=dict)
 
 
-def measure(model: Path) -> None:
-    """Print what the form of whitespace costs, and what drafts of the schema's own text gain."""
+def measure(model: Path, report: Report) -> None:
+    """What the form of whitespace costs, and what drafts of the schema's own text gain."""
     config = EngineConfig(model=str(model), slots=MANY)
     weights = open_model(config)
     first = Engine(config, weights)
     speculate(first, config)
     assert isinstance(first.draft_source, Speculation)
-    _forms(first, first.draft_source)
-    _drafts(config, first, first.draft_source)
+    _forms(first, first.draft_source, report)
+    _drafts(config, first, first.draft_source, report)
 
 
-def _forms(engine: Engine, measured: Speculation) -> None:
+def _forms(engine: Engine, measured: Speculation, report: Report) -> None:
     """Greedy answers with ten fields; surprise is that of the model without the grammar."""
     prompt, schema = PROMPTS["ten fields"]
     grammar = response_grammar(_format(schema)) or ""
-    for name, form in FORMS.items():
-        engine.set_draft_source(Speculation(measured.profile, [GrammarSource()]))
-        for book in BOOKS:
-            sampling = SamplingParams(
-                max_tokens=MAX_TOKENS, logprobs=0, grammar=grammar.replace(_inner(FORM), _inner(form))
+    columns = ("blanks", "tokens an answer", "nats an answer", "forced tokens accepted")
+    with report.table("whitespace", *columns) as table:
+        for name, form in FORMS.items():
+            engine.set_draft_source(Speculation(measured.profile, [GrammarSource()]))
+            for book in BOOKS:
+                sampling = SamplingParams(
+                    max_tokens=MAX_TOKENS, logprobs=0, grammar=grammar.replace(_inner(FORM), _inner(form))
+                )
+                engine.add(engine.prepare(Request(id=book, prompt=prompt + book, sampling=sampling), 0.0))
+            done: list[Completion] = []
+            while not engine.idle:
+                done += (e.outcome for e in engine.step().ended if isinstance(e.outcome, Completion))
+            nats = -sum(token.logprob for c in done for token in c.logprobs or ())
+            drafted = sum((c.drafted["grammar"] for c in done if "grammar" in c.drafted), Drafted(0, 0))
+            table.row(
+                name,
+                f"{sum(c.completion_tokens for c in done) / len(done):.1f}",
+                f"{nats / len(done):.0f}",
+                f"{drafted.accepted / max(1, drafted.verified):.0%}",
             )
-            engine.add(engine.prepare(Request(id=book, prompt=prompt + book, sampling=sampling), 0.0))
-        done: list[Completion] = []
-        while not engine.idle:
-            done += (e.outcome for e in engine.step().ended if isinstance(e.outcome, Completion))
-        nats = -sum(token.logprob for c in done for token in c.logprobs or ())
-        drafted = sum((c.drafted["grammar"] for c in done if "grammar" in c.drafted), Drafted(0, 0))
-        print(
-            f"{name}: {sum(c.completion_tokens for c in done) / len(done):.1f} tokens and "
-            f"{nats / len(done):.0f} nats an answer; of the forced tokens that were drafted "
-            f"{drafted.accepted / max(1, drafted.verified):.0%} were accepted",
-            flush=True,
-        )
 
 
 def _inner(form: dict[str, Any]) -> str:
@@ -112,8 +120,8 @@ def _format(schema: object) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
-def _drafts(config: EngineConfig, first: Engine, measured: Speculation) -> None:
-    """Print tokens a step and a second of each side, and the ratios to plain decoding.
+def _drafts(config: EngineConfig, first: Engine, measured: Speculation, report: Report) -> None:
+    """Tokens a step and a second of each side, and the ratios to plain decoding.
 
     Answers are the same on all sides. Steps that compute prompts are left out, and so are those with fewer
     requests than asked for.
@@ -123,26 +131,21 @@ def _drafts(config: EngineConfig, first: Engine, measured: Speculation) -> None:
     def speculation(*sources: DraftSource) -> Speculation:
         return Speculation(measured.profile, [*sources, *heads])
 
-    for task, (prompt, schema) in PROMPTS.items():
-        for requests in (1, MANY):
-            sides = [
-                _Side("plain", first),
-                _Side("lookup, heads", Engine(config, first.model)),
-                _Side("and the grammar", Engine(config, first.model)),
-            ]
+    with report.table("structured", *COLUMNS) as table:
+        for (task, (prompt, schema)), requests in product(PROMPTS.items(), (1, MANY)):
+            sides = [_Side(first), *(_Side(Engine(config, first.model)) for _ in range(2))]
             sides[0].engine.set_draft_source(PlainDecoding())
             sides[1].engine.set_draft_source(speculation(LookupSource()))
             sides[2].engine.set_draft_source(speculation(GrammarSource(), LookupSource()))
             ratios = [_round(sides, prompt, schema, requests, seed) for seed in range(ROUNDS)]
-            print(f"{task}, {requests} at once:")
-            for side, own in zip(sides, zip(*ratios, strict=True), strict=True):
-                shown = ", ".join(f"{n} {d.accepted}/{d.verified}" for n, d in side.drafted.items())
-                print(
-                    f"  {side.name:<16} {side.tokens / side.steps:5.2f} tokens a step, "
-                    f"{side.tokens / side.seconds:6.1f} tokens/s, to plain {median(own):.2f} "
-                    f"({min(own):.2f} to {max(own):.2f}); accepted {shown or 'none'}",
-                    flush=True,
-                )
+            plain, lookup, grammar = (f"{side.tokens / side.seconds:.1f}" for side in sides)
+            _, to_plain, grammar_to_plain = (spread(own, 2) for own in zip(*ratios, strict=True))
+            forced = sides[2].drafted.get("grammar", Drafted(0, 0))
+            table.row(
+                *(task, requests, plain, lookup, to_plain, grammar, grammar_to_plain),
+                *(f"{side.tokens / side.steps:.2f}" for side in sides[1:]),
+                f"{forced.accepted / max(1, forced.verified):.0%}",
+            )
 
 
 def _round(sides: list[_Side], prompt: str, schema: object, requests: int, seed: int) -> list[float]:

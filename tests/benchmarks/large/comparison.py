@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 from rich.progress import track
@@ -36,7 +36,6 @@ from tests.benchmarks.common import (
     WARM_UP_TOKENS,
     ToolFailed,
     context_needed,
-    folder,
     load_spec_bench,
     positive,
 )
@@ -44,14 +43,17 @@ from tests.benchmarks.large.shapes import PRESETS, Shape, parse_shape
 from tests.benchmarks.large.their_drafts import Server, servers
 from tests.benchmarks.large.widened import ABOUT, CannotWiden, widen
 from tests.benchmarks.large.widened_heads import widen_heads
+from tests.support.measuring.report import Report, Rows, spread
 
 PLAIN, MEDUSA, BOTH = "plain", "medusa", "auto, both"
 FEW_ROWS = 16  # up to which T(n) is printed
-NAME_WIDTH = 33
 SHAPES = [PRESETS["1B"], PRESETS["3B"]]
 FILE_FORMATS = ["q8_0", "q4_k_m"]
 REQUESTS = [1, 2, 4]
 PROMPTS = 16  # without --limit
+
+
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,13 @@ class Case:
         return context_needed(self.model, list(self.prompts), self.max_tokens)
 
 
+def _folder(name: str) -> Path:
+    """For argparse: a folder that exists."""
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"{name}: there is no such folder")
+    return Path(name)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of `widened`")
     names = ", ".join(PRESETS)
@@ -101,29 +110,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--requests", nargs="+", type=positive, default=REQUESTS, help="at once (default: 1 2 4)"
     )
-    group.add_argument("--made", type=folder, help="a folder to keep the files in that are made")
+    group.add_argument("--made", type=_folder, help="a folder to keep the files in that are made")
     group.add_argument("--heads", type=Path, help="of --model, and for `on-paper` (default: packaged ones)")
     group.add_argument("--spec", choices=list(SPECS), default=next(iter(SPECS)), help="drafts of --server")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print a table for each shape and format. Raises ToolFailed or EngineError."""
+def run(options: argparse.Namespace, report: Report) -> None:
+    """One table of all shapes and formats. Raises ToolFailed or EngineError."""
     heads = options.heads or shipped_heads(str(options.model))
     if heads is None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
     prompts = load_spec_bench(options.prompts, options.limit or PROMPTS)
-    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing:
+    with (
+        tempfile.TemporaryDirectory(prefix="medusaq-bench-") as passing,
+        report.table("widened", "model", *COLUMNS) as table,
+    ):
         made = options.made or Path(passing)
         for shape, format in product(options.shapes, options.large_formats):
             model = _made(options.model, made, shape, format)
             wide_heads = made / f"{model.stem}-heads.safetensors"
             widen_heads(heads, wide_heads, model)
             size = read_shape(str(model)).parameters / 1e9
-            print(f"{shape}, {format}, {model.stat().st_size / 1e9:.2f} GB")
             print(ABOUT.format(small=options.model.stem, size=f"{size:.2f}B"), flush=True)
             case = Case(model, wide_heads, prompts, options.max_tokens, options.server, options.spec)
-            for line in measure(case, options.requests):
-                print(line, flush=True)
+            name = f"{shape}, {format}"
+            for row in measure(case, options.requests, partial(_note, table, name, model)):
+                table.row(name, *row)
+
+
+def _note(table: Rows, name: str, model: Path, times: str) -> None:
+    table.note(f"{name}, {model.stat().st_size / 1e9:.2f} GB: {times}.")
 
 
 def _made(small: Path, made: Path, shape: Shape, format: str) -> Path:
@@ -137,17 +153,16 @@ def _made(small: Path, made: Path, shape: Shape, format: str) -> Path:
     return path
 
 
-def measure(case: Case, requests: Sequence[int]) -> Iterator[str]:
-    """The lines of a table, as they are measured. Raises ToolFailed or EngineError."""
+def measure(case: Case, requests: Sequence[int], on_times: Callable[[str], None]) -> Iterator[Row]:
+    """Rows of COLUMNS, as they are measured; on_times is told T(n). Raises ToolFailed or EngineError."""
     with _engines(case, max(requests)) as (engines, modes):
-        yield _times(modes[BOTH])
-        yield HEADER
+        on_times(_times(modes[BOTH]))
         run_in_turns(engines, list(modes.values()), [WARM_UP_PROMPT], 1, WARM_UP_TOKENS)
         for many in requests:
             with _theirs(case, many) as their_servers:
                 found = _measure(case, many, engines, modes, their_servers)
             for name, pairs in found.items():
-                yield _line(name, pairs)
+                yield _row(name, pairs)
 
 
 @contextmanager
@@ -244,18 +259,17 @@ def _times(mode: Mode) -> str:
     return f"T(1) {points[1] * 1e3:.1f} ms; T(n)/T(1) of n measured rows: {ratios}"
 
 
-HEADER = (
-    f"{'at once':>7}  {'decoding':<{NAME_WIDTH}} {'tokens/s':>8}  {'median ratio (least to most)':<28} "
-    f"{'at least':>8} {'tok/step':>8} {'pairs':>5}  accepted of verified drafts"
+COLUMNS = (
+    *("at once", "decoding", "tokens/s", "ratio to plain", "at least", "tokens a step", "pairs"),
+    "accepted of verified draft tokens",
 )
 
 
-def _line(name: str, pairs: Pairs) -> str:
-    row = pairs.row()
+def _row(name: str, pairs: Pairs) -> Row:
+    found = pairs.row()
     ratios = [
         pair.auto.tokens / pair.auto.seconds * pair.plain.seconds / pair.plain.tokens for pair in pairs.pairs
     ]
-    spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     verified, accepted = Counter[str](), Counter[str]()
     for pair in pairs.pairs:
         verified += pair.auto.verified_of
@@ -265,6 +279,12 @@ def _line(name: str, pairs: Pairs) -> str:
         for source, count in sorted(verified.items())
     )
     return (
-        f"{pairs.requests:>7}  {name:<{NAME_WIDTH}} {row.tokens_per_s:>8.1f}  {spread:<28} "
-        f"{row.ratio_low:>8.2f} {row.tokens_per_step:>8.2f} {len(pairs.pairs):>5}  {', '.join(sources)}"
-    ).rstrip()
+        str(pairs.requests),
+        name,
+        f"{found.tokens_per_s:.1f}",
+        spread(ratios, 2),
+        f"{found.ratio_low:.2f}",
+        f"{found.tokens_per_step:.2f}",
+        str(len(pairs.pairs)),
+        ", ".join(sources) or "-",
+    )

@@ -25,6 +25,7 @@ from engine.speculative.latency_model import LatencyProfile
 from engine.speculative.setup import shipped_heads
 from engine.speculative.static_tree import MAX_NODES, TreeSlot, best_nodes
 from tests.benchmarks.common import ToolFailed
+from tests.support.measuring.report import Report
 
 TREES = (4, 8, 16, 32, MAX_NODES)  # nodes
 FLAT = {1: 1.0, MAX_NODES + 1: 1.0}
@@ -80,9 +81,6 @@ class Step:
     tokens: float
     speedup: float
 
-    def line(self) -> str:
-        return f"{self.form:<6} {self.nodes:>5} {self.tokens:>13.2f} {self.speedup:>8.2f}"
-
 
 def steps(acceptance: Acceptance, times: Mapping[int, float], draft: float) -> Iterator[Step]:
     """times: T(n)/T(1) by n, at least one; draft: of making a draft, in T(1)."""
@@ -125,18 +123,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print the table. Raises ToolFailed."""
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Raises ToolFailed."""
     heads = options.heads or shipped_heads(str(options.model))
     if heads is None:
         raise ToolFailed(f"no heads for {options.model} are packaged: give --heads FILE")
     acceptance = Acceptance.read(heads)
-    ratios = ", ".join(f"{rows} {ratio:.2f}" for rows, ratio in options.times)
-    print(f"{heads.name}; T(n)/T(1) of n rows: {ratios}; a draft takes {options.draft_time} T(1)")
-    print("computed, not measured:")
-    print(f"{'form':<6} {'nodes':>5} {'tokens a step':>13} {'speed-up':>8}")
-    for one in steps(acceptance, dict(options.times), options.draft_time):
-        print(one.line())
-    if acceptance.measured:
-        print(f"measured on held-out answers, a chain of all heads: {acceptance.measured:.2f} tokens a step")
-    print("measured by the papers at batch 1 on an A100: " + "; ".join(PAPERS))
+    with report.table("on-paper", "form", "nodes", "tokens a step", "speed-up") as table:
+        for one in steps(acceptance, dict(options.times), options.draft_time):
+            table.row(one.form, one.nodes, f"{one.tokens:.2f}", f"{one.speedup:.2f}")
+        ratios = ", ".join(f"{rows} {ratio:.2f}" for rows, ratio in options.times)
+        table.note(
+            f"Computed, not measured, from the counts of {heads.name}; T(n)/T(1) of n rows: {ratios}; "
+            f"a draft takes {options.draft_time} T(1)."
+        )
+        if acceptance.measured:
+            table.note(
+                f"Measured on held-out answers, a chain of all heads: {acceptance.measured:.2f} tokens "
+                "a step."
+            )
+        table.note(f"Measured by the papers at batch 1 on an A100: {'; '.join(PAPERS)}.")

@@ -15,7 +15,7 @@ from engine.medusa.layouts import HeadsLoadError
 from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import FINGERPRINT, ModelRows, fingerprint
 from engine.speculative.setup import shipped_heads
-from tests.benchmarks.heads import write_random_heads
+from tests.benchmarks.drafting.heads import write_random_heads
 from tests.benchmarks.large.shapes import Shape
 from tests.benchmarks.large.widened import widen
 from tests.benchmarks.large.widened_heads import widen_heads

@@ -22,7 +22,7 @@ from engine.llama.context import usable_cores
 from engine.medusa.loader import load_heads
 from engine.medusa.medusa_source import HeadSource
 from engine.weights.quantise import requantise
-from tests.benchmarks.heads import TOP, draft, running
+from tests.benchmarks.drafting.heads import TOP, draft, running
 from tests.benchmarks.inference.engine import Probe
 from tests.engine.helpers.float_heads import GivenRows
 

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 
 from celery import Celery
 
@@ -23,6 +22,7 @@ from tests.benchmarks.queue.queue_overhead import (
     drive,
     whole_stack,
 )
+from tests.support.measuring.report import Report, spread
 from tests.support.servers import RedisServer
 from tests.support.workers import ROOT
 
@@ -78,20 +78,18 @@ def _send_and_wait(app: Celery, tasks: int, worker: subprocess.Popen[bytes]) -> 
             time.sleep(LOOK_S)
 
 
-def beside_celery(options: argparse.Namespace) -> None:
+def beside_celery(options: argparse.Namespace, report: Report) -> None:
     """Medians, and the ratios of each round."""
     found: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         found.setdefault(NATURAL, []).append(celery_alone(options.jobs))
         found.setdefault("lines of a batch", []).append(_lines_per_s(options.lines))
         found.setdefault(f"jobs over {CONNECTIONS} connections", []).append(_jobs_per_s())
-    for name, rates in found.items():
-        ratios = [rate / natural for rate, natural in zip(rates, found[NATURAL], strict=True)]
-        print(
-            f"{name:<36} {median(rates):8,.0f} a second, "
-            f"{median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-            flush=True,
-        )
+    with report.table("celery", "what runs", "a second", "to Celery alone") as table:
+        for name, rates in found.items():
+            ratios = [rate / natural for rate, natural in zip(rates, found[NATURAL], strict=True)]
+            table.row(name, spread(rates, 0), spread(ratios, 2))
+        table.note(f"Batches of {options.lines:,} lines.")
 
 
 def _lines_per_s(lines: int) -> float:

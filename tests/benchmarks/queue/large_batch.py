@@ -10,20 +10,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 
 import openai
 import redis
 
-from docs.pictures.measured import million as million_chart
-from tests.benchmarks.common import ToolFailed, cores, last_words
+from docs.measured.million import Run
+from tests.benchmarks.common import ToolFailed, last_words
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.process_usage import MB, Watch
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, whole_stack
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring.machine import commit
+from tests.support.measuring.report import Report, spread
 from tests.support.workers import ROOT
 
 PROMPT = "x" * 200  # the answer repeats it
@@ -42,10 +41,10 @@ class Taken:
     all_s: float
 
 
-def large(options: argparse.Namespace) -> None:
+def large(options: argparse.Namespace, report: Report) -> None:
     """With --against: this checkout and that one in turns."""
     if options.against:
-        _beside(options.against, options.lines, options.rounds)
+        _beside(options.against, options.lines, options.rounds, report)
         return
     with whole_stack() as running, Watch(running.processes(), running.redis.port) as watch:
         client = client_of(running)
@@ -62,12 +61,19 @@ def large(options: argparse.Namespace) -> None:
     print(f"{FIRST}{taken.first_s:.1f} s,")
     print(f"all validated and recorded after {taken.validated_s:.1f} s,")
     print(f"{ALL}{taken.all_s:.1f} s: {options.lines / taken.all_s:,.0f} lines/s")
-    for name, seconds in used.items():
-        print(
-            f"{name:<12} {seconds / options.lines * 1e3:.3f} ms of processor time a line, "
-            f"at most {watch.peaks[name] / MB:.0f} MB"
+    with report.table("large", "of the batch", "time") as table:
+        table.row("uploaded", f"{uploaded_s:.1f} s")
+        table.row("first result, after create", f"{taken.first_s:.1f} s")
+        table.row("all validated and recorded", f"{taken.validated_s:.1f} s")
+        table.row("output complete and in order", f"{taken.all_s:.1f} s")
+        table.note(
+            f"{options.lines:,} lines with prompts and answers of {len(PROMPT)} bytes: "
+            f"{options.lines / taken.all_s:,.0f} lines/s."
         )
-    print(f"{'together':<12} {sum(used.values()) / options.lines * 1e3:.3f} ms a line", flush=True)
+    with report.table("large-processes", "process", "processor time a line", "memory at most") as table:
+        for name, seconds in used.items():
+            table.row(name, f"{seconds / options.lines * 1e3:.3f} ms", f"{watch.peaks[name] / MB:.0f} MB")
+        table.row("together", f"{sum(used.values()) / options.lines * 1e3:.3f} ms", "")
 
 
 def wait(client: openai.OpenAI, batch: openai.types.Batch) -> Taken:
@@ -89,7 +95,7 @@ def wait(client: openai.OpenAI, batch: openai.types.Batch) -> Taken:
     return Taken(first, validated, time.perf_counter() - created)
 
 
-def million(options: argparse.Namespace) -> None:
+def million(options: argparse.Namespace, report: Report) -> None:
     """A file of many lines through `medusaq run`: lines ended, and memory of each process, over time."""
     lines = options.many
     with (
@@ -120,42 +126,25 @@ def million(options: argparse.Namespace) -> None:
         with output.open("rb") as results:
             if (found := sum(1 for _ in results)) != lines:
                 raise BenchmarkFailed(f"{found} results of {lines} lines")
-    figures = million_chart.Figures(
-        processor=processor(),
-        cores=cores(),
-        date=datetime.now(UTC).date().isoformat(),
-        commit=commit(),
-        model="an engine that answers at once",
-        lines=lines,
-        wall_s=round(wall_s, 1),
-        at_s=at_s,
-        ended=ended,
-        memory=memory,
-    )
-    print(figures.summary())
-    for process, sizes in memory.items():
-        print(
-            f"{process:<12} {sizes[len(sizes) // 10] / MB:.0f} MB after a tenth, "
-            f"{max(sizes) / MB:.0f} MB at most"
-        )
-    if options.json:
-        figures.write(options.json / million_chart.FIGURES.name)
+    run = Run(lines=lines, wall_s=round(wall_s, 1), at_s=at_s, ended=ended, memory=memory)
+    with report.table("million", "process", "memory after a tenth", "at most") as table:
+        for process, sizes in memory.items():
+            table.row(process, *(f"{size / MB:.0f} MB" for size in (sizes[len(sizes) // 10], max(sizes))))
+        table.note(f"{run.summary()}.")
+        table.data.update(asdict(run))
 
 
-def _beside(against: Path, lines: int, pairs: int) -> None:
+def _beside(against: Path, lines: int, pairs: int, report: Report) -> None:
     runs = [(_run(against, lines), _run(ROOT, lines)) for _ in range(pairs)]
-    kinds: tuple[tuple[str, str, Callable[[dict[str, float]], float]], ...] = (
-        ("lines/s", ",.0f", lambda run: lines / run[ALL]),
-        ("s to the first result", ".1f", lambda run: run[FIRST]),
+    kinds: tuple[tuple[str, int, Callable[[dict[str, float]], float]], ...] = (
+        ("lines/s", 0, lambda run: lines / run[ALL]),
+        ("s to the first result", 1, lambda run: run[FIRST]),
     )
-    for what, shown, of in kinds:
-        before, after = (median(of(run[side]) for run in runs) for side in (0, 1))
-        ratios = [of(new) / of(old) for old, new in runs]
-        print(
-            f"{before:{shown}} -> {after:{shown}} {what}, "
-            f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-            flush=True,
-        )
+    with report.table("large-against", "a batch", "before", "now", "ratio", keep=False) as table:
+        for what, digits, of in kinds:
+            sides = (spread([of(run[side]) for run in runs], digits) for side in (0, 1))
+            table.row(what, *sides, spread([of(new) / of(old) for old, new in runs], 2))
+        table.note(f"Before: commit {commit(against)}. {lines:,} lines.")
 
 
 def _run(checkout: Path, lines: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """A picture of a mixed load: interactive bursts and idle phases over three batches of different deadlines.
 
-    python -m tests.benchmarks.queue.mixed_load [-o docs/pictures/mixed-load.png]
+    python -m tests.benchmarks.queue.mixed_load [-o FILE.png] [--record [FILE]]
 
 The scripted engine takes 0.1 s a line and 16 at once, so 160 a second are the most. The bursts run twice,
 with the batches and without. Every part but the engine is real.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import httpx
 
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, Running, whole_stack
+from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command
 
 LINES = 2400  # of each batch
 HOUR_S = 3600.0
@@ -132,15 +134,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/pictures/mixed-load.png"))
+    add_record(parser)
     options = parser.parse_args()
     with whole_stack() as running:
         quiet = watch(running, with_batches=False)
         busy = watch(running, with_batches=True)
     draw(busy, quiet, options.output)
-    for seen, name in ((quiet, "without batches"), (busy, "beside three batches")):
-        cuts = statistics.quantiles([wait * 1e3 for _, wait in seen.waits], n=100, method="inclusive")
-        print(f"{name:<22} time in queue p50 {cuts[49]:.0f} ms, p95 {cuts[94]:.0f} ms, p99 {cuts[98]:.0f} ms")
-    print(f"ended in this order: {', '.join(_order(busy))}; {options.output}")
+    command = shown_command("tests.benchmarks.queue.mixed_load", sys.argv[1:])
+    report = Report(command, options.record, SCRIPTED_ENGINE)
+    with report.table("mixed-load", "interactive jobs", "in queue p50", "p95", "p99") as table:
+        for seen, name in ((quiet, "without batches"), (busy, "beside three batches")):
+            cuts = statistics.quantiles([wait * 1e3 for _, wait in seen.waits], n=100, method="inclusive")
+            table.row(name, *(f"{cuts[at]:.0f} ms" for at in (49, 94, 98)))
+        table.note(f"The batches ended in this order: {', '.join(_order(busy))}.")
 
 
 if __name__ == "__main__":

@@ -10,14 +10,15 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from engine import EngineConfig
 from engine.base.config import AS_SHIPPED, AUTO
-from tests.benchmarks.common import SLOTS, Throughput, cores
+from tests.benchmarks.common import SLOTS, Throughput
 from tests.benchmarks.inference import engine
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, running_stack
+from tests.support.measuring.machine import cores
+from tests.support.measuring.report import Report, spread
 from tests.support.workers import ROOT
 
 ENGINE = "engine:load"
@@ -45,31 +46,35 @@ def measure(
     )
 
 
-def beside_engine(model: Path, prompts: list[str], max_tokens: int, pairs: int) -> None:
+def beside_engine(model: Path, prompts: list[str], max_tokens: int, pairs: int, report: Report) -> None:
     """A batch through the whole system beside the engine alone, with one worker and with two.
 
     With two, each has its share of the cores and of the prompts; alone, both engines run at the same time.
     """
-    for workers in (1, 2):
-        threads = max(1, cores() // workers)
-        ratios = []
-        for _ in range(pairs):
-            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-                config = EngineConfig(model=str(model), slots=SLOTS, threads=threads, weights=AS_SHIPPED)
-                parts = [prompts[part::workers] for part in range(workers)]
-                alone = sum(
-                    each.tokens_per_s
-                    for each in pool.map(engine.measure, [config] * workers, parts, [max_tokens] * workers)
-                )
-            run = measure(model, prompts, max_tokens, SLOTS, AS_SHIPPED, workers=workers, threads=threads)
-            whole = run.tokens_per_s
-            ratios.append(whole / alone)
-            print(f"{workers} workers: {whole:.1f} tokens/s, engines alone {alone:.1f}", flush=True)
-        print(
-            f"{workers} workers: a batch / the engine alone {median(ratios):.3f} "
-            f"({min(ratios):.3f} to {max(ratios):.3f})",
-            flush=True,
-        )
+    found = {workers: _beside_engine(model, prompts, max_tokens, pairs, workers) for workers in (1, 2)}
+    with report.table("batch", "workers", "a batch, tokens/s", "engines alone, tokens/s", "ratio") as table:
+        for workers, (whole, alone) in found.items():
+            ratios = [ours / theirs for ours, theirs in zip(whole, alone, strict=True)]
+            table.row(workers, spread(whole), spread(alone), spread(ratios, 3))
+        table.note(f"{len(prompts)} prompts, at most {max_tokens} tokens each, weights as shipped.")
+
+
+def _beside_engine(
+    model: Path, prompts: list[str], max_tokens: int, pairs: int, workers: int
+) -> tuple[list[float], list[float]]:
+    """Tokens/s of batches, and of engines alone."""
+    whole, alone = list[float](), list[float]()
+    threads = max(1, cores() // workers)
+    for _ in range(pairs):
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            config = EngineConfig(model=str(model), slots=SLOTS, threads=threads, weights=AS_SHIPPED)
+            parts = [prompts[part::workers] for part in range(workers)]
+            runs = pool.map(engine.measure, [config] * workers, parts, [max_tokens] * workers)
+            alone.append(sum(each.tokens_per_s for each in runs))
+        run = measure(model, prompts, max_tokens, SLOTS, AS_SHIPPED, workers=workers, threads=threads)
+        whole.append(run.tokens_per_s)
+        print(f"{workers} workers: {whole[-1]:.1f} tokens/s, engines alone {alone[-1]:.1f}", flush=True)
+    return whole, alone
 
 
 def _run(

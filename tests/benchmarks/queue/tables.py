@@ -1,6 +1,6 @@
 """A million rows through reading, a template and writing: rows a second, and the most memory of the process.
 
-    python -m tests.benchmarks.queue.tables
+    python -m tests.benchmarks --only tables
 
 No model answers: what is measured is what a table costs beside its answers.
 """
@@ -21,6 +21,7 @@ from tables.sources.open_table import open_table
 from tables.targets.create_table import create_table
 from tables.templates.template import Template
 from tests.benchmarks.common import ToolFailed
+from tests.support.measuring.report import Report
 from tests.support.workers import ROOT
 
 ROWS = 1_000_000
@@ -33,9 +34,13 @@ QUERY = """
 """
 
 
-def measure(rows: int = ROWS) -> None:
-    """Print a line for each kind of table."""
-    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
+def measure(report: Report, rows: int = ROWS) -> None:
+    """A row for each kind of table."""
+    columns = ("kind", "rows", "size", "time", "rows/s", "memory at most")
+    with (
+        tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder,
+        report.table("tables", *columns, model="") as table,
+    ):
         for ending in ENDINGS:
             source, target = Path(folder) / f"in.{ending}", Path(folder) / f"out.{ending}"
             with sql.connect() as database:
@@ -49,10 +54,13 @@ def measure(rows: int = ROWS) -> None:
             if found["rows"] != rows:
                 raise ToolFailed(f"{found['rows']} of {rows} rows arrived")
             speed = rows / found["seconds"]
-            print(
-                f"{ending:<8} {rows:,} rows, {size:.0f} MB: {found['seconds']:.1f} s, {speed:,.0f} rows/s, "
-                f"at most {found['megabytes']:.0f} MB of memory",
-                flush=True,
+            table.row(
+                ending,
+                f"{rows:,}",
+                f"{size:.0f} MB",
+                f"{found['seconds']:.1f} s",
+                f"{speed:,.0f}",
+                f"{found['megabytes']:.0f} MB",
             )
 
 
@@ -83,7 +91,4 @@ def _most_memory() -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(json.dumps(through(Path(sys.argv[1]), Path(sys.argv[2]))))
-    else:
-        measure()
+    print(json.dumps(through(Path(sys.argv[1]), Path(sys.argv[2]))))

@@ -3,18 +3,16 @@
 Exit code 1 when one was wrong, or when the p95 of jobs beside one behaviour was more than twice that alone.
 Excepted from the latter are jobs that fill all slots, and all behaviours at once, which fill both cores.
 
-    python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--write FILE ...]
+    python -m tests.chaos.hostile [--only flood ...] [--pairs N] [--seconds S] [--record [FILE]]
 
 Each behaviour has a stack of its own at default settings, with the scripted engine. Phases alone and beside
-take turns; of each phase's figures the median is shown. --write puts the table, its command, the processor
-and the commit between the lines `<!-- hostile -->` and `<!-- /hostile -->` of a file, once all behaviours
-were measured.
+take turns; of each phase's figures the median is shown. --record keeps the table once all behaviours were
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -22,10 +20,9 @@ from pathlib import Path
 
 from tests.chaos.hostile.behaviours import ALL, BEHAVIOURS
 from tests.chaos.hostile.beside import LARGEST_RATIO, MAIN, Bench
-from tests.chaos.hostile.table import BEGIN, END, HEAD, row
-from tests.chaos.judging.table import table, write
+from tests.chaos.hostile.table import HEAD, NAME, row
 from tests.chaos.stack import Stack
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record
 from tests.support.peers.receivers import receiving
 
 RECEIVER = "127.9.9.9"  # of the honest key's webhooks: none of the hosts of hostile ones
@@ -39,9 +36,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=BEHAVIOURS, default=[*BEHAVIOURS], metavar="BEHAVIOUR")
     parser.add_argument("--pairs", type=int, default=3, help="phases alone and beside, for each behaviour")
     parser.add_argument("--seconds", type=float, default=8.0, help="of a phase")
-    parser.add_argument("--write", nargs="*", type=Path, default=[], help="files that hold the table")
+    add_record(parser)
     options = parser.parse_args()
-    code, began, rows, wrong = commit(), time.monotonic(), [], False
+    command = f"python -m tests.chaos.hostile --pairs {options.pairs} --seconds {options.seconds:g}"
+    report = Report(command, options.record, SCRIPTED_ENGINE)
+    began, rows, wrong = time.monotonic(), [], False
     for name in options.only:
         with (
             tempfile.TemporaryDirectory(prefix="medusaq-hostile-") as folder,
@@ -58,16 +57,13 @@ def main() -> int:
         if not excepted and found.ratio(MAIN) > LARGEST_RATIO:
             print(f"  the p95 of jobs is {found.ratio(MAIN):.1f} times that alone", flush=True)
             wrong = True
-    given = f"python -m tests.chaos.hostile --pairs {options.pairs} --seconds {options.seconds:g}"
-    parts = [f"`{given}`", f"{(time.monotonic() - began) / 60:.0f} minutes"]
-    parts += [f"{os.cpu_count()} cores of {processor()}", *([f"commit {code}"] if code else [])]
-    made = f"{table(rows, HEAD)}\n\n{', '.join(parts)}."
-    print(f"\n{made}")
-    if len(rows) == len(BEHAVIOURS):
-        for path in options.write:
-            write(path, made, BEGIN, END)
-    elif options.write:
-        print("\nnot written: not all behaviours were measured")
+    whole = len(rows) == len(BEHAVIOURS)
+    if options.record and not whole:
+        print("\nnot recorded: not all behaviours were measured")
+    with report.table(NAME, *HEAD, keep=whole) as table:
+        for cells in rows:
+            table.row(*cells)
+        table.note(f"{(time.monotonic() - began) / 60:.0f} minutes.")
     return int(wrong)
 
 

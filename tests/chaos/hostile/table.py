@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.chaos.hostile.beside import MAIN, Beside, p50_and_p95
 
-BEGIN, END = "<!-- hostile -->", "<!-- /hostile -->"
+NAME = "hostile"
 HEAD = (
     "the hostile key's behaviour",
     "its answers",

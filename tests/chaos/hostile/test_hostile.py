@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.chaos.hostile.behaviours import BEHAVIOURS
 from tests.chaos.hostile.beside import Bench, Beside, p95
 from tests.chaos.hostile.honest import Served
-from tests.chaos.hostile.table import BEGIN, END, row
-from tests.chaos.judging.table import write
+from tests.chaos.hostile.table import row
 from tests.chaos.stack import Stack
 from tests.support.peers.receivers import receiving
 
@@ -51,7 +49,7 @@ def test_the_honest_key_is_served(bench: Bench) -> None:
         assert answers["5xx"] == 0
 
 
-def test_the_table(tmp_path: Path) -> None:
+def test_the_table() -> None:
     alone, beside = (Served({"job": [t] * 20, "batch": [2 * t] * 20, "list": [t] * 20}) for t in (0.1, 0.3))
     beside.took_s["batch"] = [1.0] * 20
     beside.troubles.append("job: refused")
@@ -67,10 +65,6 @@ def test_the_table(tmp_path: Path) -> None:
         "batch: 200 ms, 1,000 ms, 5.0",
         "3",
     )
-    page = tmp_path / "page.md"
-    page.write_text(f"a\n{BEGIN}\nold\n{END}\nb\n")
-    write(page, "new", BEGIN, END)
-    assert page.read_text() == f"a\n{BEGIN}\nnew\n{END}\nb\n"
 
 
 def test_of_few_values_p95_is_near_the_largest() -> None:

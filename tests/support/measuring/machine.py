@@ -1,7 +1,8 @@
-"""What measured results are told with: the processor, and the commit."""
+"""What measured results are told with: the processor, its cores, and the commit."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -18,6 +19,9 @@ EXTENSIONS = {
     "avx2": "AVX2",
 }
 
+# What benchmarks write, or renders what they wrote.
+WRITTEN = [f":!{name}" for name in ("*.md", "*.svg", "*.png", "docs/measured/figures.json")]
+
 
 def processor() -> str:
     """Its name, as Linux tells it, and its widest vector instructions."""
@@ -31,10 +35,18 @@ def processor() -> str:
     return fields.get("model name", platform.machine()) + widest
 
 
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def commit(root: Path = ROOT) -> str:
-    """The short id of what is checked out, `-dirty` when files differ from it; empty where git knows none."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """The short id of what is checked out, `-dirty` when code differs from it; empty where git knows none."""
     try:
-        return subprocess.run(asked, cwd=root, capture_output=True, text=True).stdout.strip()
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True
+        )
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN], cwd=root)
     except FileNotFoundError:
         return ""
+    return asked.stdout.strip() + ("-dirty" if asked.stdout and changed.returncode else "")

@@ -19,7 +19,7 @@ from engine.medusa.model_rows import FINGERPRINT, fingerprint
 from engine.medusa.onnx.export import export
 from engine.medusa.onnx.graph import BLOCK, quantised
 from engine.medusa.onnx.heads import OnnxHeads
-from tests.benchmarks.guesses import Nearness, read
+from tests.benchmarks.drafting.guesses import Nearness, read
 from tests.engine.helpers.float_heads import FloatHeads
 from tests.engine.helpers.torch_heads import (
     HEADS,

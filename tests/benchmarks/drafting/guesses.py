@@ -1,11 +1,15 @@
-"""How near the guesses of heads are to those of 32-bit weights: `python -m tests.benchmarks.guesses`.
+"""How near the guesses of heads are to those of 32-bit weights.
+
+    python -m tests.benchmarks.drafting.guesses [--record [FILE]]
 
 The packaged heads of the default model, over its states as it reads the passages that measure quality.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,6 +28,7 @@ from engine.medusa.onnx import graph
 from engine.medusa.weights import Ids
 from engine.speculative.setup import shipped_heads
 from tests.engine.helpers.float_heads import FloatHeads
+from tests.support.measuring.report import Report, add_record, shown_command
 
 STATES = 2000
 TOP = 8
@@ -75,20 +80,29 @@ class Nearness:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_record(parser)
+    report = Report(
+        shown_command("tests.benchmarks.drafting.guesses", []),
+        parser.parse_args().record,
+        Path(default_model_path()).name,
+    )
     hidden, later = read(STATES)
     near = Nearness(hidden, later)
-    print(f"{HEADS} heads, {len(hidden)} states: share of equal best guesses, mean difference of probability")
+    columns = ("weights of heads", "the same best guess", "mean difference of its probability")
+    with report.table("guesses", *columns) as table:
 
-    def show(name: str, found: tuple[float, float]) -> None:
-        print(f"{name:>28}  {found[0]:.3f}  {found[1]:.3f}", flush=True)
+        def show(name: str, found: tuple[float, float]) -> None:
+            table.row(name, *(f"{share:.3f}" for share in found))
 
-    show("ONNX int8", near.of(load_heads))
-    show("ONNX 4 bits", near.of(load_heads, bits=4))
-    for block in (64, 128):
-        with mock.patch.object(graph, "BLOCK", block):
-            show(f"ONNX int8, blocks of {block}", near.of(load_heads))
-    with mock.patch.object(graph, "LAYER_BITS", 4):
-        show("ONNX 4 bits, layers too", near.of(load_heads, bits=4))
+        show("int8", near.of(load_heads))
+        for block in (64, 128):
+            with mock.patch.object(graph, "BLOCK", block):
+                show(f"int8, a scale for each {block} weights", near.of(load_heads))
+        show("lm_heads in 4 bits", near.of(load_heads, bits=4))
+        with mock.patch.object(graph, "LAYER_BITS", 4):
+            show("layers in 4 bits, too", near.of(load_heads, bits=4))
+        table.note(f"{HEADS} heads, {len(hidden):,} states.")
 
 
 if __name__ == "__main__":

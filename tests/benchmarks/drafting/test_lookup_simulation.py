@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.benchmarks.inference.lookup_simulation import DRAFTED_S, Answer, _right_copies, ceiling
+from tests.benchmarks.drafting.lookup_simulation import DRAFTED_S, Answer, _right_copies, ceiling
 from tests.support.measuring.profiles import FixedProfile
 
 

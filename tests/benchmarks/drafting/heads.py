@@ -1,4 +1,6 @@
-"""What heads cost: `python -m tests.benchmarks.heads`. Random weights; their time is that of any others.
+"""What heads cost: `python -m tests.benchmarks.drafting.heads`.
+
+Random weights; their time is that of any others.
 
 A plain step of the model comes before each call, as it does where heads draft: it empties the caches of
 weights and code, and without it heads seem to take a third of what they do. With --write FILE the random
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +36,7 @@ from engine.medusa.onnx.format import BITS
 from tests.engine.core.test_layouts import lane_layout
 from tests.engine.helpers.drive import opened
 from tests.engine.helpers.float_heads import GivenRows
+from tests.support.measuring.report import Report, add_record, shown_command
 from training.heads.recipe import Kind
 
 REPEATS = 40
@@ -124,14 +128,6 @@ def draft(source: HeadSource, sequences: list[SequenceState], nodes: int) -> lis
     return source.draft(sequences, nodes)
 
 
-def print_table(title: str, rows: Mapping[int, Mapping[str, float]], step_ms: float) -> None:
-    """Milliseconds, and in brackets hundredths of a plain step."""
-    print(f"\n{title}\n{'rows':>4}" + "".join(f"{name:>17}" for name in rows[ROWS[0]]))
-    for count, times in rows.items():
-        cells = (f"{f'{ms:.2f} ({100 * ms / step_ms:.0f}%)':>17}" for ms in times.values())
-        print(f"{count:>4}" + "".join(cells))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=576)
@@ -141,6 +137,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--model", default=default_model_path(), help="GGUF that runs in between")
     parser.add_argument("--write", type=Path, metavar="FILE", help="safetensors file")
+    add_record(parser)
     options = parser.parse_args()
     sizes = options.width, options.vocabulary, options.heads, options.kind
     if options.write:
@@ -163,13 +160,18 @@ def main() -> None:
         }
         for title, rows in tables.items():
             rows[count] = median_ms(calls[title], step)
-    print(
-        f"{options.heads} {options.kind} heads, width {options.width}, {options.vocabulary} draft tokens; "
-        f"median ms of {REPEATS} calls, each after a plain step, which takes {step_ms:.2f} ms (1 row).\n"
-        "After a name: its threads; in brackets: of such a step."
-    )
-    for title, rows in tables.items():
-        print_table(title, rows, step_ms)
+    command = shown_command("tests.benchmarks.drafting.heads", sys.argv[1:])
+    report = Report(command, options.record, Path(options.model).name)
+    with report.table("heads", "what is drafted", "rows", *loaded) as table:
+        for title, rows in tables.items():
+            for count, times in rows.items():
+                shares = (f"{ms:.2f} ms ({ms / step_ms:.0%})" for ms in times.values())
+                table.row(title, count, *shares)
+        table.note(
+            f"{options.heads} {options.kind} heads, width {options.width}, {options.vocabulary:,} draft "
+            f"tokens; medians of {REPEATS} calls, each after a plain step of one row, which takes "
+            f"{step_ms:.2f} ms, and in brackets the share of such a step. After a number format: the threads."
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What drafting by lookup gains on this machine, and which term of its cost takes how much of that.
 
-    python -m tests.benchmarks.inference.lookup_simulation --prompts spec_bench_dev.jsonl --model q4_0.gguf
+    python -m tests.benchmarks.drafting.lookup_simulation --prompts spec_bench_dev.jsonl --model q4_0.gguf
 
 Plain greedy answers are decoded once. Then the policy decides over them again, one request at a time and
 without the model, in a clock that goes by T(n) as measured here: with all terms, and without each in turn.
@@ -10,6 +10,7 @@ The last line is what no policy can pass: it knows at each step how many of the 
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from engine.speculative.row_timer import row_timer
 from tests.benchmarks import common
 from tests.engine.helpers.drive import opened
 from tests.support.measuring.profiles import FixedProfile
+from tests.support.measuring.report import Report, add_record, shown_command
 
 ORDERS = 4  # what is learned from one request counts for the next, so their order matters
 RESTING_S, ASKED_S, DRAFTED_S = 12e-6, 90e-6, 200e-6  # Python of a step, by what is done; on two slow cores
@@ -144,7 +146,9 @@ def _right_copies(reply: Answer) -> list[int]:
 
 
 def main() -> None:
-    options = common.parser(__doc__).parse_args()
+    parser = common.parser(__doc__)
+    add_record(parser)
+    options = parser.parse_args()
     prompts = common.load_spec_bench(options.prompts, options.limit)
     model: Path = options.model or common.default_model()
     config = EngineConfig(model=str(model))
@@ -153,21 +157,30 @@ def main() -> None:
         measured = latency_model.measure(timer, FEW_ROWS)
     replies = answers(engine, prompts, options.max_tokens)
     points, switch, attention = measured.points, measured.switch_s, measured.row_cell_s
-    relative = " ".join(f"{rows}: {seconds / points[1]:.2f}" for rows, seconds in points.items())
-    print(f"T(1) {points[1] * 1e3:.2f} ms; T(n)/T(1) {relative}")
-    print(f"change of shape {switch * 1e3:.2f} ms; attention {attention * 1e6:.2f} us a row and cell")
+    relative = ", ".join(f"{rows}: {seconds / points[1]:.2f}" for rows, seconds in points.items())
     free = dict.fromkeys(FEW_ROWS, points[1])
-    for name, value in (
-        ("as it is", ratio(FixedProfile(points, switch, attention), replies)),
-        ("without Python's time", ratio(FixedProfile(points, switch, attention), replies, python=False)),
-        ("without changes of shape", ratio(FixedProfile(points, 0.0, attention), replies)),
-        ("without attention's time a row", ratio(FixedProfile(points, switch, 0.0), replies)),
-        ("without all three", ratio(FixedProfile(points), replies, python=False)),
-        ("if more rows took no longer", ratio(FixedProfile(free), replies, python=False)),
-    ):
-        print(f"{name:<32} {value:.2f}", flush=True)
-    known = ceiling(FixedProfile(points, switch, attention), replies)
-    print(f"{'if it knew which copies are right':<32} {known:.2f}")
+    report = Report(
+        shown_command("tests.benchmarks.drafting.lookup_simulation", sys.argv[1:]),
+        options.record,
+        model.name,
+    )
+    with report.table("lookup-simulation", "simulated", "ratio at one request") as table:
+        for name, value in (
+            ("as it is", ratio(FixedProfile(points, switch, attention), replies)),
+            ("without Python's time", ratio(FixedProfile(points, switch, attention), replies, python=False)),
+            ("without changes of shape", ratio(FixedProfile(points, 0.0, attention), replies)),
+            ("without attention's time a row", ratio(FixedProfile(points, switch, 0.0), replies)),
+            ("without all three", ratio(FixedProfile(points), replies, python=False)),
+            ("if more rows took no longer", ratio(FixedProfile(free), replies, python=False)),
+            ("if it knew which copies are right", ceiling(FixedProfile(points, switch, attention), replies)),
+        ):
+            table.row(name, f"{value:.2f}")
+        table.note(
+            f"T(1) is {points[1] * 1e3:.2f} ms, T(n)/T(1) of n rows {relative}; a change of shape takes "
+            f"{switch * 1e3:.2f} ms, attention {attention * 1e6:.2f} us a row and cell. Python is taken to "
+            f"add {RESTING_S * 1e3:.2f} ms to a plain step, {ASKED_S * 1e3:.2f} where a source was asked and "
+            f"{DRAFTED_S * 1e3:.2f} where something was drafted."
+        )
 
 
 if __name__ == "__main__":

@@ -1,26 +1,16 @@
-"""The chart of a million lines: `python -m docs.pictures.measured.million` draws it from million.json.
-
-`python -m tests.benchmarks.batches --only million --json docs/pictures/measured` writes that file.
-Measurements gets the chart.
-"""
+"""The chart of a file of very many lines: what the benchmark `million` recorded."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from docs.pictures.measured.blocks import put_between
-from docs.pictures.measured.figures import Measured
+from docs.measured.figures import Table
 from docs.pictures.svg import card, text
 
-FIGURES = Path(__file__).with_suffix(".json")
 PICTURE = Path(__file__).with_suffix(".svg")
-PAGE = Path(__file__).parents[2] / "reference" / "measurements.md"
-BLOCK = "million"
 WIDTH, HEIGHT, LEFT, RIGHT = 860, 560, 84, 700
 RATE, MEMORY = (84, 284), (340, 500)  # top and bottom of each panel
 COLOURS = {"gateway": "gateway", "io worker": "io", "model worker": "model", "Redis": "redis"}
@@ -33,19 +23,14 @@ Curve = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures(Measured):
-    """One run. at_s: since the start of the command. ended: lines by then. memory: bytes by process."""
+class Run:
+    """at_s: since the start of the command. ended: lines by then. memory: bytes by process."""
 
     lines: int
     wall_s: float
     at_s: list[float]
     ended: list[int]
     memory: dict[str, list[int]]
-
-    @classmethod
-    def read(cls, path: Path) -> Figures:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**found)
 
     def rates(self) -> Curve:
         """Lines a second over time."""
@@ -65,13 +50,14 @@ class Figures(Measured):
         return f"{self.lines:,} lines in {self.wall_s:,.0f} s, {self.lines / self.wall_s:,.0f} a second"
 
 
-def draw(figures: Figures) -> str:
+def draw(table: Table) -> str:
     """Lines a second above, memory of each process below, over the same time."""
-    rates = figures.rates()
-    memory = {process: figures.megabytes(process) for process in figures.memory}
+    run = Run(**table.data)
+    rates = run.rates()
+    memory = {process: run.megabytes(process) for process in run.memory}
     most = max(size for curve in memory.values() for _, size in curve)
-    x = _scale(figures.at_s[-1], LEFT, RIGHT)
-    body = [text(24, 38, TITLE, 18, bold=True), text(24, 60, figures.summary(), 13, "muted")]
+    x = _scale(run.at_s[-1], LEFT, RIGHT)
+    body = [text(24, 38, TITLE, 18, bold=True), text(24, 60, run.summary(), 13, "muted")]
     body += _panel(RATE, max(rate for _, rate in rates), "lines/s")
     body += [_line("io", rates, x, _panel_scale(RATE, max(rate for _, rate in rates)))]
     body += _panel(MEMORY, most, "MB")
@@ -82,10 +68,10 @@ def draw(figures: Figures) -> str:
         at = max([y(curve[-1][1]) + 4, *(place + 16 for place in used[-1:])])
         used.append(at)
         body += [text(RIGHT + 12, round(at, 1), f"{process}, {curve[-1][1]:.0f} MB", 12, bold=True)]
-    body += [text(RIGHT, HEIGHT - 36, f"{figures.at_s[-1]:,.0f} s", 12, "muted", "end")]
+    body += [text(RIGHT, HEIGHT - 36, f"{run.at_s[-1]:,.0f} s", 12, "muted", "end")]
     body += [text(LEFT, HEIGHT - 36, "0 s", 12, "muted")]
-    body += [text(24, HEIGHT - 14, figures.origin(), 12, "muted")]
-    return card(WIDTH, HEIGHT, f"{TITLE}: {figures.summary()}", body)
+    body += [text(24, HEIGHT - 14, table.origin(), 12, "muted")]
+    return card(WIDTH, HEIGHT, f"{TITLE}: {run.summary()}", body)
 
 
 def _panel(place: tuple[int, int], most: float, unit: str) -> list[str]:
@@ -110,18 +96,3 @@ def _line(
 ) -> str:
     points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in curve)
     return f'<polyline class="{kind}-line" points="{points}"/>'
-
-
-def block(figures: Figures) -> str:
-    """What Measurements says."""
-    return f"![{TITLE}](../pictures/measured/{PICTURE.name})\n\n{figures.summary()}; {figures.origin()}.\n"
-
-
-def main() -> None:
-    figures = Figures.read(FIGURES)
-    PICTURE.write_text(draw(figures), encoding="utf-8")
-    put_between(PAGE, BLOCK, block(figures))
-
-
-if __name__ == "__main__":
-    main()

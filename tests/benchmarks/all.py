@@ -1,0 +1,149 @@
+"""Every benchmark, each part by itself, in the order of the documents.
+
+    python -m tests.benchmarks.all [--record [FILE]] [--only NAME ...] [options of the parts]
+
+A part that fails does not keep the others from being measured, and one whose program or file was not given is
+left out; both are said at the end. Into the repository's file recorded, the documents are rendered again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from docs.measured import __main__ as documents
+from docs.measured.figures import FIGURES
+from engine.weights.quantise import requantise
+from tests.benchmarks import __main__ as side_by_side
+from tests.benchmarks import batches
+from tests.benchmarks.baselines.llama_server import OPENMP_DEFAULT
+from tests.benchmarks.common import SPEC_BENCH, default_model
+from tests.support.measuring.report import add_record
+from tests.support.workers import ROOT
+
+FAST = "q4_0"  # the format of the model that is decoded one request at a time
+PROMPTS = ("prompts", "limit", "max-tokens")
+TAKES = {  # module -> options that are handed on
+    "tests.benchmarks": (
+        *PROMPTS,
+        "pairs",
+        "server",
+        "batched-bench",
+        "imatrix",
+        "against",
+        "decode-requests",
+    ),
+    "tests.benchmarks.batches": ("lines", "jobs", "batches", "rounds", "seconds", "many"),
+    "tests.benchmarks.baselines.speculation": (*PROMPTS, "server"),
+    "tests.benchmarks.drafting.lookup_simulation": PROMPTS,
+    "tests.benchmarks.inference.spinning": ("rounds",),
+    "tests.chaos": ("strikes", "minutes"),
+    "tests.chaos.hostile": ("pairs", "seconds"),
+}
+HELP = {
+    "prompts": "a file in the format of Spec-Bench",
+    "server": "a llama-server binary",
+    "batched-bench": "a llama-batched-bench binary",
+    "imatrix": "a llama-imatrix binary",
+    "against": "an earlier checkout, for `lanes`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """only: of several that the module has. needs: an option. fast: over the model in the format FAST."""
+
+    module: str
+    only: str = ""
+    needs: str = ""
+    fast: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+NEEDS = {"server": "server", "cells": "batched-bench", "lanes": "against"}
+SPECULATION = "tests.benchmarks.baselines.speculation"
+PARTS = {
+    **{
+        name: Part("tests.benchmarks", name, NEEDS.get(name) or ("prompts" if needs_prompts else ""))
+        for name in side_by_side.BENCHMARKS
+        for needs_prompts in (name in side_by_side.NEED_PROMPTS,)
+    },
+    "one-request": Part(SPECULATION, needs="server", fast=True),
+    "one-request-spinning": Part(SPECULATION, needs="server", fast=True, environment=OPENMP_DEFAULT),
+    "lookup-simulation": Part("tests.benchmarks.drafting.lookup_simulation", needs="prompts", fast=True),
+    "spinning": Part("tests.benchmarks.inference.spinning", fast=True),
+    "heads": Part("tests.benchmarks.drafting.heads"),
+    "guesses": Part("tests.benchmarks.drafting.guesses"),
+    "trained": Part("tests.benchmarks.drafting.trained"),
+    **{name: Part("tests.benchmarks.batches", name) for name in batches.BENCHMARKS},
+    "mixed-load": Part("tests.benchmarks.queue.mixed_load"),
+    "fleet": Part("tests.benchmarks.fleet"),
+    "chaos": Part("tests.chaos"),
+    "hostile-keys": Part("tests.chaos.hostile"),
+}
+LEFT_OUT = side_by_side.LEFT_OUT | batches.LEFT_OUT  # unless --only names them: they take hours
+
+
+def command(part: Part, given: Mapping[str, str], model: Path, record: Path | None) -> list[str]:
+    """given: values of options."""
+    words = [sys.executable, "-m", part.module, *(["--only", part.only] if part.only else [])]
+    for name in TAKES.get(part.module, ()):
+        words += [f"--{name}", given[name]] if name in given else []
+    words += ["--model", str(model)] if part.fast else []
+    return words + (["--record", str(record)] if record else [])
+
+
+def run(names: Sequence[str], given: Mapping[str, str], record: Path | None) -> int:
+    """The number of parts that failed."""
+    left_out, failed = [], []
+    with tempfile.TemporaryDirectory(prefix="medusaq-bench-") as folder:
+        model = Path(folder) / f"{default_model().name.split('.')[0]}.{FAST.upper()}.gguf"
+        if any(PARTS[name].fast for name in names):
+            requantise(str(default_model()), str(model), FAST)
+        for name in names:
+            part = PARTS[name]
+            if part.needs and part.needs not in given:
+                left_out.append(f"{name} (needs --{part.needs})")
+                continue
+            print(f"\n=== {name}", flush=True)
+            done = subprocess.run(
+                command(part, given, model, record), cwd=ROOT, env={**os.environ, **part.environment}
+            )
+            failed += [name] if done.returncode else []
+    print(f"\nmeasured: {len(names) - len(left_out) - len(failed)} of {len(names)} parts")
+    print(f"left out: {', '.join(left_out) or 'none'}")
+    print(f"failed: {', '.join(failed) or 'none'}")
+    return len(failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    every = [name for name in PARTS if name not in LEFT_OUT]
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=every, metavar="NAME")
+    add_record(parser)
+    for name in dict.fromkeys(name for names in TAKES.values() for name in names):
+        parser.add_argument(f"--{name}", help=HELP.get(name, "of the parts that have it"))
+    options = parser.parse_args()
+    given = {
+        name: value
+        for name, value in ((name.replace("_", "-"), value) for name, value in vars(options).items())
+        if value is not None and name not in ("only", "record")
+    }
+    if SPEC_BENCH.is_file():
+        given.setdefault("prompts", str(SPEC_BENCH))
+    failed = run(options.only, given, options.record)
+    if options.record == FIGURES:
+        documents.main()
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What drafts cost and gain, each measured by a program of its own."""
