@@ -1,4 +1,4 @@
-"""The figures and the choice of prompts."""
+"""The figures, the choice of prompts, and the parts that one command measures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import all as every
+from tests.benchmarks.all import PARTS, Part
 from tests.benchmarks.common import Throughput, default_model, load_spec_bench, thin_end
 
 
@@ -45,3 +47,32 @@ def test_the_default_model_is_a_gguf() -> None:
 )
 def test_the_end_is_thin_once_a_slot_stays_empty(ended: list[float], slots: int, seconds: float) -> None:
     assert thin_end(ended, slots) == seconds
+
+
+def test_a_part_gets_the_options_that_it_has(tmp_path: Path) -> None:
+    given = {"limit": "2", "lines": "300", "server": "/bin/server"}
+    model, record = tmp_path / "m.gguf", tmp_path / "figures.json"
+
+    def words(name: str) -> list[str]:
+        return every.command(PARTS[name], given, model, record)[3:]
+
+    recorded = ["--record", str(record)]
+    assert words("sharing") == ["--only", "sharing", "--limit", "2", "--server", "/bin/server", *recorded]
+    assert words("large") == ["--only", "large", "--lines", "300", *recorded]
+    assert words("lookup-simulation") == ["--limit", "2", "--model", str(model), *recorded]
+    assert every.command(PARTS["guesses"], given, model, None)[3:] == []
+
+
+def test_a_part_that_fails_or_lacks_a_program_keeps_no_other_from_being_measured(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"bad": Part("no_such_module"), "lacks": Part("this", needs="server"), "good": Part("this")}
+    monkeypatch.setattr(every, "PARTS", parts)
+    assert every.run([*parts], {}, None) == 1
+    said = capfd.readouterr().out
+    assert "The Zen of Python" in said
+    assert said.splitlines()[-3:] == [
+        "measured: 1 of 3 parts",
+        "left out: lacks (needs --server)",
+        "failed: bad",
+    ]
