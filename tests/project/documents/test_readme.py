@@ -19,7 +19,7 @@ def test_the_readme_is_short() -> None:
 def test_the_commands_are_the_makefiles(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(
-        re.findall(r"(?:^\$ |`)make (\w+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(r"(?:^\$ |`)make ([\w-]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
     )
     assert {"demo", "test"} <= targets
     for target in targets:
