@@ -168,9 +168,15 @@ class Trial(Generic[Struck]):
         return [one for one in self.running() if self.stack.is_worker(name, self._holder(one))]
 
     def _holder(self, work_id: str) -> str:
+        return self._field(work_id, "worker") or ""
+
+    def _field(self, work_id: str, name: str) -> str | None:
+        """Of the record of a job or window."""
         kind = "win" if work_id.startswith("win_") else "job"
-        key = f"{self.stack.store.db.prefix}{kind}:{work_id}"
-        return self.stack.store.db.redis.hget(key, "worker") or ""
+        value: str | None = self.stack.store.db.redis.hget(
+            f"{self.stack.store.db.prefix}{kind}:{work_id}", name
+        )
+        return value
 
     def is_busy(self, name: str) -> bool:
         """Waits until this model worker has a job to lose."""
@@ -209,9 +215,12 @@ class Trial(Generic[Struck]):
         fields: list[str | None] = self.stack.store.db.redis.hmget(key, MOVED_BY_IO)
         return fields
 
-    def has_ended(self, job_id: str) -> bool:
-        """A batch's job is gone when its result is in a part."""
-        status = self.stack.store.db.redis.hget(f"{self.stack.store.db.prefix}job:{job_id}", "status")
+    def has_ended(self, work_id: str) -> bool:
+        """A batch's job is gone when its result is in a part, a window when all its lines have ended.
+
+        What had not begun of a lost window is in one of its own by then, which is not asked for.
+        """
+        status = self._field(work_id, "status")
         return status is None or status in TERMINAL
 
 
