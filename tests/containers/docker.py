@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 TAIL = 25  # lines of a command that failed
@@ -22,16 +20,14 @@ def docker(
     text: str | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
-    folder: Path | None = None,
 ) -> str:
-    """What `docker ARGUMENTS` prints. text: its input. Raises DockerFailed."""
+    """What `docker ARGUMENTS` prints. text: its input. env: all of it. Raises DockerFailed."""
     command = ["docker", *arguments]
     try:
         done = subprocess.run(
             command,
             input=text,
-            env={**os.environ, **(env or {})},
-            cwd=folder,
+            env=env,
             timeout=timeout_s,
             capture_output=True,
             text=True,

@@ -11,7 +11,7 @@ from typing import Any
 
 from medusaq import Batch, Client, MedusaqError
 
-LINES = 60
+LINES = 120
 PAUSE_S = 0.5  # between single jobs
 END_S = 1200.0  # limit of a batch
 COLOURS = ("red", "orange", "yellow", "green", "blue", "violet", "brown", "black", "white", "grey")

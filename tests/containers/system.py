@@ -63,7 +63,7 @@ class System:
         override.write_text(json.dumps(self._override()), encoding="utf-8")
         files = ("-f", str(self.code / "docker-compose.yml"), "-f", str(override))
         ports = {f"{name}_PORT": str(port) for name, port in self.ports.items()}
-        kept = {name: "" for name in os.environ if name.startswith("MEDUSAQ_")}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MEDUSAQ_")}
         env = kept | {"FLOWER_BASIC_AUTH": "me:secret"} | ports | self.settings
         # Its own .env is nobody's business here.
         options = ("-p", OURS, "--project-directory", str(self.code), "--env-file", os.devnull)
