@@ -19,10 +19,13 @@ from pathlib import Path
 
 import httpx
 
+from docs.measured.figures import FIGURES
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.queue_overhead import BenchmarkFailed, Running, whole_stack
 from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, shown_command
+from tests.support.workers import ROOT
 
+PICTURE = ROOT / "docs" / "pictures" / "mixed-load.png"  # beside the recorded table
 LINES = 2400  # of each batch
 HOUR_S = 3600.0
 BATCHES = (("due in 3 hours", 3), ("due in 2 hours", 2), ("due in 1 hour", 1))  # in the order of creation
@@ -133,13 +136,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/pictures/mixed-load.png"))
+    parser.add_argument("-o", "--output", type=Path, help=f"the picture (with --record: {PICTURE.name})")
     add_record(parser)
     options = parser.parse_args()
     with whole_stack() as running:
         quiet = watch(running, with_batches=False)
         busy = watch(running, with_batches=True)
-    draw(busy, quiet, options.output)
+    if path := options.output or (PICTURE if options.record == FIGURES else None):
+        draw(busy, quiet, path)
     command = shown_command("tests.benchmarks.queue.mixed_load", sys.argv[1:])
     report = Report(command, options.record, SCRIPTED_ENGINE)
     with report.table("mixed-load", "interactive jobs", "in queue p50", "p95", "p99") as table:
