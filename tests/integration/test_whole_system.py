@@ -112,7 +112,7 @@ def check_drafts(url: str) -> None:
         {"decoding": "medusa"},
         {"decoding": "medusa", "acceptance": "typical"},
     ):
-        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": DRAFTED, **more}
+        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 6 * DRAFTED, **more}
         job = httpx.post(f"{url}/v1/jobs", json=sent, headers={"Prefer": "wait=60"}, timeout=90).json()
         assert job["status"] == "succeeded", job
         speculation = job["result"]["speculation"]
