@@ -120,7 +120,7 @@ def ended(url: str, job: str) -> dict[str, Any]:
 def test_models_take_turns_in_memory_for_one(cli: Cli, models: dict[str, str], watch: Watch) -> None:
     running, url = up(cli, "a", "b", "c", memory=budget(models["a"], 1.5), **SOON)
     running.wait_for("loading a")
-    steady = [sent(url, "a", f"a {n} delay=1") for n in range(16)]  # 8 s of it, two at a time
+    steady = [sent(url, "a", f"a {n} delay=1") for n in range(32)]  # 16 s of it, two at a time
     others = [(name, sent(url, name, f"{name} {n} delay=0.3")) for n in range(2) for name in "bc"]
     for name, job in others:
         record = ended(url, job)
