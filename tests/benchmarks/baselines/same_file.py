@@ -53,7 +53,7 @@ def measure(server: Path, model: Path, loads: Sequence[tuple[str, Load]], pairs:
             for name, of_system in runs.items():
                 table.row(format, load.name, name, *_cells([one for one, _ in of_system], theirs))
             profiles[format, load.name] = sum((profile for _, profile in runs[OURS]), start=Profile())
-        for load in dict.fromkeys(load for _, load in loads):
+        for load in {load.name: load for _, load in loads}.values():
             table.note(f"{load.name.capitalize()}: {len(load.prompts)}, {load.max_tokens} tokens each.")
     with report.table("server-steps", "file", "requests", *step_profile.COLUMNS) as table:
         for (format, name), profile in profiles.items():

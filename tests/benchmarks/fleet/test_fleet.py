@@ -104,7 +104,7 @@ def test_the_recorded_table_is_what_is_simulated() -> None:
 
 def test_a_fleet_of_ten_ends_ten_times_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "JOBS", 5000)
-    measured = Measured([1.0, 2.0], {"2": 1.4, "16": 5.0}, 500.0, 0.001, 2000)
+    measured = Measured([0.1, 0.2], {"2": 1.4, "16": 5.0}, 500.0, 0.001, 2000)
     one, ten, *_ = fleet.simulated(measured)
     assert float(ten[1]) == pytest.approx(10 * float(one[1]), rel=0.1)
     assert float(one[1]) == pytest.approx((fleet.INTERACTIVE + fleet.BULK) * measured.worker_per_s, rel=0.1)
