@@ -108,7 +108,7 @@ def test_a_fleet_of_ten_ends_ten_times_as_many(monkeypatch: pytest.MonkeyPatch) 
     one, ten, *_ = fleet.simulated(measured)
     assert float(ten[1]) == pytest.approx(10 * float(one[1]), rel=0.1)
     assert 0 < float(one[1]) <= measured.worker_per_s
-    assert "a request takes 1.50 s alone and 7.50 s beside 15 others" in fleet.stands_on(measured)
+    assert "a request takes 0.15 s alone and 0.75 s beside 15 others" in fleet.stands_on(measured)
 
 
 @pytest.mark.stack
