@@ -13,11 +13,11 @@ from tests.api.routes.batches.batch_client import chat, create, end
 from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
-LINES = 40
+LINES = 60
 
 
 def test_the_windows_of_a_batch_say_which_lines_they_hold(client: openai.OpenAI, http: httpx.Client) -> None:
-    batch = create(client, [chat(n, f"n{n} delay=0.4") for n in range(LINES)])
+    batch = create(client, [chat(n, f"n{n} delay={0.2 + n % 5 / 4}") for n in range(LINES)])
     shown: list[dict[str, Any]] = []
 
     def several_lines_run() -> bool:
