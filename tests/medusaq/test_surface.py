@@ -98,7 +98,7 @@ def test_place_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
             async with AsyncClient(patience_s=0) as client:
                 asking = asyncio.ensure_future(client.job("j"))
                 peer, _ = await asyncio.to_thread(server.accept)
-                seen.append(peer.recv(4096).decode())
+                seen.append((await asyncio.to_thread(peer.recv, 4096)).decode())
                 peer.close()
                 with pytest.raises(GatewayUnreachable):
                     await asking
