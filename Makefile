@@ -52,7 +52,8 @@ machines: install ## hosts that fail under load, as root, in about 40 minutes; t
 	@$(BIN)/python -m docs.measured
 
 containers: install ## the images and Compose on a Docker Engine, in about an hour; the tables of docs/explanation/containers.md
-	@$(BIN)/python -m tests.containers --write docs/explanation/containers.md $(CONTAINERS)
+	@$(BIN)/python -m tests.containers --record $(CONTAINERS)
+	@$(BIN)/python -m docs.measured
 
 release: install ## builds the archives, tries every extra in an empty environment; RELEASE="--python PATH --extra NAME" chooses
 	@$(BIN)/python -m tests.release $(RELEASE)

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from tests.api.conftest import GatewayProcess
 from tests.support.environments import install
+from tests.support.measuring.marks import put_between
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import ROOT, Workers, wait_until
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 ENVIRONMENT = ROOT / ".venv" / "clients"
-BEGIN, END = "<!-- clients -->", "<!-- /clients -->"
+NAME = "clients"  # of the part of the document
 LOADING_S = 120.0  # the engine measures this machine first
 CHECKS = {  # script: distribution
     "openai_sdk": "openai",
@@ -104,11 +105,7 @@ def main() -> int:
         for case in cases:
             print(f"{CHECKS[script]}: {case['case']}: {case['error'] or 'passes'}")
     if options.write is not None:
-        text = options.write.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        made = table(found, versions(ENVIRONMENT))
-        options.write.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+        put_between(options.write, NAME, f"{table(found, versions(ENVIRONMENT))}\n")
     return int(any(case["error"] is not None for cases in found.values() for case in cases))
 
 

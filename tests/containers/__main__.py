@@ -1,41 +1,37 @@
 """Builds the images, brings the system up with Compose, does to it what CASES names, and prints two tables.
 
-    python -m tests.containers [--only kill ...] [--previous COMMIT] [--write FILE]
+    python -m tests.containers [--only kill ...] [--previous COMMIT] [--record [FILE]]
 
-Needs Docker Engine 25 or newer with compose; without a registry also mmdebstrap, as root. --write puts the
-tables between the lines `<!-- containers -->` and `<!-- /containers -->` of a file, once all cases have been
-run and nothing was wrong. Exit code 1 when something was.
+Needs Docker Engine 25 or newer with compose; without a registry also mmdebstrap, as root. --record keeps the
+tables once all cases have been run and nothing was wrong. Exit code 1 when something was.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from medusaq import MedusaqError
-from tests.chaos.judging.table import footer, table, write
+from tests.chaos.judging.table import note
 from tests.containers import bases, previous
 from tests.containers.cases import CASES, NEEDED, Row, Trial
 from tests.containers.docker import DockerFailed, docker
 from tests.containers.load import Wrong
 from tests.containers.system import NotHealthy, System
 from tests.project.deployment.container_files import check, seconds
-from tests.support.measuring.machine import commit, processor
+from tests.support.measuring.report import Report, Rows, add_record, shown_command
 from tests.support.workers import ROOT
 
-BEGIN, END = "<!-- containers -->", "<!-- /containers -->"
 SERVICES_HEAD = ("service", "image", "healthy after", "health check", "of a core, at rest")
 CASES_HEAD = ("what is done", "submitted", "lost", "doubled", "other answers", "found")
 MB = 1e6
 
 
-def services(trial: Trial) -> str:
-    """Sizes and times of each service, as markdown."""
-    rows = []
+def services(table: Rows, trial: Trial) -> None:
+    """Sizes and times of each service."""
     for name, size in trial.system.sizes().items():
         row = [name, f"{size / MB:.0f} MB", f"{trial.starts[name]:.0f} s"]
         if name in trial.checks:
@@ -43,8 +39,7 @@ def services(trial: Trial) -> str:
             row += [f"{used:.2f} s", f"{used / seconds(check(name)['interval']):.1%}"]
         else:
             row += ["-", "-"]
-        rows.append(tuple(row))
-    return table(rows, SERVICES_HEAD)
+        table.row(*row)
 
 
 def carried_out(names: list[str], trial: Trial) -> tuple[list[Row], list[str]]:
@@ -81,9 +76,10 @@ def main() -> int:
     parser.add_argument("--previous", help="the commit to upgrade from; by default the last release")
     parser.add_argument("--mirror", default=bases.MIRROR, help="of Debian, for stand-ins")
     parser.add_argument("--keep", action="store_true", help="leave the containers as they are at the end")
-    parser.add_argument("--write", type=Path, help="a file that holds the tables")
+    add_record(parser)
     options = parser.parse_args()
-    code, began = commit(), time.monotonic()
+    report = Report(shown_command("tests.containers", sys.argv[1:]), options.record)
+    began = time.monotonic()
     names = [name for name in CASES if name in {*options.only, *NEEDED}]
     with tempfile.TemporaryDirectory(prefix="medusaq-containers-") as folder:
         try:
@@ -100,16 +96,18 @@ def main() -> int:
         finally:
             if not options.keep:
                 system.down("--volumes")
-        made = services(trial)
+        keep = not wrong and names == [*CASES]
+        print()
+        with report.table("containers", *SERVICES_HEAD, keep=keep) as table:
+            services(table, trial)
+            table.note(f"Docker Engine {engine}, {system.bases.told}.")
     skipped = {} if system.bases.monitoring else {"monitoring": "its images cannot be had"}
-    made += f"\n\n{table([cells(row) for row in rows], CASES_HEAD)}\n\n"
-    machine = f"{os.cpu_count()} cores of {processor()}, Docker Engine {engine}, {system.bases.told}"
-    made += footer((time.monotonic() - began) / 60, machine, " ".join(sys.argv[1:]) or "make", code, skipped)
-    print(f"\n{made}")
+    with report.table("containers-cases", *CASES_HEAD, keep=keep) as table:
+        for row in rows:
+            table.row(*cells(row))
+        table.note(note((time.monotonic() - began) / 60, skipped))
     if wrong:
         print(f"\nwrong: {', '.join(wrong)}")
-    elif options.write is not None and names == [*CASES]:
-        write(options.write, made, BEGIN, END)
     return int(bool(wrong))
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from engine.llama.devices import devices
 from tests.gpu.items import ITEMS, SPEED
-from tests.gpu.page import Result, page, place, write
+from tests.gpu.page import Result, page, place
 from tests.gpu.running import run
+from tests.support.measuring.marks import put_between
 
 LIMIT_S = 900.0  # for each item
 SLOW = 10.0  # tokens/s of a request alone, below which items of the packaged model take hours
@@ -59,7 +60,7 @@ def main() -> int:
     made = page(place(), results.values())
     print(made)
     if options.write is not None:
-        write(options.write, made)
+        put_between(options.write, "gpu", made)
     return int(any(result.differs for result in results.values()))
 
 

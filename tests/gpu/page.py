@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import llama_cpp
 
@@ -17,7 +16,6 @@ from engine.llama.devices import devices
 from tests.gpu.recorder import DIFFERS, PASSED, SKIPPED, Outcome
 from tests.support.measuring.machine import commit, processor
 
-BEGIN, END = "<!-- gpu -->", "<!-- /gpu -->"
 DRIVERS = (
     (["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], r"(\S+)", "NVIDIA {}"),
     (["vulkaninfo", "--summary"], r"driverInfo\s*=\s*(.+)", "{}"),
@@ -112,13 +110,3 @@ def page(place: dict[str, str], results: Iterable[Result]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "/")
-
-
-def write(document: Path, made: str) -> None:
-    """Put the page between the marks of a document. Raises ValueError without them."""
-    text = document.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{document}: has no lines {BEGIN} and {END}")
-    document.write_text(f"{before}{BEGIN}\n{made}{END}{after}", encoding="utf-8")

@@ -104,11 +104,12 @@ def test_the_recorded_table_is_what_is_simulated() -> None:
 
 def test_a_fleet_of_ten_ends_ten_times_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "JOBS", 5000)
-    measured = Measured([0.1, 0.2], {"2": 1.4, "16": 5.0}, 500.0, 0.001, 2000)
+    monkeypatch.setattr(fleet, "LINES", 5)  # many small batches: so few jobs are of ten large ones, at random
+    measured = Measured([1.0, 2.0], {"2": 1.4, "16": 5.0}, 500.0, 0.001, 2000)
     one, ten, *_ = fleet.simulated(measured)
     assert float(ten[1]) == pytest.approx(10 * float(one[1]), rel=0.1)
-    assert 0 < float(one[1]) <= measured.worker_per_s
-    assert "a request takes 0.15 s alone and 0.75 s beside 15 others" in fleet.stands_on(measured)
+    assert float(one[1]) == pytest.approx((fleet.INTERACTIVE + fleet.BULK) * measured.worker_per_s, rel=0.1)
+    assert "a request takes 1.50 s alone and 7.50 s beside 15 others" in fleet.stands_on(measured)
 
 
 @pytest.mark.stack

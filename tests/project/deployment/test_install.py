@@ -93,14 +93,6 @@ def test_nothing_imports_what_is_not_built() -> None:
     assert not {"llama_cpp.mtmd_cpp", "llama_cpp.llava_cpp"} & set(loaded)
 
 
-def test_demo_needs_serving_and_every_other_command_all() -> None:
-    needs = dict(re.findall(r"^(\w+): (\$\(\w+\)|install)(?: |$)", MAKEFILE, re.MULTILINE))
-    assert needs.pop("demo") == "$(SERVING)"
-    assert needs.pop("install") == "$(ALL)"
-    assert " ".join(sorted(needs)) == "bench chaos check clients containers machines pictures release test"
-    assert set(needs.values()) == {"install"}
-
-
 def test_packages_are_counted_once_their_archives_are_there() -> None:
     progress = Progress(NAMES)
     assert progress.text() == "fetching 0 of 5 packages"
