@@ -14,16 +14,16 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from tests.api.conftest import GatewayProcess
+from tests.integration.default_model import serving
 from tests.support.environments import install
 from tests.support.measuring.marks import put_between
 from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import ROOT, Workers, wait_until
+from tests.support.workers import ROOT
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 ENVIRONMENT = ROOT / ".venv" / "clients"
 NAME = "clients"  # of the part of the document
-LOADING_S = 120.0  # the engine measures this machine first
 CHECKS = {  # script: distribution
     "openai_sdk": "openai",
     "with_langchain": "langchain-openai",
@@ -39,23 +39,11 @@ def served(folder: Path) -> Iterator[GatewayProcess]:
     """A gateway, and a worker with the default model."""
     server = RedisServer(folder / "redis")
     server.start(appendfsync="no")
-    settings = fast_settings(server, batch_invariant=True, lease_ms=10_000)
-    workers = Workers(folder)
-    gateway: GatewayProcess | None = None
     try:
-        worker = workers.model(settings, ready=False, engine="engine:load")
-        gateway = running = GatewayProcess(settings, folder)
-        wait_until(
-            lambda: running.http.get("/readyz").status_code == 200,
-            LOADING_S,
-            lambda: worker.process.poll() is None,
-            worker.text,
-        )
-        yield gateway
+        settings = fast_settings(server, batch_invariant=True, lease_ms=10_000)
+        with serving(settings, folder) as gateway:
+            yield gateway
     finally:
-        if gateway is not None:
-            gateway.stop()
-        workers.close()
         server.stop()
 
 

@@ -13,13 +13,12 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from tasks.base.settings import Settings
 from tests.api.conftest import GatewayProcess
+from tests.integration.default_model import serving
 from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import Workers, wait_until
+from tests.support.workers import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-LOADING_S = 120.0  # the engine measures this machine first, which may be busy
 HAIKU: Any = [{"role": "user", "content": "Write a haiku about rain, and sign it with an emoji."}]
 PERSON: Any = {
     "type": "object",
@@ -32,24 +31,9 @@ PERSON: Any = {
 @pytest.fixture(scope="module")
 def gateway(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """With a worker of the real engine; bit-identical, so that an answer can be asked for twice."""
-    settings: Settings = fast_settings(redis_server, batch_invariant=True, lease_ms=10_000)
-    folder = tmp_path_factory.mktemp("online")
-    workers = Workers(folder)
-    process: GatewayProcess | None = None
-    try:
-        worker = workers.model(settings, ready=False, engine="engine:load")
-        process = ready = GatewayProcess(settings, folder)
-        wait_until(
-            lambda: ready.http.get("/readyz").status_code == 200,
-            LOADING_S,
-            lambda: worker.process.poll() is None,
-            worker.text,
-        )
+    settings = fast_settings(redis_server, batch_invariant=True, lease_ms=10_000)
+    with serving(settings, tmp_path_factory.mktemp("online")) as process:
         yield process
-    finally:
-        if process is not None:
-            process.stop()
-        workers.close()
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.conftest import GatewayProcess
+from tests.integration.default_model import serving
 from tests.support.servers import RedisServer, fast_settings
-from tests.support.workers import ROOT, Workers, wait_until
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.stack
-LOADING_S = 120.0  # the engine measures this machine first, which may be busy
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PAGES = ("README.md", "docs/reference/python.md")
 EXAMPLES = [
@@ -30,24 +29,8 @@ EXAMPLES = [
 @pytest.fixture(scope="module")
 def url(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = fast_settings(redis_server, lease_ms=10_000)
-    folder = tmp_path_factory.mktemp("examples")
-    workers = Workers(folder)
-    gateway: GatewayProcess | None = None
-    try:
-        worker = workers.model(settings, ready=False, engine="engine:load")
-        workers.io(settings)
-        gateway = ready = GatewayProcess(settings, folder)
-        wait_until(
-            lambda: ready.http.get("/readyz").status_code == 200,
-            LOADING_S,
-            lambda: worker.process.poll() is None,
-            worker.text,
-        )
+    with serving(settings, tmp_path_factory.mktemp("examples"), io=True) as gateway:
         yield gateway.url
-    finally:
-        if gateway is not None:
-            gateway.stop()
-        workers.close()
 
 
 @pytest.mark.parametrize(("page", "place", "code"), EXAMPLES, ids=lambda value: str(value)[-20:])

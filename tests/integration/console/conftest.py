@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import GatewayProcess
-from tests.integration.console.stack import CHROMIUM, browser, page_of, running
+from tests.integration.console.stack import CHROMIUM, browser, page_of
+from tests.integration.default_model import serving
 from tests.support.servers import RedisServer, fast_settings
 
 
@@ -18,7 +19,7 @@ def console(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
         pytest.skip("Chromium is not installed")
     folder = tmp_path_factory.mktemp("console")
     settings = fast_settings(redis_server, lease_ms=10_000, files=str(folder / "files"))
-    with running(settings, folder) as gateway:
+    with serving(settings, folder, io=True) as gateway:
         yield gateway
 
 

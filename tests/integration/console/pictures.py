@@ -11,7 +11,8 @@ from typing import Any
 from PIL import Image
 
 from tests.integration.console import tour
-from tests.integration.console.stack import browser, page_of, running
+from tests.integration.console.stack import browser, page_of
+from tests.integration.default_model import serving
 from tests.support.servers import RedisServer, fast_settings
 from tests.support.workers import ROOT
 
@@ -78,7 +79,7 @@ def main() -> None:
         server.start()
         try:
             settings = fast_settings(server, lease_ms=10_000, slots=8, files=f"{scratch}/files")
-            with running(settings, Path(scratch)) as gateway, browser() as opened:
+            with serving(settings, Path(scratch), io=True) as gateway, browser() as opened:
                 take_all(page_of(opened, gateway.url, WIDE), folder)
         finally:
             server.stop()

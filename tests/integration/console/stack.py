@@ -1,42 +1,17 @@
-"""A gateway, the real engine with the packaged model, an io worker, and a browser in front of them."""
+"""A browser in front of a gateway."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tasks.base.settings import Settings
-from tests.api.conftest import GatewayProcess
-from tests.support.workers import Workers, wait_until
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-LOADING_S = 120.0  # the engine measures this machine first, which may be busy
 ACTION_MS = 30_000
-
-
-@contextlib.contextmanager
-def running(settings: Settings, folder: Path) -> Iterator[GatewayProcess]:
-    workers = Workers(folder)
-    gateway = GatewayProcess(settings, folder)
-    try:
-        worker = workers.model(settings, ready=False, engine="engine:load")
-        workers.io(settings)
-        wait_until(
-            lambda: gateway.http.get("/readyz").json() == {"redis": True, "workers": 1, "io_worker": True},
-            LOADING_S,
-            lambda: worker.process.poll() is None,
-            worker.text,
-        )
-        yield gateway
-    finally:
-        gateway.stop()
-        workers.close()
 
 
 @contextlib.contextmanager

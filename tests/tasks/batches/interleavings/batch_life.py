@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tests.tasks.batches.interleavings.batch_state import (
-    BATCH,
     IO_WORKERS,
     View,
     answered,
@@ -15,6 +14,7 @@ from tests.tasks.batches.interleavings.batch_state import (
     leads,
     sends,
 )
+from tests.tasks.helpers.batch_scripts import BATCH
 from tests.tasks.helpers.explorer import Keys, Model, Server, Step, view_of
 
 Memory = TypeVar("Memory", bound=Hashable)

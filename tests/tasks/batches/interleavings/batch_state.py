@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tasks.store.scripts import Argument
+from tests.tasks.helpers.batch_scripts import BATCH, OWNER, creating, sending
 from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Server
 
-BATCH, OWNER = "batch_1", "key_o"
 IO_WORKERS = ("a", "b")
 LINES = 3
 REFUSED = 2
@@ -25,20 +25,11 @@ TOOK, SET_ASIDE = 7, 10  # tokens of a line
 
 def created(server: Server) -> Keys:
     """The keys with a batch that nobody has read, and its first leader."""
-    arguments = {
-        "id": BATCH,
-        "expires_in_ms": FOR_HOURS * MS,
-        "idempotency_key": "",
-        "body_hash": "",
-        "idempotency_ttl_ms": 0,
-        "input_file_id": "file",
-        "owner": OWNER,
-        "max_files": 1,
-        "max_files_bytes": 1,
-        "max_stored_bytes": 10**9,
-    }
     keys: Keys = {f"string {CLOCK}": str(BEGAN), "hash file:file": {"id": "file"}}
-    for name, told in (("batches/create", (arguments,)), ("leader/lead", leads(IO_WORKERS[0]))):
+    for name, told in (
+        ("batches/create", (creating(FOR_HOURS * MS),)),
+        ("leader/lead", leads(IO_WORKERS[0])),
+    ):
         [(_, keys)] = server.run([(keys, name, told)])
     return keys
 
@@ -48,18 +39,8 @@ def leads(io_worker: str) -> tuple[Argument, ...]:
 
 
 def sends(io_worker: str, chunk: int) -> tuple[Argument, ...]:
-    arguments = {
-        "token": io_worker,
-        "id": BATCH,
-        "chunk": chunk,
-        "offset": 0,
-        "next_chunk": chunk + 1,
-        "next_offset": 0,
-        "model_queue": "",
-        "models": [""],
-    }
     lines = (f'{n}\t{SET_ASIDE}\t0\t""\t"id-{n}"\t{{}}\n' for n in CHUNKS[chunk])
-    return arguments, "".join(lines)
+    return sending(io_worker, chunk), "".join(lines)
 
 
 def validates(

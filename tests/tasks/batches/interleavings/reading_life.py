@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from tests.tasks.batches.interleavings.batch_life import BatchLife, State
 from tests.tasks.batches.interleavings.batch_state import (
-    BATCH,
     CHUNKS,
     IO_WORKERS,
     LINES,
@@ -15,6 +14,7 @@ from tests.tasks.batches.interleavings.batch_state import (
     created,
     validates,
 )
+from tests.tasks.helpers.batch_scripts import BATCH
 from tests.tasks.helpers.explorer import Keys, Server, Step
 
 

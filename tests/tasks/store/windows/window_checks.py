@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.tasks.helpers.batch_scripts import BATCH, OWNER
 from tests.tasks.helpers.explorer import MS, Keys, Step
 from tests.tasks.store.windows.window_state import (
-    BATCH,
     LEASE,
-    OWNER,
     RESEND,
     SET_ASIDE,
     TOOK,

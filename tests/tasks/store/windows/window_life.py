@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from tasks.store.scripts import Argument
+from tests.tasks.helpers.batch_scripts import BATCH, creating, sending
 from tests.tasks.helpers.explorer import CLOCK, MS, Keys, Model, Server, Step, ids_sent_by, missed
 from tests.tasks.store.windows.window_checks import (
     check_claim,
@@ -21,12 +22,10 @@ from tests.tasks.store.windows.window_checks import (
     check_store,
 )
 from tests.tasks.store.windows.window_state import (
-    BATCH,
     BEGAN,
     LEADER,
     LEASE,
     OLD,
-    OWNER,
     SET_ASIDE,
     TOOK,
     WORKERS,
@@ -64,34 +63,13 @@ class WindowLife(Model[State]):
     ) -> None:
         self._server, self._workers = server, workers
         self._count, self._cap, self._splits, self._resends = count, cap, splits, resends
-        created = {
-            "id": BATCH,
-            "expires_in_ms": expires * MS,
-            "idempotency_key": "",
-            "body_hash": "",
-            "idempotency_ttl_ms": 0,
-            "input_file_id": "file",
-            "owner": OWNER,
-            "max_files": 1,
-            "max_files_bytes": 1,
-            "max_stored_bytes": 10**9,
-        }
         self._send: tuple[Argument, ...] = (
-            {
-                "token": LEADER,
-                "id": BATCH,
-                "chunk": 0,
-                "offset": 0,
-                "next_chunk": 1,
-                "next_offset": 0,
-                "model_queue": "",
-                "models": [""],
-            },
+            sending(LEADER, 0),
             "".join(line(number + 1) for number in range(count)),
         )
         keys: Keys = {f"string {CLOCK}": str(BEGAN), "hash file:file": {"id": "file"}}
         for name, arguments in (
-            ("batches/create", (created,)),
+            ("batches/create", (creating(expires * MS),)),
             ("leader/lead", (LEADER, 64, "{}", 4, "id")),
             ("windows/send", self._send),
         ):

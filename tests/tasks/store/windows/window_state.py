@@ -6,9 +6,10 @@ import json
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
+from tests.tasks.helpers.batch_scripts import BATCH
 from tests.tasks.helpers.explorer import CLOCK, LIST, MS, NEVER, PREFIX, TTL, Keys, view_of
 
-BATCH, OWNER, LEADER = "batch_1", "key_o", "l"
+LEADER = "l"
 SET_ASIDE, TOOK = 10, 7  # tokens of its owner for a line: while it lives, and in the end if it ran
 LEASE = RESEND = 1  # ticks of the clock, a second each
 OLD = 2  # ticks; a time longer ago than this is like any other
