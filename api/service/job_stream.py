@@ -43,12 +43,12 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
     position = _Position()
     sent: tuple[Status, int] | None = None
     with gateway.job_events.inbox(job.id) as inbox:
-        refresh = True
+        refresh = behind = True
         while True:
             if refresh:
                 # The last known record serves until Redis is back.
                 with contextlib.suppress(StoreUnavailable):
-                    job, text = await run_in_threadpool(_read, gateway, job)
+                    job, text = await run_in_threadpool(_read, gateway, job, behind)
                     if missing := position.missing(text, job):
                         yield missing
                 if sent != (job.status, job.attempts):  # a short "queued" between two attempts may be missed
@@ -60,14 +60,16 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
                 part = await key.unless_revoked(asyncio.wait_for(inbox.get(), POLL_S))
             except TimeoutError:
                 part = None
-            refresh = part is None or position.is_beyond(part)
+            # Text that is read has no drafts: what is on its way is waited for, unless a part was missed.
+            behind = part is not None and position.is_beyond(part)
+            refresh = part is None or behind
             if part is not None and not refresh and (new := position.new_in(part)):
                 yield new
 
 
-def _read(gateway: Gateway, job: Job) -> tuple[Job, str]:
-    """The current record and the text generated so far."""
-    text = gateway.store.text_so_far(job.id)
+def _read(gateway: Gateway, job: Job, behind: bool) -> tuple[Job, str]:
+    """The current record and, for who is behind or at the end, the text generated so far."""
+    text = gateway.store.text_so_far(job.id) if behind else ""
     fresh = gateway.store.refresh(job)
     return fresh, (fresh.result or {}).get("text", "") if fresh.terminal else text
 

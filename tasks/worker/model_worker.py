@@ -145,6 +145,8 @@ class ModelWorker:
             request = to_request(claim, running.request_id, self._settings)
             on_text = self._tokens.open(claim) if running.streaming else None
             completion = self._engine.submit(request, on_text).result()
+            if running.streaming:
+                self._tokens.flush()
             result = to_result(claim, completion)
         except EngineClosed:
             self._engine_lost(claim.job_id)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 20_000  # deltas: what 16 slots give in some ten seconds; then the listeners wait for the end
 RETRY_S = 0.2
 MOST_AT_ONCE = 512  # deltas in one script: Redis serves nobody else meanwhile
+FLUSH_S = 1.0  # longest time that a job's end waits for its text
 
 
 class Delta(Protocol):
@@ -49,6 +50,9 @@ class Feed:
     broken: bool = False  # a part was dropped, or the claim is not ours any more: nothing further is sent
 
 
+Item = tuple[Feed, Delta] | threading.Event  # an event is set when what came before it is sent
+
+
 class TokenStream:
     """start() once, close() once; open() gives what the engine calls for a job."""
 
@@ -56,7 +60,7 @@ class TokenStream:
         """show turns a log-probability of the engine into what a result holds."""
         self._store = store
         self._show = show
-        self._waiting: queue.SimpleQueue[tuple[Feed, Delta] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="token-stream", daemon=True)
 
@@ -90,26 +94,37 @@ class TokenStream:
 
         return put
 
+    def flush(self) -> None:
+        """Wait until what was put is sent, FLUSH_S at most: a job that has ended takes no text any more."""
+        sent = threading.Event()
+        self._waiting.put(sent)
+        sent.wait(FLUSH_S)
+
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
+            gathered, flushes = self._gather(first)
             try:
-                self._send(self._gather(first))
+                self._send(gathered)
             except Exception:
                 log.exception("a part of streamed text was lost")
+            for sent in flushes:
+                sent.set()
 
-    def _gather(self, first: tuple[Feed, Delta]) -> dict[Feed, list[Delta]]:
-        """What waits, by feed, in order."""
-        gathered = {first[0]: [first[1]]}
-        for _ in range(MOST_AT_ONCE - 1):
-            try:
-                item = self._waiting.get_nowait()
-            except queue.Empty:
-                break
+    def _gather(self, first: Item) -> tuple[dict[Feed, list[Delta]], list[threading.Event]]:
+        """What waits from this one on, by feed, in order."""
+        gathered: dict[Feed, list[Delta]] = {}
+        flushes = []
+        waiting: list[Item | None] = [first]
+        while len(waiting) < MOST_AT_ONCE and not self._waiting.empty():  # no other thread takes from it
+            waiting.append(self._waiting.get())
+        for item in waiting:
             if item is None:
                 self._waiting.put(None)  # closing: for the loop to find
-                break
-            gathered.setdefault(item[0], []).append(item[1])
-        return gathered
+            elif isinstance(item, threading.Event):
+                flushes.append(item)
+            else:
+                gathered.setdefault(item[0], []).append(item[1])
+        return gathered, flushes
 
     def _send(self, gathered: dict[Feed, list[Delta]]) -> None:
         """Retry until Redis answers; repeating is safe, since each chunk says where it begins."""

@@ -18,7 +18,7 @@ from tests.support.workers import ROOT, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 PROMPTS = (9, 10, 11, 12, 13, 14, 17, 18)  # two long ones that begin alike, and short ones
-DRAFTED = 16  # tokens of an answer
+DRAFTED = 48  # tokens of an answer
 LONG = 400  # characters of the instruction that the first two share: more would prove no more
 
 
@@ -112,7 +112,7 @@ def check_drafts(url: str) -> None:
         {"decoding": "medusa"},
         {"decoding": "medusa", "acceptance": "typical"},
     ):
-        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": 6 * DRAFTED, **more}
+        sent = {"prompt": "Count from one to twenty in words.", "max_tokens": DRAFTED, **more}
         job = httpx.post(f"{url}/v1/jobs", json=sent, headers={"Prefer": "wait=60"}, timeout=90).json()
         assert job["status"] == "succeeded", job
         speculation = job["result"]["speculation"]

@@ -192,7 +192,7 @@ def test_unknown_job(http: httpx.Client) -> None:
 
 @pytest.mark.usefixtures("model_worker")
 def test_drafted_parts_are_marked(http: httpx.Client) -> None:
-    job_id = submit(http, "one two stream=2 delay=3 spans=8:11:lookup")
+    job_id = submit(http, "one two stream=2 delay=3 spans=0:3:medusa,8:11:lookup,12:16:lookup")
     seen = list(events(http, job_id))
     whole(seen)
     marked = [
@@ -201,4 +201,4 @@ def test_drafted_parts_are_marked(http: httpx.Client) -> None:
         if name == "text"
         for span in data.get("drafts", ())
     ]
-    assert marked in ([], [("one", "lookup")]), "text that was missed and read from the record has none"
+    assert marked == [("one", "medusa"), ("one", "lookup"), ("two ", "lookup")]

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-ACTION_MS = 30_000
+ACTION_MS = 90_000  # a model answers beside other tests
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ NO_ID = {  # scripts that take none, or make the record of a new one
     "queues/reconcile",
     "queues/release_deferred",
     "queues/queue_stats",
+    "queues/expire_leases",
 }
 JOB, BATCH, FILE, HOOK, KEY, WINDOW = "job_1", "batch_1", "file_1", "evt_1", "key_1", "win_1-1"
 GONE: dict[str, tuple[Argument, ...]] = {

@@ -129,6 +129,31 @@ def test_a_worker_that_lost_its_job_is_not_heard(store: JobStore) -> None:
         assert [part["text"] for part in heard] == ["new "]
 
 
+def test_after_a_flush_redis_has_it_all(store: JobStore) -> None:
+    claim = running(store)
+    with streaming(store) as stream:
+        put = stream.open(claim)
+        for number in range(5):
+            for _ in range(300):
+                put(Delta("word "))
+            stream.flush()
+            assert store.text_so_far(claim.job_id).count("word ") == 300 * (number + 1)
+
+
+def test_a_flush_waits_a_second_for_a_frozen_server(own_redis: RedisServer) -> None:
+    store = JobStore(fast_settings(own_redis, redis_url=own_redis.within(6)))
+    claim = running(store)
+    with streaming(store) as stream:
+        own_redis.freeze()
+        stream.open(claim)(Delta("a"))
+        began = time.monotonic()
+        stream.flush()
+        assert time.monotonic() - began < 4, "one that waits for the server takes 6 s"
+        own_redis.thaw()
+        kept(store, claim, "a")
+    store.close()
+
+
 def test_an_ended_job_keeps_no_text_beside_its_record(store: JobStore) -> None:
     claim = running(store)
     with streaming(store) as stream:

@@ -16,8 +16,10 @@ const PARENTS = { batch: "now", job: "jobs" };
 const main = document.getElementById("main");
 const forget = document.getElementById("forget");
 let leave = new AbortController();
+let asking = false;
 
 function show(focus = true) {
+  asking = false;
   const [name, id] = location.hash.replace(/^#\/?/, "").split("/");
   const chosen = VIEWS[name] ? name : "now";
   leave.abort();
@@ -35,6 +37,8 @@ function show(focus = true) {
 }
 
 onKeyWanted((reason) => {
+  if (asking) return; // each request of a view is refused: what is typed meanwhile must stay
+  asking = true;
   leave.abort();
   document.title = "API key - medusaq";
   keyView(main, reason, show);

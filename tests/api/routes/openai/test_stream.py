@@ -171,19 +171,28 @@ def test_the_bytes_on_the_wire(http: httpx.Client) -> None:
 
 
 def test_many_asynchronous_streams(gateway: GatewayProcess) -> None:
-    async def one(client: AsyncOpenAI, number: int) -> str:
+    """Whole, and with the drafts of their last words, which come when the job ends."""
+
+    async def one(client: AsyncOpenAI, number: int) -> tuple[str, list[str]]:
         stream = await client.chat.completions.create(
             model=MODEL,
-            messages=[{"role": "user", "content": f"n{number} 🌱 stream=20 delay=0.3"}],
+            messages=[{"role": "user", "content": f"n{number} 🌱 stream=20 delay=0.3 spans=118:119:lookup"}],
             stream=True,
+            extra_body={"stream_options": {"include_drafts": True}},
         )
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        choices = [chunk.model_dump()["choices"][0] async for chunk in stream]
+        texts = [choice["delta"]["content"] or "" for choice in choices]
+        return "".join(texts), [
+            text[span["start"] : span["end"]]
+            for text, choice in zip(texts, choices, strict=True)
+            for span in choice.get("drafts", ())
+        ]
 
-    async def many() -> list[str]:
+    async def many() -> list[tuple[str, list[str]]]:
         async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="x", max_retries=0) as client:
-            return await asyncio.gather(*(one(client, number) for number in range(30)))
+            return await asyncio.gather(*(one(client, number) for number in range(10, 40)))
 
-    assert asyncio.run(many()) == [f"n{number} 🌱 " * 20 for number in range(30)]
+    assert asyncio.run(many()) == [(f"n{number} 🌱 " * 20, ["🌱"]) for number in range(10, 40)]
 
 
 def test_drafted_parts_are_marked_if_asked_for(client: OpenAI) -> None:

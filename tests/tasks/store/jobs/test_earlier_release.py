@@ -101,6 +101,8 @@ def test_the_scripts_write_what_the_release_before_wrote_and_sent(store: JobStor
     places = {f"job-{n}" for n, order in enumerate(orders().values()) if order.id in taken}
     for name in filter(LISTS.match, earlier):
         now[name] = [place for place in now[name] if place not in places]  # workers have taken theirs
+    for place in places:
+        assert now[f"hash job:{place}"].pop("holder") == "", "what earlier workers do not name"
     assert now == earlier
 
 

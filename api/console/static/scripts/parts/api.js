@@ -28,15 +28,16 @@ async function refusal(response) {
   );
 }
 
-function checkKey(error) {
-  if (error.status !== 401) return;
-  const reason = hasKey() ? error.message : "";
+// A late refusal of an earlier key says nothing about the key that was typed since.
+function checkKey(error, sent) {
+  if (error.status !== 401 || sent !== key()) return;
   forgetKey();
-  wantKey(reason);
+  wantKey(sent && error.message);
 }
 
 // The response, if it is a success; throws ApiError.
 export async function request(path, { method = "GET", body, signal, headers = {} } = {}) {
+  const sent = key();
   const json = body === undefined ? {} : { "Content-Type": "application/json" };
   const options = { method, signal, headers: { ...headers, ...json, ...authorization() } };
   if (body !== undefined) options.body = JSON.stringify(body);
@@ -49,7 +50,7 @@ export async function request(path, { method = "GET", body, signal, headers = {}
   }
   if (response.ok) return response;
   const error = await refusal(response);
-  checkKey(error);
+  checkKey(error, sent);
   throw error;
 }
 
@@ -63,6 +64,7 @@ export function upload(file, progress, signal) {
     form.append("purpose", "batch");
     form.append("file", file);
     const http = new XMLHttpRequest();
+    const sent = key();
     http.open("POST", "/v1/files");
     if (hasKey()) http.setRequestHeader("Authorization", `Bearer ${key()}`);
     http.upload.addEventListener("progress", (event) => progress(event.loaded / event.total));
@@ -70,7 +72,7 @@ export function upload(file, progress, signal) {
       const answer = JSON.parse(http.responseText || "{}");
       if (http.status === 200) return resolve(answer);
       const error = new ApiError(answer.error?.message ?? `status ${http.status}`, http.status, answer.error?.code);
-      checkKey(error);
+      checkKey(error, sent);
       return reject(error);
     });
     http.addEventListener("error", () => reject(new ApiError("The upload was broken off.", 0)));
