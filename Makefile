@@ -19,6 +19,7 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@echo "  $(BIN)/medusaq run examples/questions.csv --column question -o answers.csv"
 	@echo "  $(BIN)/medusaq up     # keeps running: an HTTP API, which OpenAI's client can use"
 	@echo "  docs/tutorials/first-results.md"
+	@echo "The packaged model is for testing; models for real work: $(BIN)/medusaq models recommend"
 
 test: install ## the test suite, in six processes: on two cores, four usually wait
 	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 10

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
     from cli.views.model_states import ModelState
     from engine.host.file_digest import Progress
+    from engine.tools.known_models import KnownModel
     from engine.tools.model_registry import NamedModel, Register
 
 ADD_EPILOG = """[bold]Examples[/]
 
 medusaq models add small ~/models/SmolLM2-135M-Instruct.Q4_0.gguf
 
-medusaq models add vicuna organisation/repository --file model.Q4_K_M.gguf --heads ~/models/medusa_lm_head.pt
+medusaq models add qwen2.5-1.5b hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M
+
+medusaq models add vicuna vicuna/vicuna-7b-v1.3.q4_k_m.gguf --heads ~/models/medusa_lm_head.pt
 
 Then: medusaq worker --model small"""
 
@@ -45,14 +48,14 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|HUB", help="GGUF file, folder with one, or ORGANISATION/REPOSITORY on the hub."
+            metavar="PATH|hf:ORG/REPO[:TYPE]",
+            help="GGUF file, folder with one, or repository on the Hugging Face hub. TYPE: of several files "
+            "the one with this number format or name (default: Q4_K_M).",
         ),
     ],
     heads: Annotated[
-        str | None, typer.Option(metavar="PATH|HUB", help="Medusa heads of the model, a file or a folder.")
-    ] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="NAME.gguf", help="Which GGUF, if SOURCE has several.")
+        str | None,
+        typer.Option(metavar="PATH|hf:ORG/REPO", help="Medusa heads: a file, a folder or a repository."),
     ] = None,
     chat_template: Annotated[
         str | None, typer.Option(metavar="NAME|PATH", help="Chat template to use instead of the model's own.")
@@ -71,7 +74,7 @@ def add(
                 f"{name!r} is already registered as {taken.model.path}: remove it first, or use --replace"
             )
         template = None if chat_template is None else find_template(chat_template)
-        path = find_model(source, file)
+        path = find_model(source)
         heads_path = None if heads is None else find_heads(heads)
         if heads_path is not None:
             check_heads(heads_path, path)
@@ -111,7 +114,40 @@ def list_models(
     elif found:
         print_list(_table(rows), False, "")
     else:
-        typer.echo("no models are registered: add one with `medusaq models add NAME PATH`")
+        typer.echo(
+            "no models are registered: `medusaq models recommend` lists some, `medusaq models add` adds one"
+        )
+
+
+@models.command()
+def recommend(as_json: JsonOption = False) -> None:
+    """List well-known instruct models, with the memory and speed to expect here. Fetches nothing."""
+    from cli.stack.memory_budget import engine_config, whole_memory
+    from engine.tools.known_models import KNOWN, memory_of, weight_bytes_per_s
+    from tasks.base.settings import get_settings
+
+    config, whole = engine_config(get_settings()), whole_memory()
+    with _register():
+        speed = weight_bytes_per_s(config)
+    rows = [
+        (model, memory_of(model, config, whole), speed / model.shape.weight_bytes, model.shape.weight_bytes)
+        for model in KNOWN
+    ]
+    if as_json:
+        keys = ("name", "source", "licence", "tools", "heads")
+        listing = [
+            {key: getattr(model, key) for key in keys}
+            | {"file_bytes": size, "need_bytes": need, "fits": whole is None or need <= whole}
+            | {"tokens_per_s": round(rate, 1)}
+            for model, need, rate, size in rows
+        ]
+        typer.echo(json.dumps(listing, ensure_ascii=False))
+        return
+    print_list(_recommended(rows, whole), False, "")
+    typer.echo(
+        "\nneeds: memory of a worker with your settings. tokens/s: of one request, without drafts, estimated"
+    )
+    typer.echo("from the packaged model's speed here. To add one: medusaq models add NAME SOURCE")
 
 
 @models.command()
@@ -172,6 +208,30 @@ def _reading(size: int) -> Iterator[Progress]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=size)
         yield lambda count: bar.advance(task, count)
+
+
+def _recommended(rows: list[tuple[KnownModel, int, float, int]], whole: int | None) -> Table:
+    """whole: bytes of memory here."""
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "licence", "file", "needs", "tokens/s", "tools", "heads"):
+        table.add_column(column, justify="right" if column in ("file", "needs", "tokens/s") else "left")
+    table.add_column("source", overflow="fold")
+    for model, need, rate, size in rows:
+        too_much = whole is not None and need > whole
+        table.add_row(
+            model.name,
+            model.licence,
+            decimal(size),
+            f"{decimal(need)}{' (too much)' if too_much else ''}",
+            f"{rate:.1f}" if rate < 10 else f"{rate:.0f}",
+            "yes" if model.tools else "no",
+            "no" if model.heads is None else "yes",
+            model.source,
+        )
+    return table
 
 
 def _table(rows: list[tuple[NamedModel, int | None, ModelState]]) -> Table:

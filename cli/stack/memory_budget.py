@@ -75,7 +75,7 @@ def served_models(sources: Sequence[str], settings: Settings) -> list[Served]:
     from engine.tools.memory_estimate import needed
     from engine.tools.model_registry import Register
 
-    register, models, memory = Register(), list[Served](), _whole_memory()
+    register, models, memory = Register(), list[Served](), whole_memory()
     for name in sources:
         try:
             chosen = register.resolve(name or None)
@@ -98,12 +98,12 @@ def need_of(model: NamedModel, settings: Settings) -> int | None:
     heads = settings.heads or (None if model.heads is None else model.heads.path)
     try:
         config = replace(engine_config(settings), model=model.model.path, heads=heads)
-        return needed(config, _whole_memory()).total
+        return needed(config, whole_memory()).total
     except ModelLoadError:  # the file is gone, or no number format was chosen for it yet
         return None
 
 
-def _whole_memory() -> int | None:
+def whole_memory() -> int | None:
     """Bytes; None where psutil is not installed. Not those that are free: a swap may free more."""
     from engine.host.system_memory import look_at_memory
 

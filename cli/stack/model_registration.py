@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from cli.base.errors import BadInput, CliError
 
 GGUF = ".gguf"
+HUB = "hf:"
+USUAL_TYPE = "Q4_K_M"  # taken of a repository with several, as llama.cpp does
+PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+VISION = "mmproj"  # how the names of image encoders begin, which lie beside models
 
 
-def find_model(source: str, file: str | None) -> Path:
-    """Find a GGUF and check that it can be served. file: its name, if there are several.
+def find_model(source: str) -> Path:
+    """Find a GGUF and check that it can be served; fetch it if it is on the hub.
 
     Raises CliError, ModelLoadError and CompileError.
     """
     from engine.llama.model import read_shape
 
     path = Path(source).expanduser()
-    if not path.exists() and _is_hub_name(source):
-        path = _from_hub(source, file)
+    if source.startswith(HUB):
+        path = _from_hub(source)
     elif path.is_dir():
         names = [str(p.relative_to(path)) for p in sorted(path.rglob(f"*{GGUF}"))]
-        path = path / _only(source, names, file)
-    elif file is not None:
-        raise BadInput(f"--file is for folders and repositories; {source} is neither")
+        path = path / _only(source, names)
+    elif not path.exists() and _is_hub_name(source):
+        raise BadInput(f"{source}: no such file; a repository on the hub is {HUB}{source}")
     read_shape(str(path))
     return path
 
 
 def find_heads(source: str) -> Path:
     """A file or folder of heads. Raises CliError and CompileError."""
+    if source.startswith(HUB):
+        from compiling.source.hub_heads import find
+
+        return find(source.removeprefix(HUB))
     path = Path(source).expanduser()
     if path.exists():
         return path
-    if not _is_hub_name(source):
-        raise CliError(f"{source}: no such file or folder")
-    from compiling.source.hub_heads import find
-
-    return find(source)
+    asked = f"; a repository on the hub is {HUB}{source}" if _is_hub_name(source) else ""
+    raise CliError(f"{source}: no such file or folder{asked}")
 
 
 def find_template(given: str) -> str:
@@ -69,26 +76,54 @@ def check_heads(heads: Path, model: Path) -> None:
     )
 
 
-def _from_hub(source: str, file: str | None) -> Path:
-    from compiling.source.hub import fetch, list_files
+def _from_hub(source: str) -> Path:
+    """Fetch one GGUF of a repository, or use a cached one if the hub is away."""
+    from compiling.source.hub import choose
 
-    chosen = _only(source, sorted(name for name in list_files(source) if name.endswith(GGUF)), file)
-    return Path(fetch(source, [chosen])) / chosen
-
-
-def _only(source: str, names: list[str], file: str | None) -> str:
-    """The chosen one of these files, or the only one."""
-    if not names:
-        raise CliError(
-            f"{source} has no GGUF: make one of a checkpoint with `medusaq compile {source} -o DIR`"
+    repository, _, wanted = source.removeprefix(HUB).partition(":")
+    if not _is_hub_name(repository):
+        raise BadInput(
+            f"{source}: not as {HUB}ORGANISATION/REPOSITORY or {HUB}ORGANISATION/REPOSITORY:Q4_K_M"
         )
-    if file is None and len(names) > 1:
-        raise BadInput(f"{source} has several GGUFs; choose with --file: {', '.join(names)}")
-    if file is not None and file not in names:
-        raise BadInput(f"{source} has no {file}; it has {', '.join(names)}")
-    return file or names[0]
+    folder = choose(repository, lambda names: [_of_type(source, repository, names, wanted)])
+    kept = [str(path.relative_to(folder)) for path in folder.rglob(f"*{GGUF}")]
+    return folder / _of_type(source, repository, kept, wanted)
+
+
+def _of_type(source: str, repository: str, names: Sequence[str], wanted: str) -> str:
+    """The GGUF of the wanted number format or name; of several, that of the usual one."""
+    models = sorted(name for name in names if name.endswith(GGUF) and not Path(name).name.startswith(VISION))
+    if not models:
+        raise CliError(_NONE.format(source, repository))
+    found = [name for name in models if not wanted or _is_type(name, wanted)]
+    if len(found) > 1:
+        found = [name for name in found if _is_type(name, USUAL_TYPE)] or found
+    if len(found) != 1:
+        raise BadInput(f"{source}: choose one with {HUB}{repository}:NAME.gguf: {', '.join(found or models)}")
+    if PART.search(found[0]):
+        raise BadInput(f"{source}: {found[0]} is a part of a split GGUF; choose another, or join the parts")
+    return found[0]
+
+
+def _is_type(name: str, wanted: str) -> bool:
+    """Whether a file has this name, or one with this number format in it as a word."""
+    named = re.search(rf"(?<![a-z0-9_]){re.escape(wanted.lower())}(?![a-z0-9_])", name.lower())
+    return name == wanted or (named is not None and not wanted.endswith(GGUF))
+
+
+_NONE = "{} has no GGUF: make one of a checkpoint with `medusaq compile {} -o DIR`"
+
+
+def _only(source: str, names: list[str]) -> str:
+    """The only one of these files."""
+    if not names:
+        raise CliError(_NONE.format(source, source))
+    if len(names) > 1:
+        raise BadInput(f"{source} has several GGUFs; give the path of one: {', '.join(names)}")
+    return names[0]
 
 
 def _is_hub_name(source: str) -> bool:
-    organisation, _, repository = source.partition("/")
-    return bool(organisation and repository) and source.count("/") == 1 and organisation[0] not in ".~"
+    from compiling.source.hub import looks_like_a_name
+
+    return looks_like_a_name(source)

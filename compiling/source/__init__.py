@@ -2,5 +2,5 @@
 
 In: a name or a path.
 Out: a GGUF with full precision.
-Public: converter.find, hub.fetch, hub.list_files, hub.looks_like_a_name, source.prepare.
+Public: converter.find, hub.choose, hub.looks_like_a_name, source.prepare.
 """

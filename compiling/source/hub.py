@@ -16,7 +16,7 @@ from compiling.base.resource_check import existing, size
 
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # neither ./ nor ../
 AWAY, BROKEN_OFF = "the hub cannot be reached", "the download broke off, repeat to go on"
-MISSING = "models by name need huggingface_hub: pip install 'medusaq[compile]'"
+MISSING = "models by name need huggingface_hub: pip install 'medusaq[local]'"
 
 
 def looks_like_a_name(source: str) -> bool:

@@ -54,6 +54,11 @@ def needed(config: EngineConfig, available: int | None = None) -> Needed:
     """
     path = config.model or default_model_path()
     shape = read_shape(path)
+    return needed_by(shape, computed_bytes(config, path, shape), config, available)
+
+
+def needed_by(shape: Shape, weight_bytes: int, config: EngineConfig, available: int | None) -> Needed:
+    """The same, for a model of this shape. weight_bytes: in the format in which it is computed."""
     here = _share_here(config, shape)
     limits = config.row_limits(on_gpu(config.gpu_layers))
     cell_bytes = shape.cell_bytes * KV_SCALE[config.kv_type]
@@ -69,7 +74,7 @@ def needed(config: EngineConfig, available: int | None = None) -> Needed:
     outputs = ids * (shape.vocab_size + shape.width)
     return Needed(
         {
-            WEIGHTS: round(here * computed_bytes(config, path, shape)),
+            WEIGHTS: round(here * weight_bytes),
             CACHE: round(here * cache),
             PREFIXES: _prefixes(config, shape, cell_bytes),
             BUFFERS: round(here * (layers + outputs) + outputs) * FLOAT_BYTES,

@@ -155,6 +155,12 @@ def computed_bytes(config: EngineConfig, path: str, shape: Shape) -> int:
     return shape.weight_bytes if selected_format(config, path, shape) == AS_SHIPPED else unpacked_bytes
 
 
+def largest_bytes(config: EngineConfig, shape: Shape) -> int:
+    """The same, of a model that is not here."""
+    may = _may_unpack(config, shape.weight_bytes, shape.parameters)
+    return shape.parameters * BF16_BYTES if may or config.weights == BF16 else shape.weight_bytes
+
+
 def selected_format(config: EngineConfig, path: str, shape: Shape) -> str | None:
     """AS_SHIPPED or BF16 where the engine selects; None if that must be measured first."""
     if not _may_unpack(config, shape.weight_bytes, shape.parameters):

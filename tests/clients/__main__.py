@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,9 +24,13 @@ from tests.support.workers import ROOT
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 ENVIRONMENT = ROOT / ".venv" / "clients"
+PACKAGES = ROOT / ".venv" / "clients-npm"
 NAME = "clients"  # of the part of the document
+NPM = "openai_npm"
+NODE = shutil.which("node") and shutil.which("npm")
 CHECKS = {  # script: distribution
     "openai_sdk": "openai",
+    NPM: "openai (npm)",
     "with_langchain": "langchain-openai",
     "with_instructor": "instructor",
     "with_pydantic_ai": "pydantic-ai-slim",
@@ -40,8 +45,9 @@ def served(folder: Path) -> Iterator[GatewayProcess]:
     server = RedisServer(folder / "redis")
     server.start(appendfsync="no")
     try:
-        settings = fast_settings(server, batch_invariant=True, lease_ms=10_000)
-        with serving(settings, folder) as gateway:
+        files = str(folder / "files")
+        settings = fast_settings(server, batch_invariant=True, lease_ms=10_000, files=files)
+        with serving(settings, folder, io=True) as gateway:
             yield gateway
     finally:
         server.stop()
@@ -56,6 +62,8 @@ def check(python: Path, script: str, url: str, model: str) -> list[dict[str, str
         "DO_NOT_TRACK": "1",
     }
     command = [str(python), str(HERE / "checks" / f"{script}.py")]
+    if script == NPM:
+        command = ["node", str(PACKAGES / f"{script}.mjs")]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
     cases: list[dict[str, str | None]] = [
         json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"
@@ -65,9 +73,19 @@ def check(python: Path, script: str, url: str, model: str) -> list[dict[str, str
     return cases
 
 
+def install_packages() -> None:
+    """Those of npm, and the check beside them: a module finds packages in the folders above its own."""
+    PACKAGES.mkdir(parents=True, exist_ok=True)
+    for file in (HERE / "package.json", HERE / "checks" / f"{NPM}.mjs"):
+        shutil.copy(file, PACKAGES)
+    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=PACKAGES, check=True)
+
+
 def versions(environment: Path) -> dict[str, str]:
     [folder] = (environment / "lib").glob("python*/site-packages")
-    return {found.name.lower(): found.version for found in distributions(path=[str(folder)])}
+    [(_, npm)] = json.loads((HERE / "package.json").read_text())["dependencies"].items()
+    found = {found.name.lower(): found.version for found in distributions(path=[str(folder)])}
+    return found | {CHECKS[NPM]: npm}
 
 
 def table(found: dict[str, list[dict[str, str | None]]], installed: dict[str, str]) -> str:
@@ -85,10 +103,15 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="a document with a place for the table")
     parser.add_argument("--only", choices=CHECKS, action="append")
     options = parser.parse_args()
+    asked = options.only or [name for name in CHECKS if NODE or name != NPM]
     python = install(ENVIRONMENT, REQUIREMENTS)
+    if NPM in asked:
+        install_packages()
+    elif not NODE:
+        print(f"{CHECKS[NPM]}: left out: there is no node with npm here")
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as gateway:
         model = gateway.http.get("/v1/models").json()["data"][0]["id"]
-        found = {name: check(python, name, gateway.url, model) for name in options.only or CHECKS}
+        found = {name: check(python, name, gateway.url, model) for name in asked}
     for script, cases in found.items():
         for case in cases:
             print(f"{CHECKS[script]}: {case['case']}: {case['error'] or 'passes'}")

@@ -31,13 +31,21 @@ def own_register(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def hub(cli: Cli) -> Iterator[SmallHub]:
-    model = MODEL.read_bytes()
+def broken() -> Repository:
+    return Repository({"a.gguf": MODEL.read_bytes()}, cut={"a.gguf"})
+
+
+@pytest.fixture
+def hub(cli: Cli, broken: Repository) -> Iterator[SmallHub]:
+    model, part = MODEL.read_bytes(), "big-Q8_0-00001-of-00002.gguf"
+    types = ("m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "old/m-q2_k.gguf")
     small = SmallHub(
         {
             "org/one": Repository({"a.gguf": model, "README.md": b"#"}),
-            "org/several": Repository({"a.gguf": model, "b.gguf": b"GGUF"}),
+            "org/types": Repository(dict.fromkeys(types, model)),
+            "org/several": Repository({"a.gguf": model, "b.gguf": b"GGUF", part: b"GGUF"}),
             "org/checkpoint": Repository({"config.json": b"{}", "model.safetensors": b""}),
+            "org/broken": broken,
         }
     )
     cli.env["HF_ENDPOINT"] = small.url
@@ -52,7 +60,7 @@ def names(run: InProcessCli) -> list[str]:
 def test_a_model_from_its_name_to_its_removal(in_process: InProcessCli, tmp_path: Path) -> None:
     assert (
         in_process("models", "list").stdout
-        == "no models are registered: add one with `medusaq models add NAME PATH`\n"
+        == "no models are registered: add one with `medusaq models add`; `models recommend` lists some\n"
     )
     copy = tmp_path / "copy.gguf"
     shutil.copy(MODEL, copy)
@@ -100,9 +108,10 @@ def test_what_is_refused(in_process: InProcessCli, tmp_path: Path) -> None:
         ("a", "missing.gguf"): "error: missing.gguf: no such file",
         ("a", "text.gguf"): "error: text.gguf: not a GGUF file",
         ("a", "empty"): "error: empty has no GGUF: make one of a checkpoint with `medusaq compile empty -o",
-        ("a", "two"): "error: two has several GGUFs; choose with --file: a.gguf, b.gguf",
-        ("a", "two", "--file", "c.gguf"): "error: two has no c.gguf; it has a.gguf, b.gguf",
-        ("a", str(MODEL), "--file", "c.gguf"): f"error: --file is for folders and repositories; {MODEL} is",
+        ("a", "two"): "error: two has several GGUFs; give the path of one: a.gguf, b.gguf",
+        ("a", "org/repo"): "error: org/repo: no such file; a repository on the hub is hf:org/repo",
+        ("a", "hf:org"): "error: hf:org: not hf:ORGANISATION/REPOSITORY, with or without :TYPE, such as",
+        ("a", str(MODEL), "--heads", "org/repo"): "error: org/repo: no such file or folder; a repository on",
         ("a", str(MODEL), "--heads", "none"): "error: none: no such file or folder",
         ("a", str(MODEL), "--heads", "text.gguf"): "error: text.gguf",
     }
@@ -173,20 +182,64 @@ def test_a_chat_template_is_a_known_name_or_a_file(
 
 
 def test_a_model_of_a_hub(cli: Cli, hub: SmallHub) -> None:
-    assert cli("models", "add", "one", "org/one").returncode == 0
+    added = cli("models", "add", "one", "hf:org/one")
+    assert (added.returncode, "100%" in added.stderr) == (0, True), "how far it is"
     [model] = json.loads(cli("models", "list", "--json").stdout)
-    assert model["model"]["source"] == "org/one"
+    assert model["model"]["source"] == "hf:org/one"
     assert Path(model["model"]["path"]).read_bytes() == MODEL.read_bytes()
     assert hub.asked == ["a.gguf"]
-    several = cli("models", "add", "b", "org/several")
-    assert several.stderr == "error: org/several has several GGUFs; choose with --file: a.gguf, b.gguf\n"
-    assert cli("models", "add", "b", "org/several", "--file", "a.gguf").returncode == 0
+    several = cli("models", "add", "b", "hf:org/several")
+    assert several.stderr.startswith(
+        "error: hf:org/several: choose one with hf:org/several:NAME.gguf: a.gguf,"
+    )
+    assert cli("models", "add", "b", "hf:org/several:a.gguf").returncode == 0
     assert hub.asked == ["a.gguf", "a.gguf"], "nothing that was not asked for"
-    none = cli("models", "add", "c", "org/checkpoint")
-    assert none.stderr.startswith("error: org/checkpoint has no GGUF: make one of a checkpoint with `medusaq")
-    unknown = cli("models", "add", "c", "org/none")
-    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (1, 1)
+    cli.env["HF_ENDPOINT"] = "http://127.0.0.1:9"
+    assert cli("models", "add", "b", "hf:org/several:a.gguf", "--replace").returncode == 0, "it was kept"
     assert names(cli) == ["b", "one"]
+
+
+def test_what_a_hub_does_not_have(cli: Cli, hub: SmallHub) -> None:
+    cases = {
+        "hf:org/checkpoint": "hf:org/checkpoint has no GGUF: make one of a checkpoint with `medusaq com",
+        "hf:org/several:Q8_0": "hf:org/several:Q8_0: big-Q8_0-00001-of-00002.gguf is a part of a split GGUF",
+        "hf:org/types:Q5_K_M": "hf:org/types:Q5_K_M: choose one with hf:org/types:NAME.gguf: m-Q4_K_M.gguf, ",
+        "hf:org/none": "org/none: no such repository on the hub, or a private one",
+    }
+    for source, said in cases.items():
+        refused = cli("models", "add", "c", source)
+        assert (refused.returncode != 0, len(refused.stderr.splitlines())) == (True, 1), refused.stderr
+        assert refused.stderr.startswith(f"error: {said}"), refused.stderr
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ("hf:org/types", "m-Q4_K_M.gguf"),
+        ("hf:org/types:Q4_K_M", "m-Q4_K_M.gguf"),
+        ("hf:org/types:q8_0", "m-Q8_0.gguf"),
+        ("hf:org/types:Q2_K", "old/m-q2_k.gguf"),
+    ],
+)
+def test_a_number_format_chooses_the_file(cli: Cli, hub: SmallHub, source: str, file: str) -> None:
+    added = cli("models", "add", "m", source)
+    assert added.returncode == 0, added.stderr
+    assert hub.asked == [file]
+    assert added.stdout.endswith(f"/{file}\n")
+
+
+def test_a_download_that_broke_off_goes_on(cli: Cli, hub: SmallHub, broken: Repository) -> None:
+    cut = cli("models", "add", "m", "hf:org/broken")
+    assert cut.returncode == 1
+    assert "error: org/broken: the download broke off, repeat to go on" in cut.stderr
+    broken.cut.clear()
+    hub.resumed.clear()
+    assert cli("models", "add", "m", "hf:org/broken").returncode == 0
+    [begin] = hub.resumed
+    assert begin > MODEL.stat().st_size * 0.4
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert Path(model["model"]["path"]).read_bytes() == MODEL.read_bytes()
 
 
 def test_a_worker_of_an_unknown_name(cli: Cli) -> None:
@@ -196,3 +249,19 @@ def test_a_worker_of_an_unknown_name(cli: Cli) -> None:
     assert ended.stderr.splitlines()[-1].endswith(
         "'smal' is neither a file nor the name of a model; known: small"
     )
+
+
+@pytest.mark.slow
+def test_models_are_recommended_by_what_they_need_here(in_process: InProcessCli) -> None:
+    models = json.loads(in_process("models", "recommend", "--json").stdout)
+    assert len(models) >= 8
+    assert {model["tools"] for model in models} == {True, False}
+    assert [model["name"] for model in models if model["heads"]] == ["vicuna-7b"]
+    assert all(model["need_bytes"] > model["file_bytes"] > 0 for model in models)
+    by_size = sorted(models, key=lambda model: model["file_bytes"])
+    rates = [model["tokens_per_s"] for model in by_size]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > rates[-1] > 0
+    shown = in_process("models", "recommend").stdout.splitlines()
+    assert [line.split()[0] for line in shown[1 : len(models) + 1]] == [model["name"] for model in models]
+    assert shown[-1].endswith("To add one: medusaq models add NAME SOURCE")

@@ -17,7 +17,7 @@ FILE = re.compile(r"/([^/]+/[^/]+)/resolve/[^/]+/([^?]+)")
 
 @dataclass
 class Repository:
-    """files: their contents. cut: of these, half of what was promised is sent, and the connection closed."""
+    """files: their contents. cut: of these, the first half is sent at most, and the connection closed."""
 
     files: dict[str, bytes]
     gated: bool = False
@@ -29,6 +29,7 @@ class SmallHub:
 
     def __init__(self, repositories: dict[str, Repository]) -> None:
         self.asked: list[str] = []  # files whose contents were asked for
+        self.resumed: list[int] = []  # bytes that were there when a file was asked for
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, repositories))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -85,13 +86,18 @@ def _handler(hub: SmallHub, repositories: dict[str, Repository]) -> type[BaseHTT
 
         def _send_file(self, repository: Repository, file: str, body: bool) -> None:
             data = repository.files[file]
-            self.send_response(200)
+            begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
+            self.send_response(206 if begin else 200)
             self.send_header("X-Repo-Commit", COMMIT)
             self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
-            self.send_header("Content-Length", str(len(data)))
+            if begin:
+                self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Length", str(len(data) - begin))
             self.end_headers()
             if body:
                 hub.asked.append(file)
-                self.wfile.write(data[: len(data) // 2] if file in repository.cut else data)
+                hub.resumed.append(begin)
+                end = len(data) if file not in repository.cut else max(begin, len(data) // 2)
+                self.wfile.write(data[begin:end])
 
     return Handler
