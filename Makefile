@@ -5,11 +5,13 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
+# Four processes on two cores: most tests wait for services more than they compute.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder --durations 10
 SERVING := $(VENV)/.installed-serving
 ALL := $(VENV)/.installed-all
 PREBUILT := https://abetlen.github.io/llama-cpp-python/whl/cpu
 
-.PHONY: demo test test-fast check bench clients pictures chaos machines containers release gpu-check clean install
+.PHONY: demo test test-all test-fast check bench clients pictures chaos machines containers release gpu-check clean install
 
 demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@$(BIN)/medusaq run examples/prompts.jsonl -o results.jsonl --fresh --show 3
@@ -21,11 +23,14 @@ demo: $(SERVING) ## the whole stack, 72 prompts through it, results.jsonl
 	@echo "  docs/tutorials/first-results.md"
 	@echo "The packaged model is for testing; models for real work: $(BIN)/medusaq models recommend"
 
-test: install ## the test suite, in six processes: on two cores, four usually wait
-	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations 10
+test: install ## the tests that each change must pass
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not thorough"
+
+test-all: install ## and those that repeat them for more models, formats, cases and states
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: install ## what starts no services and takes less than a second
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --fast
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --fast -m "not thorough"
 
 check: install ## formatting, lint, types, layers
 	@$(BIN)/ruff check .

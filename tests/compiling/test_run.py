@@ -183,6 +183,7 @@ def test_an_importance_matrix_is_made_and_used(
     assert len(steps.begun) == begun, "nothing was measured in vain"
 
 
+@pytest.mark.thorough
 def test_the_default_model_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In processes of their own; its speed in short, as nothing is said of it here."""
     brief = {SPEED: measuring.__name__}

@@ -71,7 +71,19 @@ def test_flower(system: System, tmp_path_factory: pytest.TempPathFactory) -> Non
     assert "worker-" not in refused
 
 
+def ran_batch(system: System, lines: int) -> str:
+    """The id of a batch that has ended."""
+    body = "".join(f'{{"prompt": "line {n}"}}\n' for n in range(lines))
+    with httpx.Client(base_url=system.url, headers={"Authorization": f"Bearer {system.key}"}) as client:
+        file = client.post("/v1/files", files={"file": ("a.jsonl", body)}, data={"purpose": "batch"}).json()
+        asked = {"input_file_id": file["id"], "endpoint": "/v1/jobs", "completion_window": "24h"}
+        batch = str(client.post("/v1/batches", json=asked).json()["id"])
+        wait_until(lambda: client.get(f"/v1/batches/{batch}").json()["status"] == "completed")
+    return batch
+
+
 def test_the_tasks_of_flower_fit_a_small_window(system: System) -> None:
+    batch = ran_batch(system, 300)
     job = ran(system, "A long prompt, " * 9 + "tokens=20 steps=12 drafted=medusa:10:6,lookup:4:1 delay=0.2")
     with httpx.Client(base_url=system.flower, auth=("me", FLOWER_PASSWORD)) as flower:
         wait_until(lambda: flower.get("/api/tasks").json().get(job, {}).get("state") == "SUCCESS")
@@ -89,6 +101,7 @@ def test_the_tasks_of_flower_fit_a_small_window(system: System) -> None:
         )
         text = page.inner_text("table:has(td)")
         browser.close()
+    assert batch in text
     assert "20 tokens, " in text
     assert "1.67 tokens/step" in text
     assert wide <= shown

@@ -87,6 +87,7 @@ def test_the_stack_asks_for_what_it_was_told_and_nothing_else(real: Cli, recorde
     assert recorder.asked() == {f"name {TOLD}"}
 
 
+@pytest.mark.thorough
 def test_making_models_and_heads_asks_for_nothing(
     real: Cli, recorder: Recorder, prompts: Path, converter_folder: Path
 ) -> None:

@@ -11,15 +11,15 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from api.http.error_responses import error_object
 from api.http.errors import ApiError
-from api.http.sse import EventStream, encoded, resumed
-from api.requests.caller import caller_of
-from api.requests.parsing import json_bytes, unless_closed
+from api.http.sse import encoded
+from api.requests.parsing import json_bytes
 from api.requests.schemas import ErrorBody
 from api.requests.threads import run_in_threadpool
+from api.routes.openai.answering import answered
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.job_stream import Text
 from api.service.online_request import MAX_CHOICES, MOST_BODIES, read
@@ -85,20 +85,7 @@ async def completions(request: Request, gateway: GatewayDep) -> Response:
 async def _answer(request: Request, gateway: Gateway, endpoint: str) -> Response:
     most_bytes = MOST_BODIES * gateway.settings.max_body_bytes
     online = await run_in_threadpool(read, await json_bytes(request), endpoint, most_bytes)
-    model = await run_in_threadpool(gateway.served) if online.stream else None
-    run = await OnlineRun.start(gateway, online, caller_of(request))
-    headers = {"x-request-id": run.jobs[0].id}
-    try:
-        if online.stream:
-            events = _events(run, model)
-            first = await unless_closed(request, anext(events))
-            return EventStream(resumed(first, events), run.cancel_rest, headers)
-        await unless_closed(request, run.wait())
-    except BaseException:
-        run.cancel_rest()
-        raise
-    run.cancel_rest()
-    return JSONResponse(_whole(run), headers=headers)
+    return await answered(request, gateway, online, _whole, _events)
 
 
 def _whole(run: OnlineRun) -> dict[str, Any]:

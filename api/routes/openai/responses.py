@@ -12,12 +12,12 @@ from fastapi.responses import JSONResponse, Response
 
 from api.http.error_responses import error_object
 from api.http.errors import ApiError, BadRequest
-from api.http.sse import EventStream, encoded, resumed
-from api.requests.caller import caller_of
+from api.http.sse import encoded
 from api.requests.ids import ResponseId
-from api.requests.parsing import json_bytes, seen_by, unless_closed
+from api.requests.parsing import json_bytes, seen_by
 from api.requests.schemas import ErrorBody
 from api.requests.threads import run_in_threadpool
+from api.routes.openai.answering import answered
 from api.service.dependencies import Gateway, GatewayDep
 from api.service.job_stream import Text
 from api.service.online_request import MOST_BODIES, OnlineRequest, read_response
@@ -56,20 +56,7 @@ async def create_response(request: Request, gateway: GatewayDep) -> Response:
     """OpenAI's responses, also streamed; the fields of POST /v1/jobs are accepted too."""
     data = await json_bytes(request)
     online = await run_in_threadpool(_read, data, gateway, seen_by(request))
-    model = await run_in_threadpool(gateway.served) if online.stream else None
-    run = await OnlineRun.start(gateway, online, caller_of(request))
-    headers = {"x-request-id": run.jobs[0].id}
-    try:
-        if online.stream:
-            events = _events(run, model)
-            first = await unless_closed(request, anext(events))
-            return EventStream(resumed(first, events), run.cancel_rest, headers)
-        await unless_closed(request, run.wait())
-    except BaseException:
-        run.cancel_rest()
-        raise
-    run.cancel_rest()
-    return JSONResponse(answer(run.ended[0].to_json()), headers=headers)
+    return await answered(request, gateway, online, lambda run: answer(run.ended[0].to_json()), _events)
 
 
 @router.get(f"{RESPONSES}/{{response_id}}")

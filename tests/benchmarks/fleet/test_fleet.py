@@ -112,6 +112,7 @@ def test_a_fleet_of_ten_ends_ten_times_as_many(monkeypatch: pytest.MonkeyPatch) 
     assert "a request takes 1.50 s alone and 7.50 s beside 15 others" in fleet.stands_on(measured)
 
 
+@pytest.mark.thorough
 @pytest.mark.stack
 def test_what_it_stands_on_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In small, by the real engine and the real stack."""

@@ -204,6 +204,7 @@ def said(small: Path) -> tuple[int, ...]:
     return answer(small, 64)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_default_model_says_the_same_64_tokens(said: tuple[int, ...], broad: Path) -> None:
     assert len(said) == 64

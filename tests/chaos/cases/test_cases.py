@@ -23,6 +23,17 @@ SMALL = Size(
 )
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
+# One of each kind, which `make test` tries too.
+BRIEF = (
+    "kill-worker",
+    "kill-in-window",
+    "kill-io-finalizing",
+    "poison",
+    "redis-restart",
+    "redis-frozen",
+    "disk-full",
+    "two-leaders",
+)
 # What a killed sender held is given to another after twice this time.
 FAST_WEBHOOKS = constants({"tasks.webhooks.store.SCHEDULE": {"timeout_s": 2.0, "retries_s": [1.0] * 20}})
 
@@ -38,7 +49,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield run
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in LEFT_OUT])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in BRIEF else pytest.mark.thorough)
+        for name in CASES
+        if name not in LEFT_OUT
+    ],
+)
 def test_it_recovers(run: Run, name: str) -> None:
     faults, recovered = run.faults, len(run.recoveries_s)
     try:

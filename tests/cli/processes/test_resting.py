@@ -17,7 +17,7 @@ from tests.support.tuned import constants
 from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.stack
-POISONED = 6
+POISONED = 4
 PAUSE = re.compile(r"worker ended \(killed by SIGKILL\), restarting it in ([\d.]+) s")
 
 

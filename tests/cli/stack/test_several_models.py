@@ -63,7 +63,7 @@ class Watch:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._done.wait(0.1):
+        while not self._done.wait(0.3):
             # While one looks, a worker may end and the next begin; who ran between two looks is in both.
             between = {*workers(self._cli)} & {*workers(self._cli)}
             self.most = max(self.most, len(between))

@@ -43,7 +43,7 @@ from tests.compiling.helpers.small_vicuna import (
 from tests.support.servers import free_port
 from tests.support.workers import ROOT
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.stack, pytest.mark.thorough, pytest.mark.timeout(1200)]
 PAGE = ROOT / "docs" / "tutorials" / "vicuna.md"
 KEPT = 352  # half of the vocabulary's tokens, there and here
 PORT = free_port()

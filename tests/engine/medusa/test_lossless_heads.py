@@ -5,6 +5,7 @@ On a flat curve, as of a GPU, so that wide trees are verified whatever the machi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -110,6 +111,7 @@ def test_random_heads_change_nothing_on_f32(tiny_gguf: str, tmp_path: Path, scal
 
 
 @cache
+@functools.cache
 def by_the_default_model() -> tuple[list[Request], dict[str, Completion]]:
     """16 requests, and what plain decoding gives each alone.
 
@@ -122,7 +124,7 @@ def by_the_default_model() -> tuple[list[Request], dict[str, Completion]]:
     return requests, alone(None, requests, batch_invariant=True)
 
 
-@pytest.mark.parametrize("live", [1, 16])
+@pytest.mark.parametrize("live", [pytest.param(1, marks=pytest.mark.thorough), 16])
 def test_trained_heads_change_nothing_to_the_bit(trained: Path, live: int) -> None:
     """The quantised default model in batch-invariant mode: tokens, text and log-probabilities."""
     requests, reference = by_the_default_model()
@@ -136,7 +138,7 @@ def test_trained_heads_change_nothing_to_the_bit(trained: Path, live: int) -> No
     assert accepted > 0
 
 
-@pytest.mark.parametrize("live", [1, 16])
+@pytest.mark.parametrize("live", [pytest.param(1, marks=pytest.mark.thorough), 16])
 def test_an_oracle_and_an_adversary_change_nothing_to_the_bit(live: int) -> None:
     """At any temperature: the oracle knows what will be drawn, so all that it says stands."""
     requests, reference = by_the_default_model()

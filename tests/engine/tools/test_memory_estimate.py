@@ -36,6 +36,7 @@ ONE = EngineConfig(weights="as_shipped", speculation=False)
 SHORT, LONG = 24, 8  # jobs: more than the slots, and last prompts that are more than the prefix cache holds
 
 
+@pytest.mark.thorough
 def test_a_real_worker_of_the_default_model_needs_what_was_estimated(
     settings: Settings, store: JobStore, workers: Workers
 ) -> None:

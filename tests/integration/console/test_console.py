@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import duckdb
+import openpyxl
 import pytest
 from playwright.sync_api import expect
 
@@ -51,8 +52,21 @@ def test_it_is_small_and_loads_nothing_from_elsewhere() -> None:
         assert "https://" not in text, path
 
 
+def workbook() -> bytes:
+    """REVIEWS as a spreadsheet program stores it."""
+    book, content = openpyxl.Workbook(), io.BytesIO()
+    for row in csv.reader(io.StringIO(REVIEWS)):
+        book.active.append([int(value) if value.isdigit() else value for value in row])
+    book.save(content)
+    return content.getvalue()
+
+
 def test_from_a_dropped_table_to_downloaded_columns(page: Any) -> None:
-    tour.drop(page, "reviews.csv", REVIEWS.encode())
+    """On a wide screen of a CSV file, on a narrow one of an XLSX file."""
+    if page.viewport_size["width"] > 1000:
+        tour.drop(page, "reviews.csv", REVIEWS.encode())
+    else:
+        tour.drop(page, "reviews.xlsx", workbook())
     assert "4 rows, 3 columns" in page.inner_text("main")
     tour.write_template(page, "Good or bad? ", "review")
     assert page.inner_text(".preview-row >> nth=1 >> .prompt") == "Good or bad? It worked at once"

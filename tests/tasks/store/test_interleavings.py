@@ -30,6 +30,7 @@ def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis, 
     assert life.ends == {"succeeded", "failed", "cancelled"}
 
 
+@pytest.mark.thorough
 def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(
     scratch: redis.Redis, known: Known
 ) -> None:
@@ -39,6 +40,7 @@ def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(
     assert life.ends == {"succeeded", "failed", "cancelled", "expired"}
 
 
+@pytest.mark.thorough
 def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis.Redis, known: Known) -> None:
     server = Server(scratch, known=known)
     life = JobLife(server, model=MODEL, serve=(MODEL, "other"))
@@ -48,7 +50,7 @@ def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis
     assert {"a claims", "b claims"} <= found.names
 
 
-@pytest.mark.parametrize("deadline", [None, DEADLINE * MS])
+@pytest.mark.parametrize("deadline", [None, pytest.param(DEADLINE * MS, marks=pytest.mark.thorough)])
 def test_no_interleaving_loses_a_held_job(scratch: redis.Redis, known: Known, deadline: int | None) -> None:
     life = JobLife(Server(scratch, known=known), deadline, held=True)
     found = explore(Server(scratch, known=known), life, MOST_STATES)

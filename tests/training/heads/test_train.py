@@ -87,7 +87,10 @@ class Cycle:
         return {}
 
 
-@pytest.mark.parametrize(("soft", "layers"), [(0.0, 1), (0.5, 2), (1.0, 1)])
+@pytest.mark.parametrize(
+    ("soft", "layers"),
+    [(0.5, 2), *(pytest.param(soft, 1, marks=pytest.mark.thorough) for soft in (0.0, 1.0))],
+)
 def test_heads_learn_a_circle(tmp_path: Path, quiet: Console, soft: float, layers: int) -> None:
     world: Any = Cycle()
     recipe = Recipe(heads=3, layers=layers, epochs=150, rows=320, learning_rate=0.05, soft=soft, patience=99)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from engine import Request
+from engine import Completion, Request
 from tests.engine.helpers.drive import QUESTIONS, alone, completions, fresh, in_turn, request, run, same
 from tests.engine.helpers.known_drafts import WAYS, Bushy, Scripted
 
@@ -24,18 +26,24 @@ SAMPLERS: dict[str, dict[str, object]] = {
 }
 
 # The format decides how logits are computed, and not what is made of them.
-FORMATS = pytest.mark.parametrize("weights", ["as_shipped", "bf16"])
+FORMATS = pytest.mark.parametrize("weights", ["as_shipped", pytest.param("bf16", marks=pytest.mark.thorough)])
 
 
 def questions() -> list[Request]:
     return in_turn(QUESTIONS, SAMPLERS, max_tokens=16, logprobs=3)
 
 
+@functools.cache
+def one_by_one(weights: str) -> dict[str, Completion]:
+    """The answers to the questions, each without others and without drafts."""
+    return alone(None, questions(), batch_invariant=True, weights=weights)
+
+
 @FORMATS
 def test_batched_equals_single_to_the_bit_on_the_default_model(weights: str) -> None:
     requests = questions()
     config = {"batch_invariant": True, "weights": weights}
-    reference = alone(None, requests, **config)
+    reference = one_by_one(weights)
     shared = completions(run(fresh(None, slots=8, **config), requests))
     unshared = completions(run(fresh(None, slots=8, prefix_sharing=False, **config), requests))
     assert sum(c.cached_tokens for c in shared.values()) > 40
@@ -61,7 +69,7 @@ def test_drafted_equals_undrafted_to_the_bit(turn: int) -> None:
     """Each way beside the others; of the first turn and the second each sampler has two ways."""
     requests = questions()
     config = {"batch_invariant": True, "weights": "as_shipped"}
-    reference = alone(None, requests, **config)
+    reference = one_by_one("as_shipped")
     ways = [*WAYS[turn:], *WAYS[:turn]]
     drafts = Scripted({n: c.tokens for n, c in reference.items()}, ways, 49000)
     drafted = completions(run(fresh(None, drafts, slots=8, **config), requests))
@@ -73,7 +81,7 @@ def test_drafted_equals_undrafted_to_the_bit(turn: int) -> None:
 def test_trees_equal_undrafted_to_the_bit(weights: str) -> None:
     requests = questions()
     config = {"batch_invariant": True, "weights": weights}
-    reference = alone(None, requests, **config)
+    reference = one_by_one(weights)
     drafts = Bushy({n: c.tokens for n, c in reference.items()}, 49000, 5, nodes=5)
     results = completions(run(fresh(None, drafts, slots=8, **config), requests))
     for name in reference:
