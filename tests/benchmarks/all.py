@@ -84,6 +84,7 @@ PARTS = {
     **{name: Part("tests.benchmarks.batches", name) for name in batches.BENCHMARKS},
     "mixed-load": Part("tests.benchmarks.queue.mixed_load"),
     "fleet": Part("tests.benchmarks.fleet"),
+    "fleet-bulk": Part("tests.benchmarks.fleet.bulk"),
     "chaos": Part("tests.chaos"),
     "hostile-keys": Part("tests.chaos.hostile"),
 }

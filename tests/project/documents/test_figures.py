@@ -29,6 +29,7 @@ AWAITED = {
         "decode",
         "decode-q4_0",
         "fleet",
+        "fleet-bulk",
         "formats",
     ),
     *("guesses", "heads", "hostile-batches", "importance", "instructions", "interactive", "invariance"),
