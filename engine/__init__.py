@@ -11,6 +11,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Must be set before ONNX Runtime or huggingface_hub loads, here and in child processes: both send usage data.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # by plain HTTP a download that broke off goes on
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
 from engine.base.config import EngineConfig

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -22,7 +22,7 @@ from api.requests.threads import run_in_threadpool
 from tasks.base.errors import StoreUnavailable
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.settings import Settings
-from tasks.records.job import Job
+from tasks.records.job import TERMINAL, Job, Status
 from tasks.store.database import async_client
 from tasks.store.jobs import JobStore
 
@@ -33,7 +33,48 @@ RECONNECT_S = 0.5
 MOST_RECENT = 1000  # jobs told of: one may end after its record was read, and before its wait begins
 MAX_PARTS = 256  # buffered for a slow client: about two seconds of the fastest generation
 
-Inbox = asyncio.Queue[dict[str, Any] | None]  # parts of a job's text; None: re-read its record
+MISSED = None  # an update that was not received: the record and the text are read again
+Update = dict[str, Any] | Status | None  # a part of a job's text, its new status, or MISSED
+
+
+class Inbox:
+    """The updates of a streamed job, in their order. More than MAX_PARTS become one MISSED."""
+
+    def __init__(self) -> None:
+        self._updates: deque[Update] = deque()
+        self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._updates)
+
+    def put(self, update: Update) -> None:
+        if len(self) >= MAX_PARTS:
+            self._updates.clear()
+            update = MISSED
+        self._updates.append(update)
+        self._arrived.set()
+
+    async def get(self) -> Update:
+        while not self._updates:
+            await self.arrived()
+        return self._updates.popleft()
+
+    async def arrived(self) -> None:
+        """Wait for a further update, and leave it here."""
+        self._arrived.clear()
+        await self._arrived.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job's end is among the updates, or might be."""
+        others = [update for update in self._updates if not isinstance(update, dict)]
+        return any(update is MISSED or update in TERMINAL for update in others)
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Take the parts that come before any other update."""
+        while self._updates and isinstance(part := self._updates[0], dict):
+            self._updates.popleft()
+            yield part
 
 
 class JobEventListener:
@@ -89,8 +130,8 @@ class JobEventListener:
 
     @contextlib.contextmanager
     def inbox(self, job_id: str) -> Iterator[Inbox]:
-        """Receive the updates of a streamed job. If more than MAX_PARTS are unread, they become one None."""
-        inbox: Inbox = asyncio.Queue(MAX_PARTS)
+        """Receive the updates of a streamed job."""
+        inbox = Inbox()
         self._inboxes[job_id].add(inbox)
         try:
             yield inbox
@@ -131,7 +172,7 @@ class JobEventListener:
         )
 
     def _wake(self, data: str) -> None:
-        job_id, _, _status = data.partition(" ")
+        job_id, _, status = data.partition(" ")
         for ended in self._waiting.get(job_id, ()):
             ended.set()
         self._recent.pop(job_id, None)
@@ -139,7 +180,7 @@ class JobEventListener:
         if len(self._recent) > MOST_RECENT:
             self._recent.popitem(last=False)
         for inbox in self._inboxes.get(job_id, ()):
-            _put_update(inbox, None)
+            inbox.put(Status(status))
 
     def _wake_all(self) -> None:
         """After a (re)connect, have all records re-read: events may have been missed."""
@@ -148,20 +189,11 @@ class JobEventListener:
                 ended.set()
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
-                _put_update(inbox, None)
+                inbox.put(MISSED)
 
     def _deliver_text(self, data: str) -> None:
         if not self._inboxes:
             return
         part = json.loads(data)
         for inbox in self._inboxes.get(part["id"], ()):
-            _put_update(inbox, part)
-
-
-def _put_update(inbox: Inbox, part: dict[str, Any] | None) -> None:
-    """Add an update. Replaces the content of a full inbox by None: it can be read from Redis again."""
-    if inbox.full():
-        while not inbox.empty():
-            inbox.get_nowait()
-        part = None
-    inbox.put_nowait(part)
+            inbox.put(part)

@@ -11,9 +11,11 @@ from typing import Any
 from api.requests.open_requests import OpenKey
 from api.requests.threads import run_in_threadpool
 from api.service.dependencies import Gateway
-from api.service.job_events import POLL_S
+from api.service.job_events import MISSED, POLL_S, Inbox, Update
 from tasks.base.errors import StoreUnavailable
 from tasks.records.job import Job, Status
+
+END_S = 0.5  # longest wait for the parts of a job that has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,22 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
     """
     position = _Position()
     sent: tuple[Status, int] | None = None
+    update: Update = MISSED
     with gateway.job_events.inbox(job.id) as inbox:
-        refresh = behind = True
         while True:
-            if refresh:
+            if isinstance(update, dict) and not position.is_beyond(update):
+                if new := position.new_in(update):
+                    yield new
+            else:
+                read_text = not isinstance(update, Status)
                 # The last known record serves until Redis is back.
                 with contextlib.suppress(StoreUnavailable):
-                    job, text = await run_in_threadpool(_read, gateway, job, behind)
+                    job, text = await run_in_threadpool(_read, gateway, job, read_text)
+                    if job.terminal and sent is not None and update != job.status:
+                        await _until_end(inbox)
+                    for part in inbox.parts():  # it has the drafts, which text that is read has not
+                        if not position.is_beyond(part) and (new := position.new_in(part)):
+                            yield new
                     if missing := position.missing(text, job):
                         yield missing
                 if sent != (job.status, job.attempts):  # a short "queued" between two attempts may be missed
@@ -57,19 +68,22 @@ async def follow(gateway: Gateway, job: Job, key: OpenKey) -> AsyncGenerator[Tex
                 if job.terminal:
                     return
             try:
-                part = await key.unless_revoked(asyncio.wait_for(inbox.get(), POLL_S))
+                update = await key.unless_revoked(asyncio.wait_for(inbox.get(), POLL_S))
             except TimeoutError:
-                part = None
-            # Text that is read has no drafts: what is on its way is waited for, unless a part was missed.
-            behind = part is not None and position.is_beyond(part)
-            refresh = part is None or behind
-            if part is not None and not refresh and (new := position.new_in(part)):
-                yield new
+                update = MISSED
 
 
-def _read(gateway: Gateway, job: Job, behind: bool) -> tuple[Job, str]:
-    """The current record and, for who is behind or at the end, the text generated so far."""
-    text = gateway.store.text_so_far(job.id) if behind else ""
+async def _until_end(inbox: Inbox) -> None:
+    """Let the last parts arrive of a job whose record says that it has ended."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            while not inbox.ended:
+                await inbox.arrived()
+
+
+def _read(gateway: Gateway, job: Job, read_text: bool) -> tuple[Job, str]:
+    """The current record, and the text so far: at the job's end, and where read_text asks for it."""
+    text = gateway.store.text_so_far(job.id) if read_text else ""
     fresh = gateway.store.refresh(job)
     return fresh, (fresh.result or {}).get("text", "") if fresh.terminal else text
 

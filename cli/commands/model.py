@@ -115,7 +115,7 @@ def list_models(
         print_list(_table(rows), False, "")
     else:
         typer.echo(
-            "no models are registered: `medusaq models recommend` lists some, `medusaq models add` adds one"
+            "no models are registered: add one with `medusaq models add`; `models recommend` lists some"
         )
 
 
@@ -129,12 +129,13 @@ def recommend(as_json: JsonOption = False) -> None:
     config, whole = engine_config(get_settings()), whole_memory()
     with _register():
         speed = weight_bytes_per_s(config)
-    rows = [
-        (model, memory_of(model, config, whole), speed / model.shape.weight_bytes, model.shape.weight_bytes)
-        for model in KNOWN
-    ]
+        rows = [
+            (model, memory_of(model, config, whole), speed / size, size)
+            for model in KNOWN
+            for size in (model.shape.weight_bytes,)
+        ]
     if as_json:
-        keys = ("name", "source", "licence", "tools", "heads")
+        keys = ("name", "source", "checkpoint", "licence", "tools", "heads")
         listing = [
             {key: getattr(model, key) for key in keys}
             | {"file_bytes": size, "need_bytes": need, "fits": whole is None or need <= whole}
@@ -145,9 +146,9 @@ def recommend(as_json: JsonOption = False) -> None:
         return
     print_list(_recommended(rows, whole), False, "")
     typer.echo(
-        "\nneeds: memory of a worker with your settings. tokens/s: of one request, without drafts, estimated"
+        "\nneeds: memory of a worker with your settings, at most. tokens/s: of one request without drafts,"
     )
-    typer.echo("from the packaged model's speed here. To add one: medusaq models add NAME SOURCE")
+    typer.echo("by the speed of the packaged model here. To add one: medusaq models add NAME SOURCE")
 
 
 @models.command()
@@ -229,7 +230,7 @@ def _recommended(rows: list[tuple[KnownModel, int, float, int]], whole: int | No
             f"{rate:.1f}" if rate < 10 else f"{rate:.0f}",
             "yes" if model.tools else "no",
             "no" if model.heads is None else "yes",
-            model.source,
+            model.source or f"made from {model.checkpoint}: docs/tutorials/vicuna.md",
         )
     return table
 

@@ -37,9 +37,11 @@ def find_model(source: str) -> Path:
 def find_heads(source: str) -> Path:
     """A file or folder of heads. Raises CliError and CompileError."""
     if source.startswith(HUB):
-        from compiling.source.hub_heads import find
+        from compiling.source.hub_heads import fetch
 
-        return find(source.removeprefix(HUB))
+        if not _is_hub_name(repository := source.removeprefix(HUB)):
+            raise BadInput(f"{source}: not {HUB}ORGANISATION/REPOSITORY")
+        return fetch(repository)
     path = Path(source).expanduser()
     if path.exists():
         return path
@@ -77,17 +79,25 @@ def check_heads(heads: Path, model: Path) -> None:
 
 
 def _from_hub(source: str) -> Path:
-    """Fetch one GGUF of a repository, or use a cached one if the hub is away."""
+    """Fetch one GGUF of a repository, or use a cached one of just this type if the hub is away."""
     from compiling.source.hub import choose
 
     repository, _, wanted = source.removeprefix(HUB).partition(":")
     if not _is_hub_name(repository):
-        raise BadInput(
-            f"{source}: not as {HUB}ORGANISATION/REPOSITORY or {HUB}ORGANISATION/REPOSITORY:Q4_K_M"
-        )
-    folder = choose(repository, lambda names: [_of_type(source, repository, names, wanted)])
-    kept = [str(path.relative_to(folder)) for path in folder.rglob(f"*{GGUF}")]
-    return folder / _of_type(source, repository, kept, wanted)
+        raise BadInput(f"{source}: not {HUB}ORGANISATION/REPOSITORY, with or without :TYPE, such as :Q4_K_M")
+    chosen: list[str] = []
+
+    def pick(names: Sequence[str]) -> list[str]:
+        chosen.append(_of_type(source, repository, names, wanted))
+        return chosen
+
+    folder = choose(repository, pick)
+    if not chosen:
+        kept = [str(path.relative_to(folder)) for path in folder.rglob(f"*{GGUF}")]
+        chosen += [name for name in kept if _is_type(name, wanted or USUAL_TYPE)]
+        if len(chosen) != 1:
+            raise CliError(f"{source}: the hub cannot be reached, and there is no cached copy of that file")
+    return folder / chosen[0]
 
 
 def _of_type(source: str, repository: str, names: Sequence[str], wanted: str) -> str:
@@ -98,16 +108,17 @@ def _of_type(source: str, repository: str, names: Sequence[str], wanted: str) ->
     found = [name for name in models if not wanted or _is_type(name, wanted)]
     if len(found) > 1:
         found = [name for name in found if _is_type(name, USUAL_TYPE)] or found
-    if len(found) != 1:
-        raise BadInput(f"{source}: choose one with {HUB}{repository}:NAME.gguf: {', '.join(found or models)}")
-    if PART.search(found[0]):
+    if found and all(map(PART.search, found)):
         raise BadInput(f"{source}: {found[0]} is a part of a split GGUF; choose another, or join the parts")
+    if len(found) != 1:
+        offered = ", ".join(name for name in found or models if not PART.search(name))
+        raise BadInput(f"{source}: choose one with {HUB}{repository}:NAME.gguf: {offered}")
     return found[0]
 
 
 def _is_type(name: str, wanted: str) -> bool:
     """Whether a file has this name, or one with this number format in it as a word."""
-    named = re.search(rf"(?<![a-z0-9_]){re.escape(wanted.lower())}(?![a-z0-9_])", name.lower())
+    named = re.search(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9_])", name.lower())
     return name == wanted or (named is not None and not wanted.endswith(GGUF))
 
 

@@ -21,7 +21,12 @@ def find(heads: str) -> Path:
     path = Path(heads)
     if path.exists() or path.suffix in SUFFIXES or not hub.looks_like_a_name(heads):
         return path
-    return hub.choose(heads, lambda names: wanted_files(heads, names))
+    return fetch(heads)
+
+
+def fetch(repository: str) -> Path:
+    """Raises HubError or RoomError."""
+    return hub.choose(repository, lambda names: wanted_files(repository, names))
 
 
 def wanted_files(name: str, names: Sequence[str]) -> list[str]:

@@ -17,14 +17,15 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A GGUF on the hub. source: as `medusaq models add` takes it.
+    """source: as `medusaq models add` takes it; None where the GGUF is made from a checkpoint.
 
-    tools: its chat template has them. heads: where there are Medusa heads for it. attention: attention heads,
-    those of keys and values, and the width of each. feed_forward: inner width of the feed-forward layers.
+    tools: its chat template has them. attention: attention heads, those of keys and values, and the width of
+    each. feed_forward: inner width of the feed-forward layers. checkpoint, heads: as `medusaq compile` and
+    `medusaq slice-heads` take them.
     """
 
     name: str
-    source: str
+    source: str | None
     licence: str
     parameters_m: int
     file_mb: int
@@ -35,6 +36,7 @@ class KnownModel:
     feed_forward: int
     vocab_size: int
     context: int
+    checkpoint: str | None = None
     heads: str | None = None
 
     @property
@@ -56,7 +58,7 @@ class KnownModel:
 
 
 QWEN_VOCAB, LLAMA_VOCAB, SMOL_VOCAB = 151_936, 128_256, 49_152
-APACHE, LLAMA_3 = "Apache-2.0", "Llama 3 Community"
+APACHE, LLAMA_3_2 = "Apache-2.0", "Llama 3.2 Community"
 KNOWN = (
     KnownModel(
         "smollm2-360m",
@@ -73,7 +75,7 @@ KNOWN = (
     KnownModel(
         "llama-3.2-1b",
         "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
-        LLAMA_3,
+        LLAMA_3_2,
         *(1236, 808, True, 2048, 16, (32, 8, 64), 8192, LLAMA_VOCAB, 131_072),
     ),
     KnownModel(
@@ -91,7 +93,7 @@ KNOWN = (
     KnownModel(
         "llama-3.2-3b",
         "hf:bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M",
-        LLAMA_3,
+        LLAMA_3_2,
         *(3213, 2019, True, 3072, 28, (24, 8, 128), 8192, LLAMA_VOCAB, 131_072),
     ),
     KnownModel(
@@ -108,22 +110,23 @@ KNOWN = (
     ),
     KnownModel(
         "vicuna-7b",
-        "medusaq compile lmsys/vicuna-7b-v1.3",  # its GGUF is made from the published checkpoint
-        "Llama 1, no commerce",
+        None,
+        "Llama 1, non-commercial",
         *(6738, 4081, False, 4096, 32, (32, 32, 128), 11_008, 32_000, 2048),
-        heads="hf:FasterDecoding/medusa-vicuna-7b-v1.3",
+        checkpoint="lmsys/vicuna-7b-v1.3",
+        heads="FasterDecoding/medusa-vicuna-7b-v1.3",
     ),
     KnownModel(
         "llama-3.1-8b",
         "hf:bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M",
-        LLAMA_3,
+        "Llama 3.1 Community",
         *(8030, 4921, True, 4096, 32, (32, 8, 128), 14_336, LLAMA_VOCAB, 131_072),
     ),
 )
 
 
 def memory_of(model: KnownModel, config: EngineConfig, available: int | None) -> int:
-    """Bytes that a worker of this model needs; available: as for memory_estimate.needed()."""
+    """Bytes that a worker of this model needs at most; available: as for memory_estimate.needed()."""
     shape = model.shape
     return needed_by(shape, largest_bytes(config, shape), config, available).total
 
@@ -133,6 +136,6 @@ def weight_bytes_per_s(config: EngineConfig) -> float:
 
     Raises ModelLoadError or DecodeError.
     """
-    model = Model(default_model_path())
+    model = Model(default_model_path(), config.gpu_layers)
     [timing] = time_formats([model], config)
     return model.size / timing.alone

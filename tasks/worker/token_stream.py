@@ -76,7 +76,7 @@ class TokenStream:
 
     @property
     def waiting(self) -> int:
-        """Deltas."""
+        """Deltas, and flushes."""
         return self._waiting.qsize()
 
     def open(self, claim: Claim) -> Callable[[Delta], None]:

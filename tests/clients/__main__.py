@@ -103,12 +103,12 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="a document with a place for the table")
     parser.add_argument("--only", choices=CHECKS, action="append")
     options = parser.parse_args()
-    asked = options.only or [name for name in CHECKS if NODE or name != NPM]
+    asked = options.only or list(CHECKS)
+    if NPM in asked and not NODE:
+        raise SystemExit(f"error: {CHECKS[NPM]} needs node and npm; --only names others")
     python = install(ENVIRONMENT, REQUIREMENTS)
     if NPM in asked:
         install_packages()
-    elif not NODE:
-        print(f"{CHECKS[NPM]}: left out: there is no node with npm here")
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as gateway:
         model = gateway.http.get("/v1/models").json()["data"][0]["id"]
         found = {name: check(python, name, gateway.url, model) for name in asked}

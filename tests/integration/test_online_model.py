@@ -61,6 +61,7 @@ def both(client: OpenAI, **asked: Any) -> tuple[str, str]:
     "options",
     [
         {},
+        {"stop": ["\n", "rain"]},
         {"stop": "a soft", "temperature": 0.8, "seed": 1},
         {"response_format": {"type": "json_object"}, "temperature": 1.2, "seed": 5},
         {"logit_bias": {"28": -100}, "presence_penalty": 1, "frequency_penalty": 1},
@@ -200,7 +201,7 @@ def test_tools_are_called_as_their_choice_says(client: OpenAI, model: str) -> No
     asked: Any = {"model": model, "tools": [weather, clock], "max_tokens": 300}
     asked["messages"] = [{"role": "user", "content": "What is the weather in Paris, and what time is it?"}]
     named: Any = {"type": "function", "function": {"name": "get_weather"}}
-    for choice, parallel in ((named, True), ("required", False), ("auto", True)):
+    for choice, parallel in ((named, True), ("required", False), ("required", True), ("auto", True)):
         options: Any = {**asked, "tool_choice": choice, "parallel_tool_calls": parallel}
         [whole] = client.chat.completions.create(**options).choices
         with client.chat.completions.stream(**options) as stream:

@@ -117,6 +117,7 @@ import compiling.source.hub, os
 from huggingface_hub import constants
 from huggingface_hub.utils import send_telemetry
 assert constants.HF_HUB_DISABLE_TELEMETRY
+assert constants.HF_HUB_DISABLE_XET
 send_telemetry("medusaq")
 """
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import simpy
 
-from tasks.batches.window_sizes import MOST_LINES
+from tasks.batches.window_sizes import window_lines
+from tasks.store.workers import WorkerInfo
 from tasks.worker.windows.held_window import GROUP_LINES
 from tests.benchmarks.queue.batch_client import client_of, start
 from tests.benchmarks.queue.large_batch import PROMPT, wait
@@ -32,6 +33,7 @@ from tests.support.measuring.report import SCRIPTED_ENGINE, Report, add_record, 
 NAME = "fleet-bulk"
 WORKERS = (1, 10, 20, 50, 100, 200, 500)
 PER_S = 200.0  # lines a second of a worker
+WINDOW = window_lines(WorkerInfo("", "", 0, 16, 0, "", 0.0, metrics={"lines_per_s": PER_S}))
 WINDOWS = 2  # that a worker has: one runs, the next waits
 SIMULATED_S, WARM_UP_S = 60.0, 20.0
 STORED = 64 * MB  # written and synchronised to measure the disk
@@ -82,16 +84,16 @@ def simulate(workers: int, costs: Costs, per_s: float = PER_S, seconds: float = 
             window.succeed()
 
     def worker(number: int) -> Generator[simpy.Event, Any, None]:
-        yield env.timeout(number / workers * MOST_LINES / per_s)  # they did not begin at the same moment
+        yield env.timeout(number / workers * WINDOW / per_s)  # they did not begin at the same moment
         collected: list[simpy.Event] = []
         while True:
             if len(collected) == WINDOWS:
                 yield collected.pop(0)
             collected.append(env.event())
-            for first in range(0, MOST_LINES, GROUP_LINES):
-                lines = min(GROUP_LINES, MOST_LINES - first)
+            for first in range(0, WINDOW, GROUP_LINES):
+                lines = min(GROUP_LINES, WINDOW - first)
                 yield env.timeout(lines / per_s)
-                last = first + lines == MOST_LINES
+                last = first + lines == WINDOW
                 env.process(collect(lines, collected[-1] if last else None))
 
     for number in range(workers):
@@ -119,27 +121,27 @@ def measure(lines: int) -> Costs:
     with whole_stack() as running, Watch(running.processes(), running.redis.port) as watch:
         client = client_of(running)
         batch = start(client, [PROMPT] * lines)
-        before, _ = stored(Path(running.settings.files))
+        before = stored(Path(running.settings.files))
         watch.begin()
         wait(client, batch)
         used = watch.seconds()
-        size = stored(Path(running.settings.files))[0] - before
+        size = stored(Path(running.settings.files)) - before
         [io] = [seconds for name, seconds in used.items() if name.startswith("io")]
     return Costs(used[REDIS] / lines, io / lines, size / lines / disk_bytes_per_s())
 
 
-def stored(folder: Path) -> tuple[int, int]:
-    """Bytes and number of the files of a store."""
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    return sum(sizes), len(sizes)
+def stored(folder: Path) -> int:
+    """Bytes in a file store."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def disk_bytes_per_s() -> float:
     """Written and synchronised."""
+    some = os.urandom(MB)
     with tempfile.NamedTemporaryFile() as file:
         began = time.perf_counter()
         for _ in range(STORED // MB):
-            file.write(os.urandom(MB))
+            file.write(some)
         file.flush()
         os.fsync(file.fileno())
         return STORED / (time.perf_counter() - began)

@@ -23,8 +23,10 @@ SMALL = Size(
 )
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
-# One of each kind, which `make test` tries too.
+# Those that `make test` tries too.
 BRIEF = (
+    "kill-gateway-stream",
+    "clock-redis",
     "kill-worker",
     "kill-in-window",
     "kill-io-finalizing",
@@ -47,6 +49,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         run.under_load(),
     ):
         yield run
+
+
+assert {*BRIEF} <= CASES.keys()
 
 
 @pytest.mark.parametrize(

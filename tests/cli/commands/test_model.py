@@ -37,15 +37,18 @@ def broken() -> Repository:
 
 @pytest.fixture
 def hub(cli: Cli, broken: Repository) -> Iterator[SmallHub]:
-    model, part = MODEL.read_bytes(), "big-Q8_0-00001-of-00002.gguf"
-    types = ("m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "old/m-q2_k.gguf")
+    shipped = shipped_heads(str(MODEL))
+    assert shipped is not None
+    model, parts = MODEL.read_bytes(), [f"big-Q8_0-0000{n}-of-00002.gguf" for n in (1, 2)]
+    types = ("m_Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "old/m-q2_k.gguf")
     small = SmallHub(
         {
             "org/one": Repository({"a.gguf": model, "README.md": b"#"}),
             "org/types": Repository(dict.fromkeys(types, model)),
-            "org/several": Repository({"a.gguf": model, "b.gguf": b"GGUF", part: b"GGUF"}),
+            "org/several": Repository({"a.gguf": model, "b.gguf": b"GGUF"} | dict.fromkeys(parts, b"GGUF")),
             "org/checkpoint": Repository({"config.json": b"{}", "model.safetensors": b""}),
             "org/broken": broken,
+            "org/heads": Repository({"medusa_lm_head.safetensors": shipped.read_bytes()}),
         }
     )
     cli.env["HF_ENDPOINT"] = small.url
@@ -196,14 +199,28 @@ def test_a_model_of_a_hub(cli: Cli, hub: SmallHub) -> None:
     assert hub.asked == ["a.gguf", "a.gguf"], "nothing that was not asked for"
     cli.env["HF_ENDPOINT"] = "http://127.0.0.1:9"
     assert cli("models", "add", "b", "hf:org/several:a.gguf", "--replace").returncode == 0, "it was kept"
+    other = cli("models", "add", "b", "hf:org/several:b.gguf", "--replace")
+    assert other.stderr.startswith(
+        "error: hf:org/several:b.gguf: the hub cannot be reached, and there is no ca"
+    )
     assert names(cli) == ["b", "one"]
+
+
+def test_heads_of_a_hub(cli: Cli, hub: SmallHub) -> None:
+    added = cli("models", "add", "m", str(MODEL), "--heads", "hf:org/heads")
+    assert added.returncode == 0, added.stderr
+    [model] = json.loads(cli("models", "list", "--json").stdout)
+    assert model["heads"]["source"] == "hf:org/heads"
+    assert hub.asked == ["medusa_lm_head.safetensors"]
+    refused = cli("models", "add", "n", str(MODEL), "--heads", "hf:org")
+    assert refused.stderr == "error: hf:org: not hf:ORGANISATION/REPOSITORY\n"
 
 
 def test_what_a_hub_does_not_have(cli: Cli, hub: SmallHub) -> None:
     cases = {
         "hf:org/checkpoint": "hf:org/checkpoint has no GGUF: make one of a checkpoint with `medusaq com",
         "hf:org/several:Q8_0": "hf:org/several:Q8_0: big-Q8_0-00001-of-00002.gguf is a part of a split GGUF",
-        "hf:org/types:Q5_K_M": "hf:org/types:Q5_K_M: choose one with hf:org/types:NAME.gguf: m-Q4_K_M.gguf, ",
+        "hf:org/types:Q5_K_M": "hf:org/types:Q5_K_M: choose one with hf:org/types:NAME.gguf: m-Q4_K_S.gguf, ",
         "hf:org/none": "org/none: no such repository on the hub, or a private one",
     }
     for source, said in cases.items():
@@ -216,8 +233,8 @@ def test_what_a_hub_does_not_have(cli: Cli, hub: SmallHub) -> None:
 @pytest.mark.parametrize(
     ("source", "file"),
     [
-        ("hf:org/types", "m-Q4_K_M.gguf"),
-        ("hf:org/types:Q4_K_M", "m-Q4_K_M.gguf"),
+        ("hf:org/types", "m_Q4_K_M.gguf"),
+        ("hf:org/types:Q4_K_M", "m_Q4_K_M.gguf"),
         ("hf:org/types:q8_0", "m-Q8_0.gguf"),
         ("hf:org/types:Q2_K", "old/m-q2_k.gguf"),
     ],

@@ -63,7 +63,7 @@ class Watch:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._done.wait(0.3):
+        while not self._done.wait(0.2):
             # While one looks, a worker may end and the next begin; who ran between two looks is in both.
             between = {*workers(self._cli)} & {*workers(self._cli)}
             self.most = max(self.most, len(between))
@@ -125,10 +125,11 @@ def test_models_take_turns_in_memory_for_one(cli: Cli, models: dict[str, str], w
     for name, job in others:
         record = ended(url, job)
         assert (record["status"], record["model"]) == ("succeeded", name), record
-    for job in reversed(steady):
+    for job in reversed(steady[:-2]):
         httpx.post(f"{url}/v1/jobs/{job}/cancel")
     ends = [ended(url, job)["status"] for job in steady]
-    assert {*ends} == {"succeeded", "cancelled"}, "some ran, and the others did not wait for all of a's"
+    assert "cancelled" in ends, "they did not wait for all of a's"
+    assert {*ends[-2:]} == {"succeeded"}, "a comes back for what waits"
 
     victim = workers(cli)[0]
     os.kill(victim, signal.SIGKILL)

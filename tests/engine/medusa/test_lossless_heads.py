@@ -5,7 +5,6 @@ On a flat curve, as of a GPU, so that wide trees are verified whatever the machi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -111,7 +110,6 @@ def test_random_heads_change_nothing_on_f32(tiny_gguf: str, tmp_path: Path, scal
 
 
 @cache
-@functools.cache
 def by_the_default_model() -> tuple[list[Request], dict[str, Completion]]:
     """16 requests, and what plain decoding gives each alone.
 

@@ -201,8 +201,8 @@ def test_two_owners_share_a_worker(client: Client, settings: Settings, workers: 
     client.end(small)
     meanwhile = client.get(large).completed - before
     client.batches.stop(large.id, Ending.CANCELLED)
-    # Beside it the large one may have as much, and what was sent before the small one came; one after the
-    # other, all of its 600.
+    # Beside it the large one may have as much, and what was sent before the small one came, twice 64 lines; a
+    # busy machine tells of the small one's end late. One after the other it would be all of the 600.
     assert 50 <= meanwhile <= 100 + 4 * 64
     client.end(large)
 

@@ -30,7 +30,6 @@ def test_no_interleaving_gives_two_winners_or_a_stuck_job(scratch: redis.Redis, 
     assert life.ends == {"succeeded", "failed", "cancelled"}
 
 
-@pytest.mark.thorough
 def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(
     scratch: redis.Redis, known: Known
 ) -> None:
@@ -40,7 +39,6 @@ def test_no_interleaving_runs_a_job_after_its_deadline_or_leaves_it_waiting(
     assert life.ends == {"succeeded", "failed", "cancelled", "expired"}
 
 
-@pytest.mark.thorough
 def test_no_interleaving_gives_a_job_to_a_worker_of_another_model(scratch: redis.Redis, known: Known) -> None:
     server = Server(scratch, known=known)
     life = JobLife(server, model=MODEL, serve=(MODEL, "other"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -170,8 +171,10 @@ def test_a_job_taken_by_another_worker_is_dropped(store: JobStore, worker: Worke
     job_id = queued(store, "mine delay=5")
     waiting_for(store, job_id, Status.RUNNING)
     fencing_token = int(store.db.redis.hget(f"{store.db.prefix}job:{job_id}", "fence"))
+    worker.process.send_signal(signal.SIGSTOP)  # or it may be the first to claim it again
     assert store.requeue(job_id, fencing_token)
     claim = claimed(store, job_id, "theirs")
+    worker.process.send_signal(signal.SIGCONT)
     wait_until(lambda: "not ours any more" in worker.text())
     assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result={"text": "theirs"})
     assert store.get(job_id).result == {"text": "theirs"}

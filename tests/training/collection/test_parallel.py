@@ -32,7 +32,6 @@ def begin_tuned(counts: list[c_longlong]) -> None:
     parallel._begin(counts)
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_killed_process_is_named_and_the_same_command_goes_on(
     tiny_gguf: str, prompts: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch

@@ -48,8 +48,8 @@ def test_trees_change_no_constrained_answer_on_f32(tiny_gguf: str, seed: int, to
 @pytest.mark.usefixtures("no_time_passes")
 def test_the_default_model_answers_validly_with_and_without_speculation() -> None:
     """Batch-invariant, so equal to the bit: alone, in a batch, with drafts from lookup, with random trees."""
-    texts = [f"{text} Answer as JSON." for text in QUESTIONS[:3]]
-    requests = [replace(r, raw=False) for r in mixed(texts, "greedy", "nucleus", max_tokens=48)]
+    texts = [f"{text} Answer as JSON." for text in QUESTIONS[:4]]
+    requests = [replace(r, raw=False) for r in mixed(texts, "greedy", "nucleus", max_tokens=64)]
     reference = alone(None, requests, batch_invariant=True)
     assert check(requests, reference) >= 2
     known = {n: c.tokens for n, c in reference.items()}
