@@ -16,8 +16,13 @@ BODY_BYTES = 1024 * 1024  # tornado's default is 100 MB
 
 # Characters of a cell, so that the columns fit a window of 1,280 pixels.
 ARGS_CHARS = 14
-RESULT_CHARS = 40  # the tokens, their speed and the tokens of a step come first
-STEPS = re.compile(r", \d+ steps(?=, )")
+RESULT_CHARS = 36  # the tokens, their speed and the tokens of a step come first
+SHORTER = (  # of a result
+    (re.compile(r", \d+ steps(?=, )"), ""),
+    (re.compile(r" tokens/step"), " a step"),
+    (re.compile(r"^(([\d,]+) lines?), \2 succeeded(?=,)"), r"\1"),
+)
+WINDOW = re.compile(r"'batch_[0-9a-f]{32} (?:lines )?(.*)'")  # its batch is in the id beside it
 
 
 class BoundedServer(HTTPServer):
@@ -42,9 +47,13 @@ def bound_flower() -> None:
 
 def short_task(task: Any) -> Any:
     """Cut what Flower shows of a task. Its own copy; what it stores and its API answers is whole."""
-    task.args = _cut(task.args, ARGS_CHARS)
+    window = WINDOW.fullmatch(task.args) if isinstance(task.args, str) else None
+    task.args = _cut(window[1] if window else task.args, ARGS_CHARS)
     if isinstance(task.result, str):
-        task.result = _cut(STEPS.sub("", task.result.strip("'"), count=1), RESULT_CHARS)
+        result = task.result.strip("'")
+        for found, instead in SHORTER:
+            result = found.sub(instead, result, count=1)
+        task.result = _cut(result, RESULT_CHARS)
     return task
 
 

@@ -31,7 +31,7 @@ def chromium() -> Iterator[Any]:
         yield opened
 
 
-@pytest.fixture(params=[1440, 390])
+@pytest.fixture(params=[1440, pytest.param(390, marks=pytest.mark.thorough)])
 def page(console: GatewayProcess, chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """At the end the browser has complained of nothing, the policy included."""
     opened = page_of(chromium, console.url, request.param)

@@ -78,7 +78,9 @@ def test_from_a_dropped_table_to_downloaded_columns(page: Any) -> None:
     tour.wait_for_end(page)
     assert "4 of 4 lines" in page.inner_text("main")
     expect(page.locator("td.answer")).to_have_count(4)
-    no_scrolling_sideways(page)
+    for width in (page.viewport_size["width"], 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        no_scrolling_sideways(page)
     [head, *rows] = csv.reader(io.StringIO(tour.download(page, "CSV").read_text()))
     assert head == ["review", "product", "stars", "mood", "finish_reason", "error"]
     assert [row[1] for row in rows] == ["lamp", "cup", "pen", "bag"]
