@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 from engine.sampling.closed_objects import DEFINITIONS, INNER_NAMED, Schema
@@ -44,8 +45,16 @@ def _check(value: Any) -> None:
             todo += one.values()
         elif isinstance(one, list):
             todo += one
-        elif isinstance(one, int) and _double(one) != one:
+        elif isinstance(one, int | float) and not isinstance(one, bool) and _written(one) != one:
             raise ValueError(f"a number would be rounded, so use a string: {one}")
+
+
+def _written(number: float) -> float | Decimal:
+    """What is read of what llguidance writes for it: of a double the shortest digits, and zeros."""
+    double = _double(number) if isinstance(number, int) else number
+    if isinstance(number, int) and LEAST_INTEGER < number < -LEAST_INTEGER:
+        return double
+    return Decimal(repr(double)) if math.isfinite(double) and double.is_integer() else double
 
 
 def _inwards(bound: Any, inside: float) -> Any:

@@ -9,10 +9,11 @@ from functools import partial
 from tasks.base.queue_names import WINDOWS, list_key
 from tests.chaos.cases.case import case
 from tests.chaos.cases.processes import TRIES, in_turns
-from tests.chaos.run import Run
+from tests.chaos.run import LOOK_S, Run
 from tests.support.scripted import MODEL_NAME
 
 TIMES_THE_LINES = 5  # of the load's batches: its windows are larger than a worker has slots
+CATCH_S = 20.0
 TAKING_S = 1.0  # after the first message
 DROPPED = "dropped a message of "  # what a worker says of one that comes a second time
 
@@ -21,7 +22,6 @@ DROPPED = "dropped a message of "  # what a worker says of one that comes a seco
 def kill_in_window(run: Run) -> None:
     with run.under_load():
         for name in in_turns(run, run.size.strikes):
-            run.load.batch(run.client, TIMES_THE_LINES * run.size.lines)
             if not any(_killed_halfway(run, name) for _ in range(TRIES)):
                 run.troubles.append(f"{name} was never caught in the middle of a window")
 
@@ -35,8 +35,16 @@ def window_messages(run: Run) -> None:
 
 
 def _killed_halfway(run: Run, name: str) -> bool:
-    """Held up first, so that it is in the middle for certain when it is killed."""
-    run.wait(lambda: _is_halfway(run, name), f"no window of {name} was half done")
+    """Held up first, so that it is in the middle for certain when it is killed.
+
+    Of a batch of its own: the other worker may have run all windows of the one before.
+    """
+    run.load.batch(run.client, TIMES_THE_LINES * run.size.lines)
+    give_up = time.monotonic() + CATCH_S
+    while not _is_halfway(run, name):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(LOOK_S)
     with run.stack.paused(name):
         halfway = _is_halfway(run, name)
         if halfway:

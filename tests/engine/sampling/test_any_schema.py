@@ -152,7 +152,7 @@ def test_whatever_is_sent_as_a_schema_is_held_or_refused(writer: Writer, schema:
 
 
 texts = st.sampled_from(["a", "ab", 'q"x', "n\nl", "\\b", "é😀", "\u2028", "", "*", "x y", "0"])
-doubles = st.integers(-(2**66), 2**66).map(float).map(int)
+doubles = st.integers(-(2**62), 2**62).map(float).map(int)  # what is beyond 64 bits is refused
 scalars = st.one_of(
     st.just({"type": "string"}),
     st.builds(

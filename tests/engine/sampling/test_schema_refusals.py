@@ -60,6 +60,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "such a value, deep inside": ({"properties": {"const": {"const": {"a": [2**64 + 1]}}}}, "rounded"),
     "a step that no double is": ({"type": "integer", "multipleOf": 2**63 - 1}, "rounded"),
     "a value beyond all doubles": ({"const": 10**400}, "rounded"),
+    "a value beyond 64 bits with more digits than a double is written with": ({"enum": [2**63]}, "rounded"),
+    "the least of 64 bits": ({"const": -(2**63)}, "rounded"),
+    "a whole double with such digits": ({"const": 1.2345678901234566e17}, "rounded"),
     "bounds with no double between": (
         {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1},
         "greater than maximum",
