@@ -43,7 +43,7 @@ AWAITED = {
         "million",
         "mixed-load",
     ),
-    *("on-paper", "one-request", "one-request-spinning", "overhead", "poll", "python", "schemas", "server"),
+    *("one-request", "one-request-spinning", "overhead", "poll", "python", "schemas", "server"),
     *("server-steps", "sharing", "spinning", "streams", "submit", "tables", "trained", "weights"),
     *("whitespace", "widened"),
 }
