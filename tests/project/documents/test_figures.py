@@ -21,7 +21,6 @@ AWAITED = {
     *(
         "attention",
         "batch",
-        "celery",
         "ceiling",
         "chaos",
         "containers",
