@@ -43,7 +43,7 @@ AWAITED = {
         "mixed-load",
     ),
     *("one-request", "one-request-spinning", "overhead", "poll", "python", "schemas", "server"),
-    *("server-steps", "sharing", "spinning", "streams", "submit", "tables", "trained", "weights"),
+    *("server-steps", "spinning", "streams", "tables", "trained", "weights"),
     *("whitespace", "widened"),
 }
 RECORDED = re.compile(r"\.table\(\s*f?\"([\w-]+)\"")
