@@ -47,8 +47,7 @@ def make(revision: str) -> Path:
         work.mkdir()
         command = ["git", "archive", revision]
         content = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            archive.extractall(code, filter="data")
+        subprocess.run(["tar", "-x", "-C", code], input=content, check=True)
         said = _run(code, work)
         STATES.mkdir(exist_ok=True)
         made = STATES / f"{revision[:7]}.tar.gz"
