@@ -34,8 +34,6 @@ AWAITED = {
     *("guesses", "heads", "hostile-batches", "importance", "instructions", "interactive", "invariance"),
     *(
         "lanes",
-        "large",
-        "large-processes",
         "long-prompts",
         "lookup-simulation",
         "machines",
