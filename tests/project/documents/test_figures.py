@@ -37,7 +37,6 @@ AWAITED = {
         "long-prompts",
         "lookup-simulation",
         "machines",
-        "million",
         "mixed-load",
     ),
     *("one-request", "one-request-spinning", "overhead", "poll", "python", "schemas", "server"),
