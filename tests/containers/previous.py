@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.containers.bases import PYTHON, Bases
 from tests.containers.docker import OURS, docker
 from tests.containers.system import System
+from tests.release.earlier_state import STATES, checked_out
 from tests.support.workers import ROOT
 
-STATES = ROOT / "tests" / "release" / "states"  # of earlier code, named by its commit
 TOOLCHAIN = "toolchain-cuda0"  # a stage of the Dockerfile
 REQUIREMENT = "$(grep -o '^llama-cpp-python==[^ ]*' requirements.lock)"
 # The earlier Dockerfile gets its llama.cpp from here, where the version is the same: compiling takes long.
@@ -34,15 +34,6 @@ def revision() -> str:
     names = [path.name.partition(".")[0] for path in STATES.glob("*.tar.gz")]
     log = ["git", "log", "--no-walk=sorted", "--format=%h", *names]
     return subprocess.check_output(log, cwd=ROOT, text=True).split()[0]
-
-
-def checked_out(commit: str, folder: Path) -> Path:
-    """Its files, and nothing of git."""
-    code = folder / "code"
-    code.mkdir()
-    content = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
-    subprocess.run(["tar", "-x", "-C", code], input=content, check=True)
-    return code
 
 
 def system(commit: str, bases: Bases, folder: Path, like: System) -> System:

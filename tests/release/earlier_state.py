@@ -39,15 +39,20 @@ SETTINGS = {
 TABLE = "name,text\na,first\nb,second fail=boom\n"
 
 
+def checked_out(commit: str, folder: Path) -> Path:
+    """Its files, and nothing of git."""
+    code = folder / "code"
+    code.mkdir()
+    content = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", code], input=content, check=True)
+    return code
+
+
 def make(revision: str) -> Path:
     """The archive."""
     with tempfile.TemporaryDirectory() as temporary:
-        code, work = Path(temporary) / "code", Path(temporary) / "work"
-        code.mkdir()
+        code, work = checked_out(revision, Path(temporary)), Path(temporary) / "work"
         work.mkdir()
-        command = ["git", "archive", revision]
-        content = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-        subprocess.run(["tar", "-x", "-C", code], input=content, check=True)
         said = _run(code, work)
         STATES.mkdir(exist_ok=True)
         made = STATES / f"{revision[:7]}.tar.gz"
