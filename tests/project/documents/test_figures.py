@@ -36,7 +36,6 @@ AWAITED = {
     "interactive",
     "invariance",
     "lanes",
-    "long-prompts",
     "lookup-simulation",
     "machines",
     "mixed-load",
