@@ -45,8 +45,6 @@ AWAITED = {
     "poll",
     "python",
     "schemas",
-    "server",
-    "server-steps",
     "spinning",
     "streams",
     "tables",
