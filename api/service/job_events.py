@@ -77,6 +77,12 @@ class Inbox:
             yield part
 
 
+class Ending(asyncio.Event):
+    """Set when the job has ended, or when its record must be read. record: as its hash, if it came along."""
+
+    record: dict[str, str] | None = None
+
+
 class JobEventListener:
     """The application's lifespan calls start() and stop()."""
 
@@ -84,7 +90,7 @@ class JobEventListener:
         self.id = uuid.uuid4().hex  # by which the scripts know where somebody waits
         self._settings = settings
         self._store = store
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: defaultdict[str, set[Ending]] = defaultdict(set)
         self._inboxes: defaultdict[str, set[Inbox]] = defaultdict(set)
         self._recent: OrderedDict[str, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
@@ -105,8 +111,8 @@ class JobEventListener:
         to be waited for here is read for the first time when it has ended.
         """
         give_up_at = time.monotonic() + seconds
-        ended = asyncio.Event()
-        self._waiting[job.id].add(ended)
+        ending = Ending()
+        self._waiting[job.id].add(ending)
         unread = self.id not in job.waiters or job.id in self._recent
         try:
             while True:
@@ -117,11 +123,13 @@ class JobEventListener:
                 if job.terminal or left <= 0:
                     return job
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), min(POLL_S, left))
-                    ended.clear()
+                    await asyncio.wait_for(ending.wait(), min(POLL_S, left))
+                    ending.clear()
+                if ending.record is not None:
+                    return Job.from_hash(ending.record, job.request)
                 unread = True
         finally:
-            self._waiting[job.id].discard(ended)
+            self._waiting[job.id].discard(ending)
             if not self._waiting[job.id]:
                 del self._waiting[job.id]
 
@@ -172,9 +180,10 @@ class JobEventListener:
         )
 
     def _wake(self, data: str) -> None:
-        job_id, _, status = data.partition(" ")
-        for ended in self._waiting.get(job_id, ()):
-            ended.set()
+        job_id, status, *record = data.split(" ", 2)
+        for ending in self._waiting.get(job_id, ()):
+            ending.record = json.loads(record[0]) if record else None
+            ending.set()
         self._recent.pop(job_id, None)
         self._recent[job_id] = None
         if len(self._recent) > MOST_RECENT:
@@ -185,8 +194,8 @@ class JobEventListener:
     def _wake_all(self) -> None:
         """After a (re)connect, have all records re-read: events may have been missed."""
         for waiting in self._waiting.values():
-            for ended in waiting:
-                ended.set()
+            for ending in waiting:
+                ending.set()
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
                 inbox.put(MISSED)

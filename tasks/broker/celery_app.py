@@ -16,6 +16,7 @@ from tasks.base.queue_names import IO_QUEUE, QUEUES, WINDOWS
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
+from tasks.broker import one_client
 from tasks.records.job import Priority
 
 # Longer than any job runs: leases recover the jobs of a lost worker. The shortest value of all peers applies.
@@ -73,6 +74,7 @@ def add_queue(app: Celery, name: str) -> Queue:
 
 def make_app(settings: Settings) -> Celery:
     """A Celery application that works for the stack of these settings."""
+    one_client.register()
     app = Celery("medusaq", set_as_current=False, events="tasks.broker.task_events:WholeEvents")
     app.conf.update(
         **_broker(settings),

@@ -13,11 +13,16 @@ from typing import Any
 from celery.app.events import Events
 from celery.events.dispatcher import EventDispatcher
 
+MOST_EVENTS = 200  # in one message; some 100 kB
+
 
 class WholeDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
     """Removes only published events from its buffers, and passes the rest to its successor."""
 
     _successor: WholeDispatcher | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, buffer_limit=MOST_EVENTS, **kwargs)
 
     def send(self, type: str, *args: Any, **fields: Any) -> Any:
         """Send an event, or buffer it for the next flush."""

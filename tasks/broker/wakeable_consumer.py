@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between checks for an overdue response
 REFUSED_S = 1.0  # between connections to a broker that responds with errors
+EVENTS_S = 0.1  # between messages of task events: Celery sends one for nearly every event
 PIPE_READ = 4096  # bytes; every waiting wake-up in one read
 # Fields of the broker that a worker reports. The others, which Celery reports too, hold Sentinels' passwords.
 BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "connect_timeout", "heartbeat")
@@ -61,6 +62,7 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
         self._failed_channel: object = None  # to which an acknowledgement could not be sent
+        self._flushes_soon = False  # the task events
         super().__init__(*args, **kwargs)
 
     def wake(self) -> None:
@@ -123,11 +125,21 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
             time.sleep(REFUSED_S)
 
     def on_send_event_buffered(self) -> None:
-        super().on_send_event_buffered()
-        self.wake()
+        if self.hub and not self._flushes_soon:
+            self._flushes_soon = True
+            self.call_soon(self.hub.call_later, EVENTS_S, self._flush_events)
+
+    def _flush_events(self) -> None:
+        self._flushes_soon = False  # before, as threads add events meanwhile
+        super()._flush_events()
+
+    def stop(self) -> None:
+        self._flush_events()
+        super().stop()
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
+        self._flushes_soon = False  # the timers of the connection before are gone
         hub.add_reader(self._wake_read, self._drain)
         hub.call_repeatedly(LOOK_S, self._check_answer)
 

@@ -81,7 +81,7 @@ class Ends:
                     while not self._stopping.is_set():
                         self._watch()
                         if message := events.get_message(timeout=LOOK_S):
-                            job_id, status = message["data"].split()
+                            job_id, status = message["data"].split(" ", 2)[:2]
                             self.counts[job_id] += job_id.startswith("job_") and status in TERMINAL
             except (redis.RedisError, StoreUnavailable):  # an outage is none of its business
                 self._stopping.wait(LOOK_S)

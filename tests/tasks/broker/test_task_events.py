@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -13,8 +16,14 @@ from celery import Celery
 from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
 from tasks.broker.task_events import WholeDispatcher
+from tasks.broker.wakeable_consumer import EVENTS_S
+from tasks.store.jobs import JobStore
+from tests.support.workers import Workers
+from tests.tasks.helpers.records import queued
 
 THREADS, EACH = 4, 250
+TASKS = "task.multi"  # Celery's name of messages with events of several tasks
+JOBS = 60
 
 
 @pytest.fixture
@@ -95,3 +104,26 @@ def test_what_cannot_be_sent_is_kept_however_often(app: Celery, monkeypatch: pyt
                 dispatcher.flush()
         dispatcher.flush()
         assert received(1) == {"kept": 1}
+
+
+@pytest.mark.stack
+def test_a_worker_sends_the_events_of_many_tasks_together(
+    settings: Settings, store: JobStore, workers: Workers
+) -> None:
+    workers.model(settings)
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as messages:
+        messages.psubscribe(f"*celeryev/{TASKS}")
+        messages.get_message(timeout=2)
+        began = time.monotonic()
+        job_ids = {queued(store) for _ in range(JOBS)}
+        told: Counter[str] = Counter()
+        sent = 0
+        while told.total() < 3 * JOBS:
+            message = messages.get_message(timeout=5)
+            assert message is not None, f"{told.total()} events of {3 * JOBS}"
+            events = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
+            told.update(event["uuid"] for event in events)
+            sent += 1
+        took_s = time.monotonic() - began
+    assert told == dict.fromkeys(job_ids, 3), "received, started, succeeded"
+    assert sent <= took_s / EVENTS_S + 2

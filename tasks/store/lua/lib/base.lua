@@ -7,7 +7,7 @@
 -- key_ids list          ids of all keys ever made, in their order
 -- seq                   the last sequence number given
 -- events:GATEWAY        channel: "ID STATUS" when a job ends for which somebody waits there, and at each change of a
---                       streaming one
+--                       streaming one; of another, if it is short, followed by its record as JSON
 -- wake                  channel: there is something to send or to collect
 -- figures, figures:WORKER    workers that left metrics for Prometheus, and the metrics of each
 --

@@ -17,15 +17,26 @@ local function move(job, status, ...)
   job.status = status
 end
 
--- Tell the gateways where somebody waits for the job.
-local function tell(job)
-  for gateway in job.waiters:gmatch('%S+') do
-    redis.call('PUBLISH', P .. 'events:' .. gateway, job.id .. ' ' .. job.status)
-  end
+-- Tell the gateways where somebody waits for the job. record: as JSON, or nothing.
+local function tell(job, record)
+  local message = job.id .. ' ' .. job.status .. (record and ' ' .. record or '')
+  for gateway in job.waiters:gmatch('%S+') do redis.call('PUBLISH', P .. 'events:' .. gateway, message) end
 end
 
 local function notify_subscribers(job)
   if job.watched ~= '' then tell(job) end
+end
+
+local TOLD = { 'id', 'status', 'priority', 'model', 'created_at', 'started_at', 'finished_at', 'deadline', 'attempts', 'worker',
+  'metadata', 'result', 'error', 'owner', 'lane', 'waiters' } -- as CHANGING of tasks/records/job.py
+local TOLD_BYTES = 4096 -- of texts in a record: Redis keeps what a gateway has not read yet, 32 MB at most
+
+-- What a waiting gateway would read at once of a job that has ended; nothing where that is long.
+local function told_record(job, result, failure)
+  if job.waiters == '' or job.watched ~= '' or #result + #failure + #job.metadata > TOLD_BYTES then return nil end
+  local record = {}
+  for i, value in ipairs(redis.call('HMGET', P .. 'job:' .. job.id, unpack(TOLD))) do record[TOLD[i]] = value or nil end
+  return cjson.encode(record)
 end
 
 -- The one way into a terminal status; callers have checked that the job is not in one. tokens: of prompt and
@@ -51,7 +62,7 @@ local function close(job, status, result, failure, ttl_ms, tokens, ...)
   if job.webhook ~= '' then
     announce(job.id, job.owner, job.webhook, status, { 'metadata', job.metadata, 'error', failure, 'result', result })
   end
-  tell(job)
+  tell(job, told_record(job, result, failure))
   remove_in_flight(job) -- the last, as it may send another job
 end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tasks.base.errors import IdempotencyConflict, JobNotFinished, JobNotFound, StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
-from tasks.records.job import TERMINAL, Priority, Status
+from tasks.records.job import TERMINAL, Job, Priority, Status
 from tasks.store.jobs import Beat, ClaimRejection, JobStore
 from tests.support.servers import RedisServer, fast_settings, free_port
 from tests.tasks.helpers.records import WORKER, claimed, lose_messages, new, queued, sent_ids
@@ -216,12 +217,30 @@ def test_finish_writes_the_end_and_tells_the_gateways_that_wait(store: JobStore,
         assert store.finish(job_id, claim.fencing_token, status, result=RESULT, error={"code": "c"})
         heard = [events.get_message(timeout=2) for _ in range(2)]
         assert events.get_message(timeout=0.1) is None, "nobody waits for the other"
-    told = {message["channel"].removeprefix(store.db.prefix): message["data"] for message in heard}
-    assert told == dict.fromkeys(("events:one", "events:two"), f"{job_id} {status}")
-    assert store.watch(store.get(job_id), "late").status is status
     job = store.get(job_id)
+    assert {message["channel"].removeprefix(store.db.prefix) for message in heard} == {
+        "events:one",
+        "events:two",
+    }
+    for message in heard:
+        told_id, told_status, record = message["data"].split(" ", 2)
+        assert (told_id, told_status) == (job_id, status)
+        assert Job.from_hash(json.loads(record), job.request) == job
+    assert store.watch(job, "late").status is status
     assert (job.status, job.result, job.error) == (status, RESULT, {"code": "c"})
     assert job.finished_at is not None
+
+
+@pytest.mark.parametrize(("text", "streaming"), [("long " * 1000, False), ("short", True)])
+def test_long_records_and_those_of_streams_are_not_told(store: JobStore, text: str, streaming: bool) -> None:
+    job_id = queued(store, waiter="one", streaming=streaming)
+    claim = claimed(store, job_id)
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as events:
+        events.subscribe(f"{store.db.prefix}events:one")
+        events.get_message(timeout=2)
+        result = {**RESULT, "text": text}
+        assert store.finish(job_id, claim.fencing_token, Status.SUCCEEDED, result=result)
+        assert events.get_message(timeout=2)["data"] == f"{job_id} succeeded"
 
 
 def test_a_job_remembers_the_gateways_that_asked_last(store: JobStore) -> None:

@@ -1,0 +1,52 @@
+"""kombu's Redis transports with one client for each channel.
+
+kombu makes a client for every message that it reads, acknowledges or publishes. redis-py fills a table of all
+commands' parsers each time, which takes longer than the command.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, redis
+
+
+class OneClient:
+    """Base of the channels. The client is thread-safe: its connections are its pool's."""
+
+    _made: Any = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        channel: Any = super()
+        if asynchronous:  # of the one connection that the event loop reads, which kombu keeps
+            return channel._create_client(asynchronous=True)
+        pool = self.pool  # type: ignore[attr-defined]  # a new one after a lost connection
+        if self._made is None or self._made.connection_pool is not pool:
+            self._made = channel._create_client()
+        return self._made
+
+
+class Channel(OneClient, redis.Channel):  # type: ignore[misc]  # kombu has no types
+    """Of a single server."""
+
+
+class SentinelChannel(OneClient, redis.SentinelChannel):  # type: ignore[misc]
+    """Of the master that Sentinels name."""
+
+
+class Transport(redis.Transport):  # type: ignore[misc]
+    """See Channel."""
+
+    Channel = Channel
+
+
+class SentinelTransport(redis.SentinelTransport):  # type: ignore[misc]
+    """See SentinelChannel."""
+
+    Channel = SentinelChannel
+
+
+def register() -> None:
+    """Have kombu use these transports for the URLs of Redis and of Sentinels."""
+    single, sentinels = (f"{__name__}:{each.__name__}" for each in (Transport, SentinelTransport))
+    TRANSPORT_ALIASES.update(redis=single, rediss=single, sentinel=sentinels)

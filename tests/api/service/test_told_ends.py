@@ -1,0 +1,52 @@
+"""The end of a job comes to the gateway that waits for it together with its record, unless that is long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from api.service.dependencies import Gateway
+from tasks.base.errors import JobNotFound
+from tasks.base.settings import Settings
+from tasks.files.factory import make_store
+from tasks.records.job import Job, Status
+from tasks.store.jobs import JobStore
+from tests.tasks.helpers.records import claimed, new
+
+LIMIT_S = 30.0
+
+pytestmark = pytest.mark.stack
+
+
+async def _wait_for_deleted(settings: Settings, store: JobStore, text: str) -> Job:
+    """Wait for a job whose record is deleted as soon as it has ended."""
+    gateway = Gateway(settings, make_store(settings.files))
+    gateway.job_events.start()
+    job = store.create(new(waiter=gateway.job_events.id))
+    channel = f"{store.db.prefix}events:{gateway.job_events.id}"
+    while not store.db.redis.pubsub_channels(channel):
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(gateway.job_events.wait(job, LIMIT_S))
+    await asyncio.sleep(0.1)  # so that it waits
+    fencing_token = claimed(store, job.id).fencing_token
+    result = {"text": text, "usage": {"total_tokens": 1}}
+    assert store.finish(job.id, fencing_token, Status.SUCCEEDED, result=result)
+    store.delete(job.id)  # in the same turn of the event loop, which has not read the end yet
+    try:
+        return await waiting
+    finally:
+        await gateway.job_events.stop()
+        gateway.close()
+
+
+def test_a_short_record_is_not_read_again(settings: Settings, store: JobStore) -> None:
+    job = asyncio.run(_wait_for_deleted(settings, store, "short"))
+    assert job.status is Status.SUCCEEDED
+    assert job.result == {"text": "short", "usage": {"total_tokens": 1}}
+    assert job.request["prompt"] == "hi"
+
+
+def test_a_long_record_is_read(settings: Settings, store: JobStore) -> None:
+    with pytest.raises(JobNotFound):
+        asyncio.run(_wait_for_deleted(settings, store, "long " * 1000))
