@@ -41,7 +41,6 @@ AWAITED = {
     "mixed-load",
     "one-request",
     "one-request-spinning",
-    "overhead",
     "poll",
     "python",
     "schemas",
