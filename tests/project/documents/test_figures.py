@@ -45,7 +45,6 @@ AWAITED = {
     "python",
     "schemas",
     "spinning",
-    "streams",
     "tables",
     "trained",
     "weights",
