@@ -28,7 +28,9 @@ RESEND_LEASES = 1.5  # far above the time of a publish, so that a resend means a
 WORKER_TTL_LEASES = 0.5  # five heartbeats
 LEAST_WORKER_TTL_S = 5.0  # a busy machine may hold up a process for seconds
 SWAP_DRAIN_S = 600.0  # longer than at shutdown: no service manager kills the worker during a swap of models
-WINDOWS_HELD = 8  # of batch lines, most of them waiting, by one model worker
+# Of batch lines, by one model worker, most of them waiting. One that had enough looks for more after POLL_S
+# (tasks/broker/celery_app.py), in which short lines of 8 windows have ended.
+WINDOWS_HELD = 16
 SLOTS_PER_CLAIM = 4  # slots per claimed job of the lookahead: as many end while a message is fetched
 
 

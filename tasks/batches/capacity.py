@@ -61,7 +61,9 @@ class Capacity:
                 slots[queue] += worker.slots
                 taken[queue] += worker.slots + lookahead(worker.slots)
         members = {queue: [one for one in workers if queue in ("", one.model)] for queue in taken}
-        self._crews = {queue: Crew.of(found) for queue, found in members.items() if found}
+        self._crews = {
+            queue: Crew.of(found, self._per_s.get(queue, 0.0)) for queue, found in members.items() if found
+        }
         shared = {*taken} if "" in waiting else {*waiting, ""} if waiting else set()
         self._by_queue = {
             queue: count - math.ceil(count / RESERVED)

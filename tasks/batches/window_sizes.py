@@ -30,12 +30,14 @@ class Crew:
     window: int
 
     @classmethod
-    def of(cls, workers: Sequence[WorkerInfo]) -> Crew:
+    def of(cls, workers: Sequence[WorkerInfo], per_s: float = 0.0) -> Crew:
+        """per_s: lines that they end, as the leader counts them, which knows it sooner."""
+        counted = int(per_s * WINDOW_S / len(workers)) if workers else 0
         return cls(
             len(workers),
             sum(worker.slots for worker in workers),
             max((worker.slots for worker in workers), default=0),
-            max(map(window_lines, workers), default=0),
+            max(min(MOST_LINES, counted), *map(window_lines, workers), 0),
         )
 
 

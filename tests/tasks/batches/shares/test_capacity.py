@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.batches.capacity import SLOTS_UNSEEN, Capacity
+from tasks.batches.window_sizes import MOST_LINES
 from tasks.records.batch_work import QueueCounts
 from tasks.store.workers import WorkerInfo
 
@@ -62,6 +63,15 @@ def after_short_jobs() -> tuple[Capacity, Clock]:
         clock.now += 0.05
         capacity.note(found(m=50), {"m": 100})
     return capacity, clock
+
+
+def test_windows_grow_with_what_has_ended() -> None:
+    capacity, _ = after_short_jobs()
+    capacity.update([worker("m", 4)])
+    assert capacity.crew("m").window == MOST_LINES, "a second of work would be more"
+    slow = Capacity(1, 0.2)
+    slow.update([worker("m", 4)])
+    assert slow.crew("m").window == 4, "its slots"
 
 
 def test_what_short_jobs_have_ends_with_them() -> None:

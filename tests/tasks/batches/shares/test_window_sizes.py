@@ -23,6 +23,12 @@ def test_a_window_is_about_a_second_of_work(per_s: float, window: int) -> None:
     assert next_size(crew, MOST_LINES, 1, None) == window
 
 
+def test_what_the_leader_has_counted_makes_windows_larger_before_a_worker_has_told_of_it() -> None:
+    workers = [worker(), worker(per_s=20)]
+    assert [Crew.of(workers, per_s).window for per_s in (30, 100, 10_000)] == [20, 50, MOST_LINES]
+    assert Crew.of([], 100).window == 0
+
+
 def test_the_first_windows_and_the_last_are_small() -> None:
     crew = Crew.of([worker(per_s=100)])
     sizes = [0]
