@@ -35,7 +35,6 @@ AWAITED = {
     "instructions",
     "interactive",
     "invariance",
-    "lanes",
     "lookup-simulation",
     "machines",
     "mixed-load",
