@@ -165,7 +165,7 @@ class JobEventListener:
                             self._deliver_text(message["data"])
                         else:
                             self._wake(message["data"])
-            except redis.RedisError as error:
+            except (redis.RedisError, ValueError) as error:  # a message that cannot be read is one missed
                 log.debug("job events: %s", error)
             await asyncio.sleep(RECONNECT_S)
 
@@ -180,9 +180,10 @@ class JobEventListener:
         )
 
     def _wake(self, data: str) -> None:
-        job_id, status, *record = data.split(" ", 2)
+        job_id, status, *told = data.split(" ", 2)
+        record = json.loads(told[0]) if told else None
         for ending in self._waiting.get(job_id, ()):
-            ending.record = json.loads(record[0]) if record else None
+            ending.record = record
             ending.set()
         self._recent.pop(job_id, None)
         self._recent[job_id] = None

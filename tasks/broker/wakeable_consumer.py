@@ -133,13 +133,13 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._flushes_soon = False  # before, as threads add events meanwhile
         super()._flush_events()
 
-    def stop(self) -> None:
-        self._flush_events()
-        super().stop()
+    def shutdown(self) -> None:
+        self._flush_events()  # of tasks that ended after the loop
+        super().shutdown()
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
-        self._flushes_soon = False  # the timers of the connection before are gone
+        self._flush_events()  # those of the connection before, whose timers are gone
         hub.add_reader(self._wake_read, self._drain)
         hub.call_repeatedly(LOOK_S, self._check_answer)
 

@@ -19,14 +19,17 @@ LIMIT_S = 30.0
 pytestmark = pytest.mark.stack
 
 
-async def _wait_for_deleted(settings: Settings, store: JobStore, text: str) -> Job:
-    """Wait for a job whose record is deleted as soon as it has ended."""
+async def _wait_for_deleted(settings: Settings, store: JobStore, text: str, before: str = "") -> Job:
+    """Wait for a job whose record is deleted as soon as it has ended. before: a message that precedes it."""
     gateway = Gateway(settings, make_store(settings.files))
     gateway.job_events.start()
     job = store.create(new(waiter=gateway.job_events.id))
     channel = f"{store.db.prefix}events:{gateway.job_events.id}"
-    while not store.db.redis.pubsub_channels(channel):
-        await asyncio.sleep(0.01)
+    await _subscribed(store, channel)
+    if before:
+        store.db.redis.publish(channel, before)
+        await asyncio.sleep(0.2)  # so that it has been read
+        await _subscribed(store, channel)
     waiting = asyncio.create_task(gateway.job_events.wait(job, LIMIT_S))
     await asyncio.sleep(0.1)  # so that it waits
     fencing_token = claimed(store, job.id).fencing_token
@@ -40,6 +43,12 @@ async def _wait_for_deleted(settings: Settings, store: JobStore, text: str) -> J
         gateway.close()
 
 
+async def _subscribed(store: JobStore, channel: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not store.db.redis.pubsub_channels(channel):
+            await asyncio.sleep(0.01)
+
+
 def test_a_short_record_is_not_read_again(settings: Settings, store: JobStore) -> None:
     job = asyncio.run(_wait_for_deleted(settings, store, "short"))
     assert job.status is Status.SUCCEEDED
@@ -50,3 +59,10 @@ def test_a_short_record_is_not_read_again(settings: Settings, store: JobStore) -
 def test_a_long_record_is_read(settings: Settings, store: JobStore) -> None:
     with pytest.raises(JobNotFound):
         asyncio.run(_wait_for_deleted(settings, store, "long " * 1000))
+
+
+def test_a_message_that_cannot_be_read_does_not_end_the_listening(
+    settings: Settings, store: JobStore
+) -> None:
+    job = asyncio.run(_wait_for_deleted(settings, store, "short", before="job_1 succeeded {"))
+    assert job.status is Status.SUCCEEDED

@@ -144,9 +144,8 @@ def measure() -> Measured:
         took, _, _ = asyncio.run(submit_all(running, Priority.BULK, JOBS_MEASURED))
     with whole_stack() as running, redis.Redis(port=running.redis.port) as server:
         before = _used(server)
-        asyncio.run(drive(running.url, WARM_UP_JOBS, JOBS_MEASURED, CONNECTIONS))
-        jobs = 2 * WARM_UP_JOBS + JOBS_MEASURED
-        seconds, size = ((now - then) / jobs for now, then in zip(_used(server), before, strict=True))
+        ran = asyncio.run(drive(running.url, WARM_UP_JOBS, JOBS_MEASURED, CONNECTIONS))
+        seconds, size = ((now - then) / ran.jobs for now, then in zip(_used(server), before, strict=True))
     return Measured(alone, slowdown, round(JOBS_MEASURED / took, 1), round(seconds, 6), int(round(size, -1)))
 
 

@@ -17,9 +17,10 @@ from tasks.base.settings import Settings
 from tasks.broker.celery_app import make_app
 from tasks.broker.task_events import WholeDispatcher
 from tasks.broker.wakeable_consumer import EVENTS_S
+from tasks.records.job import Status
 from tasks.store.jobs import JobStore
 from tests.support.workers import Workers
-from tests.tasks.helpers.records import queued
+from tests.tasks.helpers.records import ended, queued, waiting_for
 
 THREADS, EACH = 4, 250
 TASKS = "task.multi"  # Celery's name of messages with events of several tasks
@@ -106,6 +107,31 @@ def test_what_cannot_be_sent_is_kept_however_often(app: Celery, monkeypatch: pyt
         assert received(1) == {"kept": 1}
 
 
+def told_by(message: dict[str, str]) -> list[dict[str, str]]:
+    """The events of a message of TASKS."""
+    events: list[dict[str, str]] = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
+    return events
+
+
+@pytest.mark.stack
+def test_a_worker_that_shuts_down_tells_of_the_tasks_that_end_meanwhile(
+    settings: Settings, store: JobStore, workers: Workers
+) -> None:
+    worker = workers.model(settings)
+    with store.db.redis.pubsub(ignore_subscribe_messages=True) as messages:
+        messages.psubscribe(f"*celeryev/{TASKS}")
+        messages.get_message(timeout=2)
+        job_id = queued(store, "hello delay=1.5")
+        waiting_for(store, job_id, Status.RUNNING)
+        worker.process.terminate()
+        types: list[str] = []
+        while "task-succeeded" not in types:
+            message = messages.get_message(timeout=10)
+            assert message is not None, f"{types}, {worker.text()}"
+            types += [event["type"] for event in told_by(message) if event["uuid"] == job_id]
+    assert ended(store, job_id).status is Status.SUCCEEDED
+
+
 @pytest.mark.stack
 def test_a_worker_sends_the_events_of_many_tasks_together(
     settings: Settings, store: JobStore, workers: Workers
@@ -121,8 +147,7 @@ def test_a_worker_sends_the_events_of_many_tasks_together(
         while told.total() < 3 * JOBS:
             message = messages.get_message(timeout=5)
             assert message is not None, f"{told.total()} events of {3 * JOBS}"
-            events = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
-            told.update(event["uuid"] for event in events)
+            told.update(event["uuid"] for event in told_by(message))
             sent += 1
         took_s = time.monotonic() - began
     assert told == dict.fromkeys(job_ids, 3), "received, started, succeeded"
