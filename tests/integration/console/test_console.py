@@ -157,7 +157,10 @@ def test_drafted_tokens_are_tinted_by_their_source(page: Any, console: GatewayPr
     sources = job["result"]["speculation"]["sources"]
     assert page.inner_text(".output").strip() == job["result"]["text"].strip()
     assert sources["medusa"]["accepted"] > 0
-    assert page.locator(".output .draft.medusa").count() == sources["medusa"]["accepted"]
+    # The end of an answer has no text to tint, and may have been drafted, too.
+    endings = int(job["result"]["finish_reason"] == "stop")
+    accepted = sources["medusa"]["accepted"]
+    assert accepted - endings <= page.locator(".output .draft.medusa").count() <= accepted
 
 
 def test_jobs_are_found_opened_and_cancelled(page: Any, console: GatewayProcess) -> None:
