@@ -63,15 +63,17 @@ class Dispatcher:
     def send(self, work: Work, capacity: Capacity, files_s: float) -> None:
         """One round. Deferred jobs go before any file is touched; after files_s no further chunk is read.
 
-        A queue that is full keeps no other waiting, but the lines of one batch go in their order. The batches
-        of a key whose tokens are spent rest until its next day. Raises LeadLost and StoreUnavailable.
+        A queue that is full keeps no other waiting, but the lines of one batch go in their order. A line of a
+        key goes while tokens are left after those that were set aside for the lines before it; else the batch
+        waits for lines that take fewer, or for the next day. Raises LeadLost and StoreUnavailable.
         """
         self._forget(work.active)
         batches = {
             active.batch.id: active.batch
             for active in work.active
-            if self._may_send(active) and active.batch.owner not in work.spent
+            if self._may_send(active) and work.tokens_left.get(active.batch.owner, 1) > 0
         }
+        left = dict(work.tokens_left)
         deferred, in_flight = _counters(work.deferred), _counters(work.in_flight)
         for queue, waiting in deferred.items():  # in their shares, as if each batch had a lot to send
             most = capacity.of(queue)
@@ -85,7 +87,7 @@ class Dispatcher:
         until = time.monotonic() + files_s
         more = True
         while more:
-            sources = self._sources(batches, work.known, until)
+            sources = self._sources(batches, work.known, left, until)
             going_on = {}
             for queue in {*deferred, *sources}:
                 counts = shares(
@@ -105,7 +107,12 @@ class Dispatcher:
                     few = count < min(size(0), source.waiting)
                     if few and in_flight[queue].total() >= crew.slots:
                         continue  # larger windows later
-                    if after := self._fill(batch, queue, count, size):
+                    heads = self._chunk(batch).heads[batch.offset : batch.offset + count]
+                    if source.owner in left:  # another batch of this round may have taken some
+                        heads = heads[: _affordable(heads, left[source.owner])]
+                        left[source.owner] -= sum(line.max_tokens for line in heads)
+                        count = len(heads)
+                    if count and (after := self._fill(batch, queue, count, size)):
                         in_flight[queue][source.owner] += count
                         self._served[source.owner] = next(self._sendings)
                         if count == source.waiting and self._has_chunk(after):
@@ -125,7 +132,7 @@ class Dispatcher:
         return deferred
 
     def _sources(
-        self, batches: Mapping[str, Batch], known: Collection[str], until: float
+        self, batches: Mapping[str, Batch], known: Collection[str], left: Mapping[str, int], until: float
     ) -> defaultdict[str, list[Source]]:
         """Batches to send from, by the queue of their next line; an owner's are in order of rank."""
         late = False
@@ -148,6 +155,8 @@ class Dispatcher:
             served[owner, queue] += 1
             queues = (_queue_of(line.model, known) for line in chunk.heads[batch.offset :])
             run = sum(1 for _ in takewhile(queue.__eq__, queues))
+            if owner in left:
+                run = _affordable(chunk.heads[batch.offset : batch.offset + run], left[owner])
             found[queue].append(Source(owner, batch.id, _rank(batch), run))
         return found
 
@@ -201,6 +210,12 @@ class Dispatcher:
         for gone in self._chunks.keys() - {a.batch.id for a in active if a.batch.sendable}:
             del self._chunks[gone]
         self._last = {a.batch.id: self._last[a.batch.id] for a in active if a.batch.id in self._last}
+
+
+def _affordable(heads: Sequence[Head], tokens: int) -> int:
+    """Number of the first lines before each of which some of the tokens are left."""
+    taken = itertools.accumulate((line.max_tokens for line in heads), initial=0)
+    return sum(1 for _ in takewhile(tokens.__gt__, itertools.islice(taken, len(heads))))
 
 
 def _queue_of(model: str, known: Collection[str]) -> str:

@@ -181,7 +181,7 @@ class BatchStore:
             [Active(self._led[text], *counts) for text, *counts in found["active"]],
             found["cleanup"],
             {owner: float(weight) for owner, weight, _ in found["keys"]},
-            frozenset(owner for owner, _, spent in found["keys"] if spent),
+            {owner: int(left) for owner, _, left in found["keys"] if left is not None},
             frozenset(found["known"]),
             _by_model_queue(found["interactive_in_flight"]),
             _by_model_queue(found["interactive_deferred"]),

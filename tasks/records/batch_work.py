@@ -35,7 +35,7 @@ class Work:
     until their owner's share allows them.
 
     cleanup: some of the batches with objects left in the file store. weights: by owner, 1 where absent.
-    spent: owners without tokens left today. known: models that have a queue.
+    tokens_left: today, by owner, 0 or fewer for none; no limit where absent. known: models that have a queue.
     """
 
     now: float
@@ -44,7 +44,7 @@ class Work:
     active: list[Active]
     cleanup: list[str]
     weights: Mapping[str, float] = field(default_factory=dict)
-    spent: frozenset[str] = frozenset()
+    tokens_left: Mapping[str, int] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     interactive_in_flight: QueueCounts = field(default_factory=dict)
     interactive_deferred: QueueCounts = field(default_factory=dict)

@@ -244,7 +244,7 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     windows = WindowStore(store.db)
     assert windows.send("me", active, (0, 2), [NewWindow("", [line(n, 50).packed(n) for n in (1, 2)])])
     assert (spent(keys, key), jobs(keys, key)) == (100, 0), "lines have no seats"
-    assert lead(batches).spent == {key.id}
+    assert lead(batches).tokens_left == {key.id: 0}
     with pytest.raises(BudgetSpent):
         made(batches, key)
     [window_id] = batches.live(batch.id)
@@ -254,7 +254,7 @@ def test_a_batch_draws_on_the_budget_and_rests_when_it_is_spent(
     for number, ends in enumerate(([], [took]), 1):
         windows.advance([Group(window_id, claim.fencing_token, number, 2, ends)])
     assert spent(keys, key) == 70
-    assert lead(batches).spent == frozenset()
+    assert lead(batches).tokens_left == {key.id: 30}
     made(batches, key)
 
 
@@ -283,4 +283,4 @@ def test_batches_at_the_same_time(keys: KeyStore, batches: BatchStore) -> None:
 def test_owners_without_keys_have_no_budget(batches: BatchStore) -> None:
     batches.create(NewBatch(endpoint=CHAT, input_file_id="file_x", owner="anonymous"))
     work = lead(batches)
-    assert (work.weights, work.spent) == ({}, frozenset())
+    assert (work.weights, work.tokens_left) == ({}, {})

@@ -14,8 +14,8 @@ if redis.call('EXISTS', key) == 1 then return { 'existing', redis.call('HGETALL'
 
 if redis.call('EXISTS', P .. 'file:' .. input) == 0 then return { 'no_file', input } end
 local owner = args.owner
-local spent, ends = is_spent(owner)
-if spent then
+local tokens, ends = tokens_left(owner)
+if tokens and tokens <= 0 then
   return { 'tokens', { redis.call('HGET', P .. 'key:' .. owner, 'tokens_per_day'), int(ends - NOW) } }
 end
 local most = keyed(owner) and tonumber(redis.call('HGET', P .. 'key:' .. owner, 'max_batches') or '')

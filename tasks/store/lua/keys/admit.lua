@@ -25,11 +25,11 @@ if requests then -- a bucket of so many that fills evenly, kept as the time at w
   end
   left, free_in = math.floor((MINUTE_MS - full_at + NOW) / each + 0.001), full_at - NOW
 end
-local tokens, tokens_left, ends_in = tonumber(limits[2] or ''), 0, 0
+local tokens, left_today, ends_in = tonumber(limits[2] or ''), 0, 0
 if tokens then
   local spent, _, ends = spent_today(id)
-  tokens_left, ends_in = math.max(0, tokens - spent), ends - NOW
+  left_today, ends_in = math.max(0, tokens - spent), ends - NOW
 end
 return { answer, 'id', id, 'requests', limits[1] or '', 'requests_left', int(left),
   'requests_ms', int(math.ceil(free_in)), 'next_ms', int(math.ceil(next_in)),
-  'tokens', limits[2] or '', 'tokens_left', int(tokens_left), 'tokens_ms', int(ends_in) }
+  'tokens', limits[2] or '', 'tokens_left', int(left_today), 'tokens_ms', int(ends_in) }

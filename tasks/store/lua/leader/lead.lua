@@ -2,7 +2,7 @@
 -- ARGV: leader token, capacities for bulk jobs and for interactive ones as JSON, most batches to clean up, fields of a
 -- batch. Takes or keeps the lead. Returns 1 with names and values of what there is to do (now in ms, accounts'
 -- in-flight and deferred jobs, of bulk and of interactive ones, active batches, batches to clean up, keys among the owners
--- with their weights and 1 for those whose tokens are spent, known models), or 0 if another leads.
+-- with their weights and the tokens that they have left today, known models), or 0 if another leads.
 -- Of a batch: its fields as one text, a JSON list with false for what is absent, as a client reads a thousand of them
 -- quickly; its jobs and windows that have not ended; its lines that have and are in no segment, and those of them that were
 -- jobs; bytes of the others.
@@ -29,7 +29,8 @@ local keys = {}
 for owner in pairs(owners) do
   if keyed(owner) then
     local weight = redis.call('HGET', P .. 'key:' .. owner, 'weight') or '1'
-    table.insert(keys, { owner, weight, is_spent(owner) and 1 or 0 })
+    local left = tokens_left(owner)
+    table.insert(keys, { owner, weight, left and int(left) or false })
   end
 end
 return { 1, 'now', int(NOW), 'in_flight', redis.call('HGETALL', P .. 'outstanding'),

@@ -32,12 +32,12 @@ local function reserve_quota(owner, tokens)
   return { 'set_aside', tokens, 'spent_in', counter }
 end
 
--- Whether a key's tokens of today are all spent, and when the next are given, in ms.
-local function is_spent(owner)
+-- Tokens that a key has left today, 0 or fewer for none, and when the next are given, in ms; nil without a limit.
+local function tokens_left(owner)
   local limit = keyed(owner) and tonumber(redis.call('HGET', P .. 'key:' .. owner, 'tokens_per_day') or '')
-  if not limit then return false end
+  if not limit then return nil end
   local spent, _, ends = spent_today(owner)
-  return spent >= limit, ends
+  return limit - spent, ends
 end
 
 -- Something of a key has ended, which counted while it had not.

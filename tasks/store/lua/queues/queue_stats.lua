@@ -91,7 +91,7 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'batches:active', 0, -1)) do
   local batch = redis.call('HMGET', key, 'total', 'completed', 'failed', 'ending', 'owner', 'created_at', 'lines_live')
   local sent = batch[7] or redis.call('SCARD', key .. ':live') -- jobs, of an earlier release
   local lines = batch[1] and batch[1] - batch[2] - batch[3] - sent or 0
-  if lines > 0 and batch[4] == '' and not is_spent(batch[5]) then
+  if lines > 0 and batch[4] == '' and (tokens_left(batch[5]) or 1) > 0 then
     answer.lines = answer.lines + lines
     since('bulk', batch[6], '')
   end
