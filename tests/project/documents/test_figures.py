@@ -45,7 +45,6 @@ AWAITED = {
     "schemas",
     "spinning",
     "tables",
-    "trained",
     "weights",
     "whitespace",
     "widened",
