@@ -25,6 +25,7 @@ from tests.engine.tools.test_service import tiny_service
 from tests.support.workers import wait_until
 
 PRIME = 99_999_989
+LONG = 1000  # optional properties: many ticks, at which the kernel looks at limits of processor time
 BYTES = TokenTexts([bytes([byte]) for byte in range(256)] + [b"<end>"], [256], [256])
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -115,7 +116,7 @@ class Given:
 
     def submit(self, deadline: float | None = None) -> Future[Future[Completion]]:
         """Returns once the request waits."""
-        sampling = SamplingParams(grammar=optional(300), max_tokens=5)
+        sampling = SamplingParams(grammar=optional(LONG), max_tokens=5)
         request = Request(id="r", prompt="abc", raw=True, sampling=sampling, deadline=deadline)
         made: Future[Future[Completion]] = Future()
         threading.Thread(target=lambda: made.set_result(self.service.submit(request))).start()
