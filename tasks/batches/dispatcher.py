@@ -107,11 +107,10 @@ class Dispatcher:
                     few = count < min(size(0), source.waiting)
                     if few and in_flight[queue].total() >= crew.slots:
                         continue  # larger windows later
-                    heads = self._chunk(batch).heads[batch.offset : batch.offset + count]
                     if source.owner in left:  # another batch of this round may have taken some
-                        heads = heads[: _affordable(heads, left[source.owner])]
-                        left[source.owner] -= sum(line.max_tokens for line in heads)
-                        count = len(heads)
+                        heads = self._chunk(batch).heads[batch.offset : batch.offset + count]
+                        count = _affordable(heads, left[source.owner])
+                        left[source.owner] -= sum(line.max_tokens for line in heads[:count])
                     if count and (after := self._fill(batch, queue, count, size)):
                         in_flight[queue][source.owner] += count
                         self._served[source.owner] = next(self._sendings)
