@@ -1,4 +1,4 @@
-"""Checks of Redis: reachability, durability, memory, clock, and the Celery workers that use it."""
+"""Checks of Redis: reachability, durability, memory and clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import redis
 
 from cli.base.units import size
-from cli.doctor.findings import Finding, Grade, fail, ok, warn
+from cli.doctor.findings import Finding, fail, ok, warn
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings, redacted
-from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S, make_app
 from tasks.store.database import Database, connect
 
 OLDEST = (6, 2)  # older versions are untested
@@ -22,7 +21,6 @@ CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # deadlines are compared with both clock
 SLOW_S = 0.05  # each request to the gateway makes a few exchanges
 TRIES = 5
 NEARLY_FULL = 0.85
-PEERS_S = 2.0  # timeout for answers of Celery workers
 
 
 def reachable(settings: Settings) -> Iterator[Finding]:
@@ -43,10 +41,7 @@ def reachable(settings: Settings) -> Iterator[Finding]:
         yield memory(info)
         yield clocks(ahead)
         yield _connections(settings)
-        writes = _writes(client, settings)
-        yield writes
-    if writes.grade is Grade.OK:  # asking them needs to write
-        yield from _celery_workers(settings)
+        yield _writes(client, settings)
 
 
 def _round_trip(client: Any) -> tuple[float, float]:
@@ -161,24 +156,3 @@ def _mend_writes(error: redis.RedisError) -> str:
     if isinstance(error, redis.exceptions.NoPermissionError):
         return "let this user write keys that begin with MEDUSAQ_KEY_PREFIX"
     return "see its log: most often its disk is full"
-
-
-def _celery_workers(settings: Settings) -> Iterator[Finding]:
-    """Check the Celery workers on the same queues: the shortest visibility timeout applies to all of them."""
-    app = make_app(settings)
-    try:
-        answers = app.control.inspect(timeout=PEERS_S).conf() or {}
-    finally:
-        app.close()
-    short = {}
-    for name, conf in answers.items():
-        options = conf.get("broker_transport_options") or {}
-        timeout = options.get("visibility_timeout", 3600)  # kombu's own default
-        if timeout < VISIBILITY_TIMEOUT_S:
-            short[name] = timeout
-    for name, timeout in short.items():
-        what = f"{name} gives messages back after {timeout:g} s, for all workers: long jobs are sent twice"
-        mend = f"stop that worker, or set its visibility_timeout to {VISIBILITY_TIMEOUT_S}"
-        yield fail("visibility", what, mend)
-    if not short:
-        yield ok("visibility", f"{len(answers)} Celery workers answer, none gives messages back too early")

@@ -16,11 +16,9 @@ from tasks.base.queue_names import IO_QUEUE, QUEUES, WINDOWS
 from tasks.base.redis_tls import RedisOptions
 from tasks.base.sentinel_url import SentinelUrl
 from tasks.base.settings import Settings
-from tasks.broker import one_client
+from tasks.broker import transport
 from tasks.records.job import Priority
 
-# Longer than any job runs: leases recover the jobs of a lost worker. The shortest value of all peers applies.
-VISIBILITY_TIMEOUT_S = 24 * 3600
 IN_A_ROW = 8  # interactive messages that are read while bulk ones wait
 
 
@@ -74,7 +72,7 @@ def add_queue(app: Celery, name: str) -> Queue:
 
 def make_app(settings: Settings) -> Celery:
     """A Celery application that works for the stack of these settings."""
-    one_client.register()
+    transport.register()
     app = Celery("medusaq", set_as_current=False, events="tasks.broker.task_events:WholeEvents")
     app.conf.update(
         **_broker(settings),
@@ -115,7 +113,6 @@ def _broker(settings: Settings) -> dict[str, Any]:
         # By name: workers report their settings as JSON, and Flower asks for them.
         "queue_order_strategy": "tasks.broker.celery_app:InteractiveFirst",
         "priority_steps": [0],  # each priority has its own queues
-        "visibility_timeout": VISIBILITY_TIMEOUT_S,
         "polling_interval": POLL_S,  # for which kombu waits for a message in one request
         **timeouts,
     }

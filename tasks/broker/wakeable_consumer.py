@@ -4,11 +4,6 @@ In the threads pool the task's thread puts an acknowledgement on the loop's list
 sockets for up to a second before it reads the list; until then the finished task still holds its place in the
 prefetch window and no next message is read. A pipe ends that sleep.
 
-Celery only logs an acknowledgement that fails. kombu then counts the message as unacknowledged until the
-connection ends, so each such failure shrinks the prefetch window, and a worker whose window is used up takes
-no more messages. Here the first failure counts as the loss of the connection: the next connection begins with
-a full window.
-
 Redis responds to a request for a message within a second, with a message or without, but kombu waits for the
 response without a limit. Here a connection with an overdue response counts as lost, too.
 """
@@ -21,10 +16,8 @@ import os
 import select
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
-from celery.bootsteps import RUN
 from celery.worker.consumer import Consumer
 
 log = logging.getLogger(__name__)
@@ -38,7 +31,7 @@ BROKER_FIELDS = ("transport", "hostname", "port", "userid", "virtual_host", "con
 
 
 class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """Celery's consumer with the pipe, and with a new connection after a failed acknowledgement.
+    """Celery's consumer with the pipe, and with a new connection after an overdue response.
 
     connected: called at each connection. arrived: at each message, with its task and id, before the next
     message is asked for.
@@ -61,7 +54,6 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
-        self._failed_channel: object = None  # to which an acknowledgement could not be sent
         self._flushes_soon = False  # the task events
         super().__init__(*args, **kwargs)
 
@@ -82,34 +74,9 @@ class WakingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         def on_task_received(message: Any) -> Any:
             headers = message.headers or {}  # a message that Celery refuses may have none
             self.arrived(headers.get("task"), headers.get("id"))
-            message.ack_log_error = partial(self._settle, message, message.ack)
-            message.reject_log_error = partial(self._settle, message, message.reject)
             return received(message)
 
         return on_task_received
-
-    def _settle(
-        self,
-        message: Any,
-        send: Callable[..., object],
-        _: object,
-        errors: tuple[type[Exception], ...],
-        *how: Any,
-    ) -> None:
-        """Send an acknowledgement or a rejection. Runs in the event loop. how: whether to requeue it.
-
-        Raises one of `errors`, which makes the consumer connect again, at the first failure on its channel.
-        """
-        channel = message.channel
-        if channel is self._failed_channel:
-            return  # it is being closed, which requeues its messages
-        try:
-            send(*how)
-        except errors as error:
-            log.warning("message %s could not be acknowledged: %s", message.delivery_tag, error)
-            if self.blueprint.state == RUN and self.task_consumer and channel is self.task_consumer.channel:
-                self._failed_channel = channel
-                raise
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         super().on_connection_error_before_connected(exc)

@@ -111,7 +111,6 @@ def main() -> int:
         jobs_per_s=5.0,
         lines=200,
         delay_s=0.3,
-        long_s=30.0,
         outage_s=12.0,
         large=20_000,
         minutes=options.minutes,

@@ -48,15 +48,14 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything. delay_s: of a job in the engine; long_s: of one that takes long; outage_s: of
-    what goes away and comes back; large: lines of a file that takes a while to read.
+    """How much of everything. delay_s: of a job in the engine; outage_s: of what goes
+    away and comes back; large: lines of a file that takes a while to read.
     """
 
     strikes: int
     jobs_per_s: float
     lines: int
     delay_s: float
-    long_s: float
     outage_s: float
     large: int
     minutes: float

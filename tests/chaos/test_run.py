@@ -9,9 +9,7 @@ import pytest
 from tasks.store.jobs import JobStore
 from tests.chaos.run import Size, running
 
-NOTHING = Size(
-    strikes=0, jobs_per_s=0.0, lines=0, delay_s=0.0, long_s=0.0, outage_s=0.0, large=0, minutes=0.0
-)
+NOTHING = Size(strikes=0, jobs_per_s=0.0, lines=0, delay_s=0.0, outage_s=0.0, large=0, minutes=0.0)
 
 
 @dataclass

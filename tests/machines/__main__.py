@@ -35,7 +35,6 @@ SIZE = Size(
     jobs_per_s=5.0,
     lines=0,
     delay_s=SLOTS / LINES_PER_S,
-    long_s=0.0,
     outage_s=0.0,
     large=0,
     minutes=0.0,

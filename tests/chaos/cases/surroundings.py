@@ -15,7 +15,6 @@ import httpx
 
 from tests.chaos.cases.case import case
 from tests.chaos.faults.disk import BLOCK, no_file_grows
-from tests.chaos.faults.peer import FACTORY, VISIBILITY_S
 from tests.chaos.faults.proxy import Mode
 from tests.chaos.run import Run, Skipped
 from tests.chaos.stack import GATEWAY, IO, REDIS, Needs
@@ -25,7 +24,6 @@ CLOSE_S = 60.0  # a clock that differs by no more is right
 FULL_BYTES = 1  # far less than it holds already
 TOO_LARGE = 4 * BLOCK  # for a full disk, even if something else has just been removed from it
 NO_ROOM = tuple(map(os.strerror, (ENOSPC, EFBIG)))  # as the io worker says it
-AGAIN = ": busy"  # what a worker says of a message whose job runs already
 LOGGED = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),", re.MULTILINE)  # when, in Celery's form
 
 
@@ -95,34 +93,6 @@ def redis_cut_off(run: Run) -> None:
     with run.under_load():
         for mode in (Mode.DROP, Mode.BLACK_HOLE, Mode.DELAY) * run.size.strikes:
             _outlived(run, lambda mode=mode: through(mode))
-
-
-@case("visibility", "a peer with a visibility timeout far below the time of a job")
-def visibility(run: Run) -> None:
-    """Its start puts all messages back that are older than that, also of jobs that run: the cause is gone
-    when these have ended.
-    """
-    stack = run.stack
-    timeout_s = run.size.outage_s / 3
-    before = len(run.load.accepted.jobs)
-    settings = stack.settings.model_copy(update={"engine_factory": FACTORY})
-
-    def peer(name: str, jobs: list[str]) -> None:
-        said = stack.logs().count(AGAIN)
-        stack.add_model(name, settings, {VISIBILITY_S: str(timeout_s)})
-        run.wait(lambda: stack.logs().count(AGAIN) > said, "no message came twice")
-        run.wait(lambda: all(map(run.has_ended, jobs)), "long jobs have not ended")
-
-    with run.under_load():
-        for number in range(run.size.strikes):
-            jobs = [run.load.job(run.client, f"delay={run.size.long_s}") for _ in range(stack.settings.slots)]
-            run.wait(lambda jobs=jobs: bool(set(jobs) & set(run.running())), "no long job ran")
-            time.sleep(timeout_s)  # now their messages are older
-            run.strike(lambda number=number, jobs=jobs: peer(f"peer{number}", jobs))
-            stack.remove(f"peer{number}")
-    if run.attempts(before) > 1:
-        run.troubles.append("a message that came twice started a job twice")
-    run.notes.append(f"messages of running jobs that came again: {stack.logs().count(AGAIN)}")
 
 
 @case("disk-full", "a full disk under the file store", Needs(disk=True))

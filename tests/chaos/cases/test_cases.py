@@ -18,9 +18,7 @@ from tests.support.servers import FAST
 from tests.support.tuned import constants
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
-SMALL = Size(
-    strikes=1, jobs_per_s=4.0, lines=20, delay_s=0.2, long_s=8.0, outage_s=1.5, large=3000, minutes=0.0
-)
+SMALL = Size(strikes=1, jobs_per_s=4.0, lines=20, delay_s=0.2, outage_s=1.5, large=3000, minutes=0.0)
 # All have short times here; and no test is left to chance.
 LEFT_OUT = ("kill-worker-fast", "soak")
 # Those that `make test` tries too.

@@ -46,14 +46,12 @@ def test_a_running_stack_is_found_and_well(cli: Cli, in_process: InProcessCli) -
     def all_there() -> bool:
         last.update(examined(in_process))
         by_flower = last["port of flower"][0].what.endswith("served by flower")
-        both = last["visibility"][0].what.startswith("2 Celery workers answer")
-        return by_flower and both and last["io worker"][0].grade is Grade.OK
+        return by_flower and last["io worker"][0].grade is Grade.OK
 
     wait_until(all_there)
     assert last["port of gateway"][0].what == f"{url.rpartition(':')[2]} is served by gateway"
     assert last["port of flower"][0].what.startswith(flower.rpartition(":")[2])
     assert "1 alive, 16 slots, scripted" in only(last, "model workers", Grade.OK).what
-    only(last, "visibility", Grade.OK)
     assert {one.grade for several in last.values() for one in several} <= {Grade.OK, Grade.WARN}
     running.send(signal.SIGKILL)
     running.wait()

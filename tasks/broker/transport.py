@@ -1,7 +1,11 @@
-"""kombu's Redis transports with one client for each channel.
+"""kombu's Redis transports, without acknowledgements in Redis and with one client for each channel.
 
-kombu makes a client for every message that it reads, acknowledges or publishes. redis-py fills a table of all
-commands' parsers each time, which takes longer than the command.
+kombu stores each message that it reads in Redis until it is acknowledged: two round trips for every task. A
+message here is only a notice that work waits: leases and the reconciler find work whose worker or message is
+lost, so what was read is counted in memory alone, and no process puts back what another one has read.
+
+kombu makes a client for every message that it publishes. redis-py fills a table of all commands' parsers each
+time, which takes longer than the command.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ from typing import Any
 from kombu.transport import TRANSPORT_ALIASES, redis
 
 
-class OneClient:
+class LightChannel:
     """Base of the channels. The client is thread-safe: its connections are its pool's."""
 
+    ack_emulation = False
+    do_restore = False  # at the end of a connection: tasks of threads go on, and hold their leases
     _made: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
@@ -26,11 +32,11 @@ class OneClient:
         return self._made
 
 
-class Channel(OneClient, redis.Channel):  # type: ignore[misc]  # kombu has no types
+class Channel(LightChannel, redis.Channel):  # type: ignore[misc]  # kombu has no types
     """Of a single server."""
 
 
-class SentinelChannel(OneClient, redis.SentinelChannel):  # type: ignore[misc]
+class SentinelChannel(LightChannel, redis.SentinelChannel):  # type: ignore[misc]
     """Of the master that Sentinels name."""
 
 
