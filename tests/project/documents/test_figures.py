@@ -29,7 +29,6 @@ AWAITED = {
     "fleet-bulk",
     "formats",
     "guesses",
-    "heads",
     "hostile-batches",
     "importance",
     "instructions",
