@@ -41,7 +41,6 @@ AWAITED = {
     "one-request-spinning",
     "poll",
     "python",
-    "schemas",
     "spinning",
     "tables",
     "weights",
