@@ -29,7 +29,6 @@ AWAITED = {
     "fleet-bulk",
     "formats",
     "guesses",
-    "hostile-batches",
     "importance",
     "instructions",
     "interactive",
