@@ -23,7 +23,7 @@ class Arrivals:
         self._since.pop(work_id, None)
 
     def clear(self) -> None:
-        """After a new connection, on which all messages of such work come again."""
+        """After a new connection: Celery forgets what has not begun, and the reconciler sends it again."""
         self._since.clear()
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class JobIntake:
             self._arrived.add(job_id)
 
     def reconnected(self) -> None:
-        """Messages that were read before, and whose jobs did not begin, will come again."""
+        """What was read before and has not begun is forgotten: the reconciler sends it again."""
         with self._lock:
             self._arrived.clear()
 

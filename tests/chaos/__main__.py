@@ -59,6 +59,8 @@ def carry_out(case: Case, size: Size, seed: int) -> Outcome:
     """On a stack of its own, whose logs are shown if anything is wrong."""
     with tempfile.TemporaryDirectory(prefix="medusaq-chaos-") as folder:
         with Stack(Path(folder), case.needs, lanes=True, **case.profile) as stack:
+            if case.limit_s is not None:  # no killed worker is missed so soon after a start
+                time.sleep(stack.settings.lease_ms / 1000)
             with running(stack, size, seed) as run:
                 case.act(run)
                 outcome = run.outcome()

@@ -102,7 +102,7 @@ class WindowRunner:
             self._arriving.add(window_id)
 
     def reconnected(self) -> None:
-        """Messages that were read before, and not taken up yet, will come again."""
+        """What was read before and is not taken up yet is forgotten: the reconciler sends it again."""
         with self._lock:
             self._arriving.clear()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from kombu import Connection, Message
-from kombu.transport.redis import Channel as StandardChannel
+from kombu.transport.redis import Transport as StandardTransport
 
 from tasks.base.queue_names import GENERATE, queue_of
 from tasks.broker.celery_app import make_app
@@ -48,10 +48,9 @@ def test_a_message_is_gone_from_redis_once_it_is_read(redis_server: RedisServer)
             reader.next()
             with reader.channel.conn_or_acquire() as client:
                 assert client.keys(f"{settings.key_prefix}*unacked*") == []
-            with Connection(redis_server.url) as hasty:
-                channel = StandardChannel(hasty.connection, global_keyprefix=settings.key_prefix)
-                channel.visibility_timeout = -1
-                channel.qos.restore_visible()
+            hasty = {"global_keyprefix": settings.key_prefix, "visibility_timeout": -1}
+            with Connection(redis_server.url, transport=StandardTransport, transport_options=hasty) as peer:
+                peer.default_channel.qos.restore_visible()
             assert reader.waiting() == 0
         with app.connection_for_read() as connection:
             assert Reader(app, connection).waiting() == 0
