@@ -20,7 +20,6 @@ TABLES = read()
 AWAITED = {
     "batch",
     "ceiling",
-    "chaos",
     "containers",
     "containers-cases",
     "decode",
