@@ -70,9 +70,7 @@ def run_io(settings: Settings) -> NoReturn:
     """Run the io worker: the reconciler and all other work without a model."""
     _say_if_redis_is_down(settings)
     options = ["-P", "threads", "-c", str(IO_THREADS), "-I", "tasks.io", "-Q", "medusaq.io"]
-    # At INFO each reconciliation would write three lines, every two seconds, for ever.
-    level = "WARNING" if settings.log_level == "INFO" else settings.log_level
-    celery_worker("-l", level, *options, *_worker_options("io"))
+    celery_worker("-l", settings.log_level, *options, *_worker_options("io"))
 
 
 def run_flower(settings: Settings) -> NoReturn:

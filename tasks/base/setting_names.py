@@ -46,7 +46,7 @@ REMOVED = {
     "KV_TYPE": "it is f16",
     "OWNER_WEIGHTS": "a key has its weight: medusaq keys create --weight",
     "PREFILL_CHUNK": _ENGINE,
-    "PREFIX_CACHE_CELLS": "it is 1024, or none with MEDUSAQ_PREFIX_SHARING=false",
+    "PREFIX_CACHE_CELLS": "it is 2048, or none with MEDUSAQ_PREFIX_SHARING=false",
     "MAX_FILES": "it is 100000, or what a key says: medusaq keys create --max-files",
     "MAX_OPEN_REQUESTS": "it is 500",
     "MAX_WAIT_S": "it is 60 s, and a client may ask again",
