@@ -92,6 +92,7 @@ def make_app(settings: Settings) -> Celery:
         worker_consumer="tasks.broker.wakeable_consumer:WakingConsumer",
         worker_concurrency=settings.concurrency,
         worker_prefetch_multiplier=1,
+        worker_enable_prefetch_count_reduction=False,  # JobIntake bounds them, after a lost connection too
         worker_send_task_events=True,
         worker_soft_shutdown_timeout=settings.drain_s,
         worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides whether they count

@@ -266,8 +266,8 @@ ASKED = dict.fromkeys(TAGS, "v" * 500)
 
 
 def listed(store: JobStore, owner: str) -> None:
-    """Each of these jobs lacks one pair of what is asked for. They have ended, so that none has to run, and
-    their messages wait for a model that nobody serves."""
+    """Each of these jobs lacks one pair of what is asked for. They have ended, so that none has to run;
+    nobody serves their model."""
     store.db.redis.zadd(f"{store.db.prefix}models", {"gone": 1})
     for n in range(LISTED // 100):
         metadata = {**ASKED, TAGS[n % 2]: "other"}

@@ -110,7 +110,7 @@ MUTATIONS = [
     ("jobs/heartbeat", " or job[2] ~= fence then", " then"),
     ("jobs/claim", "if TERMINAL[job.status] then return { 'done' } end", ""),
     ("jobs/claim", " and job.lease_until > NOW then", " and false then"),
-    ("jobs/claim", "job.fence = job.fence + 1", "job.fence = job.fence"),
+    ("jobs/claim", "job.fence = next_fence(job)", "job.fence = job.fence"),
     ("queues/expire_leases", "redis.call('ZADD', P .. index, 0, id)", "redis.call('ZREM', P .. index, id)"),
     ("jobs/claim", "if job.uncounted == '' then", "if true then"),
     ("jobs/start_isolated", " or job.fence ~= tonumber(ARGV[2]) then", " then"),

@@ -157,6 +157,34 @@ def test_lost_message_is_found_in_a_busy_queue_by_what_was_claimed_after_it(
     assert store.get(waiting).status is Status.QUEUED
 
 
+def test_messages_of_jobs_that_have_ended_wait_for_nobody(store: JobStore, settings: Settings) -> None:
+    store.db.redis.zadd(f"{store.db.prefix}models", {"gone": 1})
+    for _ in range(3):
+        store.cancel(queued(store, model="gone"))
+        store.cancel(queued(store))
+    lists = [list_key(settings, Priority.INTERACTIVE, model) for model in ("gone", "")]
+    assert [store.db.redis.llen(each) for each in lists] == [3, 3]
+    live = queued(store, model="gone")
+    store.reconcile()
+    assert [store.db.redis.llen(each) for each in lists] == [4, 0], "one is live, and the rest are few"
+    store.cancel(live)
+    store.reconcile()
+    assert [store.db.redis.llen(each) for each in lists] == [0, 0]
+
+
+def test_more_messages_of_jobs_that_have_ended_than_of_live_ones_make_way(
+    store: JobStore, settings: Settings
+) -> None:
+    first, second = queued(store), queued(store)
+    key = list_key(settings, Priority.INTERACTIVE)
+    [message] = store.db.redis.lrange(key, 0, 0)
+    store.db.redis.rpush(key, *[message.replace(second, "job_ended")] * 1002)
+    assert counts(store.reconcile()) == NOTHING
+    store.db.redis.rpush(key, message.replace(second, "job_ended"))
+    assert counts(store.reconcile()) == (0, 0, 0, 2, 0)
+    assert sorted(sent_ids(store)) == sorted([first, second])
+
+
 def test_queues_are_judged_apart(store: JobStore) -> None:
     bulk, interactive = unsent(store, priority=Priority.BULK), queued(store)
     time.sleep(1.05)

@@ -29,7 +29,7 @@ if not ours then
   -- Lost before, perhaps by the fault of another job that ran beside it: the last attempt is made without others.
   local last = job.attempts > 0 and job.attempts + 1 >= args.max_attempts
   job.uncounted = last and args.isolates and 1 or ''
-  job.fence = job.fence + 1
+  job.fence = next_fence(job)
   if job.uncounted == '' then job.attempts = job.attempts + 1 end
   move(job, 'running', 'fence', int(job.fence), 'attempts', int(job.attempts), 'worker', args.worker,
     'holder', args.holder or '', 'claim_token', args.claim_id, 'started_at', int(NOW), 'uncounted', job.uncounted)

@@ -114,6 +114,12 @@ local function note_claimed(job)
   if job.enqueued_at > tonumber(redis.call('GET', sent) or '0') then redis.call('SET', sent, int(job.enqueued_at)) end
 end
 
+-- The fencing token of a new claim. Redis may have forgotten the claim before it (a fail-over, a crash), but not the time,
+-- so that no two claims have the same.
+local function next_fence(job)
+  return math.max(job.fence + 1, NOW)
+end
+
 -- Send the message of a queued job. job: its id, priority, lane and preview.
 local function send(job)
   redis.call('ZADD', queue_key('pending', job.priority, job.lane), int(NOW), job.id)

@@ -8,6 +8,7 @@
 --                       spared for a while
 local args = cjson.decode(ARGV[1])
 local ttl, lease, limit = args.ttl_ms, args.lease_ms, args.limit
+local STALE_MESSAGES = 1000 -- of jobs that have ended, beside as many as there are live ones
 local requeued, lost, expired, resent, dropped, full = 0, 0, 0, 0, 0, 0
 local is_empty, empty = {}, {}
 for _, list in ipairs(args.empty or {}) do is_empty[list] = true end
@@ -107,7 +108,8 @@ for job in due(P .. 'deadlines', NOW) do
   end
 end
 
--- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed.
+-- A message is lost if it is old and its queue is empty, or if one sent well after it has been claimed. Where most are of
+-- jobs that have ended, they make way for those of the live ones.
 for _, queue in ipairs(args.queues) do
   local priority, model_queue, list = unpack(queue)
   local newest = NOW
@@ -121,6 +123,10 @@ for _, queue in ipairs(args.queues) do
     resent = resent + 1
   end
   local pending, old = queue_key('pending', priority, model_queue), newest - args.resend_after_ms
+  if redis.call('LLEN', list) > 2 * redis.call('ZCARD', pending) + STALE_MESSAGES then
+    redis.call('UNLINK', list)
+    old = NOW
+  end
   if priority == 'windows' then
     for _, win in ipairs(windows_of(pending, due_ids(pending, old))) do again(win) end
   else
@@ -128,10 +134,15 @@ for _, queue in ipairs(args.queues) do
   end
 end
 
-for _, model_queue in ipairs(redis.call('SMEMBERS', P .. 'lanes')) do
+-- A model may not be served any more, so that nobody takes the messages of jobs that have ended.
+local model_queues = redis.call('SMEMBERS', P .. 'lanes')
+table.insert(model_queues, '')
+for _, model_queue in ipairs(model_queues) do
   local waiting = 0
   for _, priority in ipairs({ 'interactive', 'bulk', 'windows' }) do
-    waiting = waiting + redis.call('ZCARD', queue_key('pending', priority, model_queue))
+    local count = redis.call('ZCARD', queue_key('pending', priority, model_queue))
+    if count == 0 then redis.call('UNLINK', P .. queue_name(priority, model_queue)) end
+    waiting = waiting + count
   end
   if waiting == 0 then redis.call('SREM', P .. 'lanes', model_queue) end
 end

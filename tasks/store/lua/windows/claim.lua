@@ -20,7 +20,7 @@ if win.status == 'queued' then -- else the reply of this very claim was lost
     queue_window(win, live_lines(win, 0))
     return { 'elsewhere' }
   end
-  win.status, win.fence, win.claim_token, win.worker = 'running', win.fence + 1, args.claim_id, args.worker
+  win.status, win.fence, win.claim_token, win.worker = 'running', next_fence(win), args.claim_id, args.worker
   win.holder = args.holder or ''
   save_window(win, 'status', 'fence', 'claim_token', 'worker', 'holder')
 end

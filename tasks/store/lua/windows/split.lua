@@ -17,4 +17,5 @@ else
   win.preview = shown_lines(win, stay)
   save_window(win, 'lines', 'count', 'states', 'left', 'set_aside', 'stored', 'preview')
 end
+end_if_over(load_window(id)) -- its batch is ending: nobody need claim it for that
 return id

@@ -103,6 +103,8 @@ def test_the_scripts_write_what_the_release_before_wrote_and_sent(store: JobStor
         now[name] = [place for place in now[name] if place not in places]  # workers have taken theirs
     for place in places:
         assert now[f"hash job:{place}"].pop("holder") == "", "what earlier workers do not name"
+        fences = [keys[f"hash job:{place}"].pop("fence") for keys in (earlier, now)]
+        assert fences == ["1", "TIME"], "later than any of an earlier worker"
     assert now == earlier
 
 

@@ -89,9 +89,10 @@ def test_it_goes_with_the_last_job_that_refers_to_it(store: JobStore) -> None:
     for job in (first, third):
         store.cancel(job.id)
         store.delete(job.id)
-    assert claimed(store, second.id).request["prompt"] == PROMPT
+    claim = claimed(store, second.id)
+    assert claim.request["prompt"] == PROMPT
     store.cancel(second.id)
-    assert store.finish(second.id, 1, Status.CANCELLED)
+    assert store.finish(second.id, claim.fencing_token, Status.CANCELLED)
     store.delete(second.id)
     assert not shared(store)
     with pytest.raises(JobNotFound):

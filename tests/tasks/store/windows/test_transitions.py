@@ -98,7 +98,7 @@ def test_a_claim_has_all_that_a_worker_needs(own: Windows) -> None:
     [window_id] = own.send([5, 6], model="m")
     claim = own.claim(window_id)
     assert (claim.window_id, claim.batch_id, claim.owner) == (window_id, own.batch.id, OWNER)
-    assert (claim.fencing_token, claim.attempts, claim.isolated, claim.model) == (1, 1, False, "m")
+    assert (claim.attempts, claim.isolated, claim.model) == (1, False, "m")
     assert claim.lines == tuple(packed(n, "m").decode().removesuffix("\n") for n in (5, 6))
     assert claim.deadline == own.batch.expires_at
     assert claim.created_at == claim.queued_at == pytest.approx(before, abs=2)
@@ -296,7 +296,8 @@ def test_what_was_handed_back_is_as_before_without_what_has_ended(own: Windows) 
     assert not own.windows.release(window_id, claim.fencing_token)
     assert own.sent() == [window_id, window_id]
     again = own.claim(window_id)
-    assert (numbers_of(again), again.attempts, again.fencing_token) == ([2, 3], 1, 2)
+    assert (numbers_of(again), again.attempts) == ([2, 3], 1)
+    assert again.fencing_token > claim.fencing_token
     assert own.advance(again, 1, open_to=1) == Advanced(Standing.OK, 1, 2, 2)
     assert spent(own) == 2 * MAX_TOKENS
     assert stored(own) == int(own.record(window_id)["stored"]) + own.counted("result_bytes")[0]
@@ -328,6 +329,38 @@ def test_lines_that_wait_are_given_to_others(own: Windows) -> None:
     records = sum(int(own.record(own.id_of(n))["stored"]) for n in (1, 3, 4))
     assert stored(own) == records + own.counted("result_bytes")[0]
     assert own.advance(claim, 3, 1).left == 0
+
+
+def test_what_is_given_to_others_of_a_batch_that_is_ending_has_ended(own: Windows) -> None:
+    [window_id] = own.send([1, 2, 3])
+    claim = own.claim(window_id)
+    own.advance(claim, 1, open_to=1)
+    own.batches.stop(own.batch.id, Ending.CANCELLED)
+    own.windows.split(window_id, claim.fencing_token)
+    assert own.codes() == {2: "batch_cancelled", 3: "batch_cancelled"}
+    assert own.live() == {window_id, "results"}
+    assert own.advance(claim, 2, 0) == Advanced(Standing.OK, 1, 1, 0)
+    assert (own.live(), own.number("outstanding", OWNER)) == ({"results"}, 0)
+
+
+def test_after_a_claim_that_redis_forgot_the_first_result_counts_and_the_second_is_refused(
+    own: Windows,
+) -> None:
+    [window_id] = own.send([1, 2, 3])
+    redis, prefix = own.store.db.redis, own.store.db.prefix
+    key, pending = f"{prefix}win:{window_id}", redis.keys(f"{prefix}pending:windows*")[0]
+    was = redis.hgetall(key)
+    forgotten = own.claim(window_id)
+    redis.delete(key)
+    redis.hset(key, mapping=was)
+    redis.zrem(f"{prefix}window_leases", window_id)
+    redis.zadd(pending, {window_id: 1})
+    time.sleep(0.002)  # no fail-over is faster
+    again = own.claim(window_id)
+    assert own.advance(forgotten, 1, open_to=3) == Advanced(Standing.LOST)
+    assert own.advance(again, 1, open_to=3) == Advanced(Standing.OK, 3, 3, 3)
+    assert own.advance(forgotten, 2, 0) == Advanced(Standing.LOST)
+    assert own.advance(again, 2, 0, 1, 2).left == 0
 
 
 def test_a_window_that_gives_away_all_that_has_not_ended_is_gone(own: Windows) -> None:

@@ -49,7 +49,7 @@ MUTATIONS = [
     (ONE_LINE, "windows/advance", "if args.group ~= win.group then", "if true then"),
     (ONE_LINE, "windows/advance", "  if not why then", "  if true then"),
     (ONE_LINE, "windows/claim", " and win.claim_token ~= args.claim_id then", " and false then"),
-    (ONE_LINE, "windows/claim", "win.fence + 1", "win.fence"),
+    (ONE_LINE, "windows/claim", "next_fence(win)", "win.fence"),
     (ONE_LINE, "windows/claim", "  if end_if_over(win) then return { 'done' } end\n", ""),
     (ONE_LINE, "windows/claim", "  leave_window_lists(win)\n", ""),
     (ONE_LINE, "windows/release", " or win.fence ~= tonumber(ARGV[2]) then", " then"),
