@@ -16,6 +16,7 @@ from rich.console import Console
 torch = pytest.importorskip("torch", reason="the extra medusa is not installed")
 
 from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 from engine.medusa.calibration import Calibration  # noqa: E402
 from engine.medusa.loader import load_heads  # noqa: E402
@@ -27,6 +28,7 @@ from tests.training.heads.conftest import SMALL, options  # noqa: E402
 from training.base.errors import TrainingError  # noqa: E402
 from training.collection.dataset import Answer, Dataset, batch  # noqa: E402
 from training.collection.shards import sha256  # noqa: E402
+from training.heads import training_loop  # noqa: E402
 from training.heads.muon import Muon, orthogonal  # noqa: E402
 from training.heads.network import DraftHeads, DraftLoss, Proposals  # noqa: E402
 from training.heads.recipe import Kind, Recipe, TrainOptions  # noqa: E402
@@ -315,7 +317,12 @@ def test_with_a_checkpoint_of_another_recipe_or_damaged_training_starts_over(
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_training_begins_with_the_heads_it_is_given(
-    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, kind: Kind
+    tiny_gguf: str,
+    states: Path,
+    tmp_path: Path,
+    quiet: Console,
+    kind: Kind,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = replace(SMALL, kind=kind, epochs=1)
     first = options(tiny_gguf, states, tmp_path, recipe=recipe)
@@ -333,6 +340,17 @@ def test_training_begins_with_the_heads_it_is_given(
                 assert a.get_tensor(key).abs().max() > 0.001, "something was learnt before"
     assert json.loads(metadata(second.output)["recipe"])["begin_sha256"] == sha256(first.output)
     assert json.loads(metadata(first.output)["recipe"])["begin_sha256"] is None
+    learning = replace(second, recipe=replace(still, learning_rate=0.3), work=tmp_path / "third.work")
+    blended, trained = (replace(learning, output=tmp_path / name) for name in ("blended", "trained"))
+    train(blended, quiet)
+    monkeypatch.setattr(training_loop, "BEGIN_SHARE", 0.0)
+    train(trained, quiet)
+    begun, end, between = (load_file(each.output) for each in (first, trained, blended))
+    for key in [key for key in begun if key.endswith("linear.weight")]:
+        away = (end[key] - begun[key]).abs()
+        assert away.max() > 0.01, "it has learnt more"
+        expected = 0.3 * begun[key].float() + 0.7 * end[key].float()
+        torch.testing.assert_close(between[key].float(), expected, atol=1e-4, rtol=2**-6)
     for change in ({"heads": 3}, {"layers": 1}, {"kind": Kind.HYDRA if kind is Kind.MEDUSA else Kind.MEDUSA}):
         with pytest.raises(TrainingError, match="these heads differ in width, kind, number or layers"):
             check(replace(second, recipe=replace(still, **change)))
