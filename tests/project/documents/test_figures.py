@@ -33,7 +33,6 @@ AWAITED = {
     "interactive",
     "invariance",
     "lookup-simulation",
-    "machines",
     "mixed-load",
     "one-request",
     "one-request-spinning",
