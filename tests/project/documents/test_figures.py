@@ -27,7 +27,6 @@ AWAITED = {
     "fleet",
     "fleet-bulk",
     "formats",
-    "guesses",
     "importance",
     "instructions",
     "interactive",
