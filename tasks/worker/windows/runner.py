@@ -348,8 +348,8 @@ class WindowRunner:
     def _finish(self, window: HeldWindow) -> None:
         WINDOWS_TOTAL.labels("completed").inc()
         self._remove(window)
-        self._tracing.window(window.claim, window.statuses, window.output_tokens)
         window.over.set_result(window.summary())
+        self._tracing.window(window.claim, window.statuses, window.output_tokens)
 
     def _remove(self, window: HeldWindow) -> None:
         self._windows.remove(window)
