@@ -22,8 +22,6 @@ AWAITED = {
     "ceiling",
     "containers",
     "containers-cases",
-    "decode",
-    "decode-q4_0",
     "fleet",
     "fleet-bulk",
     "formats",
