@@ -27,7 +27,6 @@ AWAITED = {
     "formats",
     "importance",
     "instructions",
-    "interactive",
     "invariance",
     "lookup-simulation",
     "mixed-load",
