@@ -21,7 +21,6 @@ AWAITED = {
     "ceiling",
     "containers",
     "containers-cases",
-    "fleet",
     "fleet-bulk",
     "formats",
     "importance",
