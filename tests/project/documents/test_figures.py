@@ -21,7 +21,6 @@ AWAITED = {
     "ceiling",
     "containers",
     "containers-cases",
-    "fleet-bulk",
     "formats",
     "importance",
     "instructions",
