@@ -26,7 +26,6 @@ AWAITED = {
     "instructions",
     "invariance",
     "lookup-simulation",
-    "mixed-load",
     "one-request",
     "one-request-spinning",
     "poll",
