@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks.base.queue_names import IO_QUEUE, QUEUES, queue_of
-from tasks.broker.celery_app import IN_A_ROW, InteractiveFirst
+from tasks.base.settings import Settings
+from tasks.broker.celery_app import IN_A_ROW, InteractiveFirst, make_app
 from tasks.records.job import PREVIEW_CHARS, Priority, preview
 
 
@@ -91,3 +92,10 @@ def test_preview() -> None:
     long = preview({"prompt": "x" * 1000})
     assert len(long) == PREVIEW_CHARS
     assert long.endswith("\u2026")
+
+
+def test_after_a_lost_connection_as_many_messages_are_read_as_before() -> None:
+    """Celery would read one message for each of old work that ends; our counts of jobs and windows bound it."""
+    app = make_app(Settings(_env_file=None))  # type: ignore[call-arg]  # pydantic
+    assert app.conf.worker_enable_prefetch_count_reduction is False
+    app.close()
