@@ -95,7 +95,7 @@ def test_preview() -> None:
 
 
 def test_after_a_lost_connection_as_many_messages_are_read_as_before() -> None:
-    """Celery would read one message for each of old work that ends; our counts of jobs and windows bound it."""
+    """Celery would read one message for each piece of old work that ends; we bound jobs and windows."""
     app = make_app(Settings(_env_file=None))  # type: ignore[call-arg]  # pydantic
     assert app.conf.worker_enable_prefetch_count_reduction is False
     app.close()
