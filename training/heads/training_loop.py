@@ -67,7 +67,6 @@ class Run:
         if options.begin:
             heads_file.read_into(self.network, options.begin)
         self.begin = sha256(options.begin) if options.begin else None
-        self._begun = _copy(self.network)
         matrices = [p for p in self.network.parameters() if p.dim() == 2]
         biases = [p for p in self.network.parameters() if p.dim() == 1]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
@@ -88,7 +87,7 @@ class Run:
         self._checkpoint = options.work / "checkpoint.pt"
         self.step = 0
         self.best = (0.0, 0.0)  # tokens per step, then mean top-1
-        self._best_weights = _copy(self.network)
+        self._best_weights = self._begun = _copy(self.network)
         self._since_best = 0
         identity = {"recipe": asdict(recipe), "data": data.describe(), "model_rows": rows.shape}
         self._identity = json.dumps(identity | {"begin": self.begin}, sort_keys=True)

@@ -96,6 +96,7 @@ def test_claim_makes_it_running(store: JobStore) -> None:
     claim = claimed(store, job_id)
     job = store.get(job_id)
     assert (claim.attempts, claim.request["prompt"]) == (1, "a prompt")
+    assert claim.fencing_token / 1000 == pytest.approx(time.time(), abs=60)
     assert (job.status, job.worker, job.attempts) == (Status.RUNNING, WORKER, 1)
     assert job.started_at == claim.claimed_at
 

@@ -99,6 +99,7 @@ def test_a_claim_has_all_that_a_worker_needs(own: Windows) -> None:
     claim = own.claim(window_id)
     assert (claim.window_id, claim.batch_id, claim.owner) == (window_id, own.batch.id, OWNER)
     assert (claim.attempts, claim.isolated, claim.model) == (1, False, "m")
+    assert claim.fencing_token / 1000 == pytest.approx(before, abs=2)
     assert claim.lines == tuple(packed(n, "m").decode().removesuffix("\n") for n in (5, 6))
     assert claim.deadline == own.batch.expires_at
     assert claim.created_at == claim.queued_at == pytest.approx(before, abs=2)
