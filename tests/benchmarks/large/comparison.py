@@ -9,6 +9,7 @@ the engines change parts. What a way learns of its drafts is not told to another
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from engine.core.engine import Engine
 from engine.llama.model import Model, read_shape
 from engine.speculative.controller import Speculation
 from engine.speculative.setup import shipped_heads, speculate
-from engine.tools.decode_benchmark import ALL, Mode, Pair, Pairs, Pass, Prompt, blocks, run_in_turns
+from engine.tools.decode_benchmark import ALL, SEED, Mode, Pair, Pairs, Pass, Prompt, run_in_turns
 from engine.weights.formats import FORMATS
 from tests.benchmarks.baselines.speculation import SPECS
 from tests.benchmarks.common import (
@@ -215,13 +216,15 @@ def _measure(
     modes: Mapping[str, Mode],
     their_servers: Mapping[str, Server],
 ) -> dict[str, Pairs]:
-    """By way: its passes beside plain ones, those of llama-server beside its own plain ones."""
+    """By way: its passes beside plain ones, those of llama-server beside its own plain ones.
+
+    Each prompt runs once: llama-server keeps some n-grams, and would know an answer's second run.
+    """
     found: dict[str, Pairs] = {}
-    prompts = [Prompt(ALL, text) for text in case.prompts]
-    turns = blocks(prompts, requests)
+    shuffled = random.Random(SEED).sample(case.prompts, len(case.prompts))
+    turns = [shuffled[at : at + requests] for at in range(0, len(shuffled), requests)]
     console = Console(stderr=True)
-    for number, block in enumerate(track(turns, f"{requests} at once", console=console)):
-        texts = [prompt.text for prompt in block]
+    for number, texts in enumerate(track(turns, f"{requests} at once", console=console)):
         ours = _in_turns(engines, modes, number, texts, requests, case.max_tokens)
         order = list(their_servers)[:: 1 if number % 2 else -1]
         theirs = {name: their_servers[name].measure(texts, case.max_tokens) for name in order}
@@ -231,7 +234,7 @@ def _measure(
                 plain = next(iter(passes.values()))
                 for name, one in passes.items():
                     pairs = found.setdefault(name, Pairs(requests, ALL))
-                    pairs.add(block, Pair(plain, one, number % len(engines)))
+                    pairs.add([Prompt(ALL, text) for text in texts], Pair(plain, one, number % len(engines)))
     return found
 
 
