@@ -34,7 +34,6 @@ AWAITED = {
     "tables",
     "weights",
     "whitespace",
-    "widened",
 }
 RECORDED = re.compile(r"\.table\(\s*f?\"([\w-]+)\"")
 NAMED = re.compile(r"^(?:NAME|name) = \"([\w-]+)\"", re.MULTILINE)
