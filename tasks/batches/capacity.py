@@ -40,7 +40,7 @@ class Capacity:
         clock: Callable[[], float] = time.monotonic,
         windows: int = 0,
     ) -> None:
-        """windows: of lines that each worker may have besides, one that runs and others that wait."""
+        """windows: of lines that each worker may have beyond its places, where `fills` gives it less."""
         self._fills, self._most_s, self._clock, self._windows = fills, most_s, clock, windows
         self._by_queue = {"": fills * SLOTS_UNSEEN}
         self._crews: dict[str, Crew] = {}
@@ -106,4 +106,4 @@ class Capacity:
         ahead_s = min(GAPS * self._gap_s, self._most_s)
         crew = self._crews.get(queue)
         windows = 0 if crew is None else self._windows * crew.workers * crew.window
-        return self._fills * taken + windows + int(self._per_s.get(queue, 0.0) * ahead_s)
+        return taken + max((self._fills - 1) * taken, windows) + int(self._per_s.get(queue, 0.0) * ahead_s)

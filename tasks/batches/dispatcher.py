@@ -33,13 +33,14 @@ MOST_RESULT_BYTES = 16 * 1024 * 1024
 
 
 class _Chunk(NamedTuple):
+    owner: str
     number: int
     lines: Sequence[bytes]  # packed
     heads: Sequence[Head]
 
 
 class Dispatcher:
-    """Keeps the chunk of each batch that is being sent. One thread."""
+    """Keeps the chunks of batches that are being sent, MOST_IN_HAND of each owner. One thread."""
 
     def __init__(
         self, batches: BatchStore, windows: WindowStore, files: FileStore, token: str, cooldown: Cooldown
@@ -197,10 +198,16 @@ class Dispatcher:
         return replace(batch, chunk=after[0], offset=after[1])
 
     def _chunk(self, batch: Batch) -> _Chunk:
-        if not self._has_chunk(batch):
+        if self._has_chunk(batch):
+            chunk = self._chunks.pop(batch.id)
+        else:
             lines = read_chunk(self._files, batch.id, batch.chunk)
-            self._chunks[batch.id] = _Chunk(batch.chunk, lines, [head(line) for line in lines])
-        return self._chunks[batch.id]
+            chunk = _Chunk(batch.owner, batch.chunk, lines, [head(line) for line in lines])
+        self._chunks[batch.id] = chunk  # behind all others: the owner's first is the longest unused
+        own = [name for name, other in self._chunks.items() if other.owner == batch.owner]
+        for name in own[:-MOST_IN_HAND]:
+            del self._chunks[name]
+        return chunk
 
     def _has_chunk(self, batch: Batch) -> bool:
         return batch.id in self._chunks and self._chunks[batch.id].number == batch.chunk

@@ -40,6 +40,12 @@ class ExclusiveGate:
                 self._exclusive -= exclusive
                 self._changed.notify_all()
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether somebody has it to himself, or waits for that."""
+        with self._changed:
+            return self._exclusive > 0
+
     def try_enter(self, holders: int) -> bool:
         """Hold the gate so many times, shared, unless somebody has it to himself or waits for that."""
         with self._changed:

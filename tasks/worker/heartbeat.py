@@ -17,7 +17,6 @@ from typing import Protocol
 from tasks.base.errors import StoreUnavailable
 from tasks.base.settings import Settings
 from tasks.records.claim import Claim
-from tasks.records.job import Priority
 from tasks.store.jobs import Beat, JobStore
 from tasks.store.workers import Registry, WorkerInfo
 
@@ -145,11 +144,10 @@ class Heartbeat:
         with self._lock:
             self._running.discard(running)
 
-    def bulk_jobs(self) -> int:
-        """Jobs of that priority that this worker has claimed, lines of windows not among them."""
+    def jobs_running(self) -> int:
+        """Jobs that this worker has claimed, lines of windows not among them."""
         with self._lock:
-            jobs = [running for running in self._running if isinstance(running, RunningJob)]
-        return sum(job.claim.priority is Priority.BULK for job in jobs)
+            return sum(isinstance(running, RunningJob) for running in self._running)
 
     def _loop(self) -> None:
         away = False

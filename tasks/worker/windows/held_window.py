@@ -99,6 +99,11 @@ class HeldWindow:
         self.statuses[end.status] += 1
         self.output_tokens += end.output_tokens
 
+    @property
+    def has_ends(self) -> bool:
+        """That are not written."""
+        return bool(self._ends)
+
     def is_due(self) -> bool:
         """Whether the ends of lines are to be written, or the lines that wait must end."""
         if self.waiting and (self.cancelled or not self.left_s):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 SPAN_S = 0.5  # of work in which ends are counted, at least, unless there are
 MANY = 4  # times as many as the worker has slots
-WEIGHT = 0.5  # of the last span in the mean
+WEIGHT = 0.5  # of a span that is faster than the mean before it
 
 
 class LineRate:
@@ -35,7 +35,9 @@ class LineRate:
         if self._lines < self._slots or (worked_s < SPAN_S and self._lines < MANY * self._slots):
             return
         per_s = self._lines / max(worked_s, 1e-3)
-        self.per_s = per_s if not self.per_s else (1 - WEIGHT) * self.per_s + WEIGHT * per_s
+        # A fall counts at once, or too many of lines that take longer would be claimed.
+        rises = 0 < self.per_s < per_s
+        self.per_s = (1 - WEIGHT) * self.per_s + WEIGHT * per_s if rises else per_s
         self._lines, self._worked_s, self._since = 0, 0.0, now
 
     def pause(self) -> None:

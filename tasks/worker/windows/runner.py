@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 AHEAD_S = 0.25  # of lines in the engine beyond its slots
 MOST_AHEAD = 64
 RESERVE_S = 0.5  # of lines in this process, below which it reads the next window
+EXCESS_S = 2.0  # of lines beyond twice the slots, which other workers may run sooner
 LARGE_REQUEST = 16 * 1024  # bytes, whose tokenizing takes milliseconds
 PREPARING_THREADS = 2
 ENDED = "ended before it ran"
@@ -66,6 +67,7 @@ class WindowRunner:
         self._worker_id, self._model = worker
         self._engine_lost = engine_lost
         self._slots = engine.info.slots
+        self._spare = max(1, self._slots // SLOTS_PER_CLAIM)
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._windows: list[HeldWindow] = []  # whose lines may be opened, in the order of their claims
         self._in_engine = 0
@@ -73,7 +75,7 @@ class WindowRunner:
         self._lock = threading.Lock()  # of the three that follow
         self._held: dict[str, HeldWindow] = {}
         self._arriving = Arrivals()
-        self._usual_lines = 1  # of a window, a guess of how many an arriving one has
+        self._last_lines = self._slots  # of the window that was claimed last
         self._closing = False
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, thread_name_prefix="prepare")
         self._thread = threading.Thread(target=self._loop, name="windows", daemon=True)
@@ -107,17 +109,20 @@ class WindowRunner:
             self._arriving.clear()
 
     def wants(self) -> bool:
-        """Whether to read another window: soon there will be less than RESERVE_S of work in this process."""
+        """Whether to read another window: soon there will be less than RESERVE_S of work in this process.
+
+        A batch ends with windows of a few lines: none is read for later, as another worker may run it now.
+        """
         with self._lock:
-            arriving, held = len(self._arriving), tuple(self._held.values())
-        if len(held) + arriving >= WINDOWS_HELD or self._heartbeat.draining:
+            arriving, held, last_lines = len(self._arriving), tuple(self._held.values()), self._last_lines
+        if len(held) + arriving >= WINDOWS_HELD or self._heartbeat.draining or self._gate.exclusive:
             return False
         lines = (
             sum(window.unended for window in held)
-            + arriving * self._usual_lines
-            + self._heartbeat.bulk_jobs()
+            + arriving * max(self._slots, last_lines)
+            + self._heartbeat.jobs_running()
         )
-        spare = max(1, self._slots // SLOTS_PER_CLAIM)
+        spare = self._spare if last_lines >= self._spare else 0
         return lines < self._slots + spare + self._rate.per_s * RESERVE_S
 
     # Celery's threads
@@ -160,7 +165,7 @@ class WindowRunner:
             window = HeldWindow(claim, self._look_at, self._hand_back)
             with self._lock:
                 self._held[window_id] = window
-                self._usual_lines = len(claim.lines)
+                self._last_lines = len(claim.lines)
             return window
         finally:
             with self._lock:
@@ -188,6 +193,8 @@ class WindowRunner:
                 self._take_calls()
                 if self._heartbeat.draining:
                     self._drain()
+                else:
+                    self._hand_back_excess()
                 self._advance(self._openings())
             except Ignore:  # Redis is away, and there is no more time
                 self._abandon()
@@ -212,7 +219,7 @@ class WindowRunner:
         which the leader sent them; of one owner's windows those go first that were claimed first.
         """
         further: Counter[HeldWindow] = Counter()
-        ahead = max(self._slots // SLOTS_PER_CLAIM, min(MOST_AHEAD, math.ceil(self._rate.per_s * AHEAD_S)))
+        ahead = max(self._spare, min(MOST_AHEAD, math.ceil(self._rate.per_s * AHEAD_S)))
         free = self._slots + ahead - self._in_engine
         if free <= ahead // 2:  # lines are opened in groups, too
             return further
@@ -236,9 +243,9 @@ class WindowRunner:
             {one: n for one, n in further.items() if one.claim.isolated or self._gate.try_enter(n)}
         )
 
-    def _advance(self, further: Counter[HeldWindow]) -> None:
-        """Write what is due, open further lines, and start those."""
-        due = [window for window in self._windows if further[window] or window.is_due()]
+    def _advance(self, further: Counter[HeldWindow], all_ends: bool = False) -> None:
+        """Write what is due, or all that has ended, open further lines, and start those."""
+        due = [w for w in self._windows if further[w] or w.is_due() or (all_ends and w.has_ends)]
         if not due:
             return
         groups = [window.next_group(further[window]) for window in due]
@@ -321,19 +328,38 @@ class WindowRunner:
     def _drain(self) -> None:
         """Give lines that wait to other workers at once. Those that run have some time to end."""
         for window in [one for one in self._windows if one.waiting]:
-            call = self._hand_back if window.opened == 0 else self._split
-            retry_until_available(self._heartbeat.pause, partial(call, window))
-            if window.opened == 0:
-                self._forget(window)
-            window.count = window.opened
+            self._return_lines(window, window.opened)
 
-    def _split(self, window: HeldWindow) -> str | None:
-        return self._store.split(window.id, window.fencing_token, window.opened)
+    def _hand_back_excess(self) -> None:
+        """Give lines to other workers that wait here for long: they are slower than those before."""
+        if not self._rate.per_s:
+            return
+        most = 2 * self._slots + int(self._rate.per_s * EXCESS_S)
+        excess = sum(window.unended for window in self._windows) - most
+        for window in [one for one in reversed(self._windows) if one.waiting and not one.claim.isolated]:
+            if excess < self._slots:  # a few are not worth a window
+                return
+            lines = min(excess, window.waiting)
+            self._return_lines(window, window.count - lines)
+            excess -= lines
+
+    def _return_lines(self, window: HeldWindow, start: int) -> None:
+        """Queue again those from index `start` on, which are not open. Their attempt does not count."""
+        call = self._hand_back if start == 0 else partial(self._split, start)
+        retry_until_available(self._heartbeat.pause, partial(call, window))
+        if start == 0:
+            self._forget(window)
+        window.count = start
+        if start and not window.unended and not window.has_ends:  # all the others are written
+            self._finish(window)
+
+    def _split(self, start: int, window: HeldWindow) -> str | None:
+        return self._store.split(window.id, window.fencing_token, start)
 
     def _lose_engine(self, window: HeldWindow) -> None:
         """The windows keep their leases until these run out, so that a line that kills engines is counted."""
         self._engine_lost(window.id)
-        self._advance(Counter())
+        self._advance(Counter(), all_ends=True)
         self._abandon()
 
     def _abandon(self) -> None:

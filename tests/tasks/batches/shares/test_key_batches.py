@@ -10,7 +10,7 @@ import pytest
 from tasks.base.settings import Settings
 from tasks.batches.capacity import Capacity
 from tasks.batches.cooldown import Cooldown
-from tasks.batches.dispatcher import Dispatcher
+from tasks.batches.dispatcher import MOST_IN_HAND, Dispatcher
 from tasks.batches.ingest import Ingest
 from tasks.batches.store import BatchStore
 from tasks.records.api_key import Limits
@@ -85,6 +85,23 @@ def in_flight_after_rounds(client: Client, store: JobStore, settings: Settings) 
     assert work is not None
     assert sum(work.in_flight[""].values()) <= room[""] == 32
     return work.in_flight[""]
+
+
+def test_batches_that_overtake_each_other_do_not_all_stay_in_memory(
+    client: Client, store: JobStore, settings: Settings
+) -> None:
+    batches, token, capacity = client.batches, "me", Capacity(fills=4, most_s=1.0)
+    dispatcher = Dispatcher(batches, WindowStore(store.db), client.files, token, Cooldown(1.0))
+    for priority in range(MOST_IN_HAND + 10):
+        client.create([line(n) for n in range(100)], priority=priority)
+        work = batches.lead(token, capacity.update([]))
+        assert work is not None
+        for active in work.active:
+            deque(Ingest(client.files, batches, settings, token).run(active.batch.id), maxlen=0)
+        work = batches.lead(token, capacity.update([]))
+        assert work is not None
+        dispatcher.send(work, capacity, files_s=1.0)
+    assert len(dispatcher._chunks) == MOST_IN_HAND
 
 
 def test_rounds_send_of_all_batches_of_a_key_what_its_tokens_allow(

@@ -28,6 +28,9 @@ def test_the_rate_is_that_of_the_time_with_work() -> None:
     clock.now += 1
     rate.count(4)
     assert rate.per_s == 3, "half of what was, half of what is"
+    clock.now += 40
+    rate.count(4)
+    assert rate.per_s == 0.1, "slower lines are believed at once"
 
 
 def test_many_lines_tell_at_once() -> None:

@@ -1,0 +1,140 @@
+"""How windows are divided among workers: none keeps lines that another might run now."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from engine import EngineConfig
+from tasks.base.settings import Settings
+from tasks.base.telemetry.tracing_setup import begin
+from tasks.records.batch import Ending
+from tasks.records.job import Status
+from tasks.store.workers import Registry
+from tasks.worker.exclusive_gate import ExclusiveGate
+from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.windows.runner import MOST_AHEAD, WindowRunner
+from tests.support.scripted import ScriptedEngine
+from tests.support.servers import RedisServer, fast_settings
+from tests.support.workers import Workers, wait_until
+from tests.tasks.helpers.records import WORKER, queued
+from tests.tasks.worker.windows.sent import Sent
+
+pytestmark = pytest.mark.stack
+LOOK_S = 0.6  # in which a worker that wants a window has claimed it
+
+
+@pytest.fixture
+def eight_slots(redis_server: RedisServer) -> Iterator[tuple[Settings, Sent]]:
+    settings = fast_settings(redis_server, slots=8, lease_ms=30_000)
+    sent = Sent.begun(settings)
+    yield settings, sent
+    sent.store.close()
+
+
+def running_lines(sent: Sent, windows: list[str]) -> int:
+    return sum(
+        int(record["left"]) for record in map(sent.record, windows) if record.get("status") == "running"
+    )
+
+
+def test_the_last_windows_are_left_to_whoever_has_a_free_slot(
+    eight_slots: tuple[Settings, Sent], workers: Workers
+) -> None:
+    settings, sent = eight_slots
+    first = workers.model(settings)
+    windows = sent.scripts([f"delay=4 n{n}" for n in range(8)], *([f"delay=1 last{n}"] for n in range(4)))
+    wait_until(lambda: running_lines(sent, windows) >= 8, report=first.text)
+    time.sleep(LOOK_S)
+    assert running_lines(sent, windows) == 9, "one more than it has slots, as the first was not small"
+    second = workers.model(settings, ready=False)
+    wait_until(lambda: len(sent.results()) >= 3, report=second.text)
+    assert sent.number_ended() < 8, "before the first worker had a free slot"
+    sent.ended(12, first)
+
+
+def test_slow_lines_after_fast_ones_are_handed_back(
+    eight_slots: tuple[Settings, Sent], workers: Workers
+) -> None:
+    settings, sent = eight_slots
+    worker = workers.model(settings)
+    sent.scripts([f"fast{n}" for n in range(200)])
+    sent.ended(200, worker)
+    [slow] = sent.scripts([f"delay=1 slow{n}" for n in range(100)], first=201)
+    wait_until(lambda: sent.record(slow).get("status") == "running", report=worker.text)
+    assert sent.record(slow)["count"] == "100"
+    wait_until(lambda: len(sent.sent()) > 0, report=worker.text)
+    assert int(sent.record(slow)["count"]) <= settings.slots + MOST_AHEAD, "those that are in the engine"
+    sent.batches.stop(sent.batch.id, Ending.CANCELLED)
+    sent.ended(300, worker)
+
+
+def test_a_worker_that_is_busy_with_jobs_leaves_windows_to_others(
+    eight_slots: tuple[Settings, Sent], workers: Workers
+) -> None:
+    settings, sent = eight_slots
+    worker = workers.model(settings)
+    jobs = [queued(sent.store, f"delay=4 n{n}") for n in range(8)]
+    wait_until(lambda: all(sent.store.get(job).status is Status.RUNNING for job in jobs), report=worker.text)
+    windows = sent.scripts(*([f"w{w}.{n}" for n in range(8)] for w in range(2)))
+    time.sleep(LOOK_S)
+    assert running_lines(sent, windows) == 8, "its next lines, and no others"
+    assert len(sent.sent()) == 1
+    sent.ended(16, worker)
+
+
+@pytest.fixture
+def runner(settings: Settings, sent: Sent) -> Iterator[WindowRunner]:
+    """Whose loop the test goes through itself."""
+    engine = ScriptedEngine(EngineConfig(model="-", slots=settings.slots))
+    heartbeat = Heartbeat(
+        settings,
+        sent.store,
+        Registry(sent.store.db, settings.worker_ttl_s),
+        WORKER,
+        describe=lambda: pytest.fail("it beats"),
+        start_stream=lambda _: False,
+    )
+    made = WindowRunner(
+        settings,
+        sent.windows,
+        engine,  # type: ignore[arg-type]
+        ExclusiveGate(),
+        heartbeat,
+        begin("test"),
+        (WORKER, "scripted"),
+        engine_lost=lambda window: pytest.fail(f"lost the engine under {window}"),
+    )
+    yield made
+    engine.close()
+    made.close()
+
+
+def test_messages_that_were_read_count_as_full_windows(runner: WindowRunner, sent: Sent) -> None:
+    """The first window of a batch has one line, those behind it may have many."""
+    [window] = sent.scripts(["first"])
+    runner.arrived(window)
+    assert runner._claim(window) is not None
+    assert runner.wants()
+    runner.arrived("next")
+    assert not runner.wants()
+
+
+def test_a_window_whose_open_lines_are_written_ends_as_the_worker_drains(
+    runner: WindowRunner, sent: Sent
+) -> None:
+    [name] = sent.scripts(["one", "two", "three"])
+    window = runner._claim(name)
+    assert window is not None
+    runner._windows.append(window)
+    runner._advance(Counter({window: 1}))
+    runner._take_calls()
+    runner._advance(Counter(), all_ends=True)
+    assert (window.unended, window.waiting) == (2, 2)
+    runner._drain()
+    assert window.over.result(0).startswith("1 line")
+    assert sent.sent() == [name, sent.id_of(2)], "nobody has read the first message"
+    assert sent.record(name) == {}
