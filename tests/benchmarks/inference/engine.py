@@ -6,7 +6,7 @@ import cProfile
 import pstats
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,17 @@ def _request(name: str, prompt: str, max_tokens: int) -> Request:
     return Request(id=name, prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens))
 
 
-def measure(config: EngineConfig, prompts: Iterable[str], max_tokens: int) -> Throughput:
+def measure(
+    config: EngineConfig,
+    prompts: Iterable[str],
+    max_tokens: int,
+    when_warm: Callable[[], object] = lambda: None,
+) -> Throughput:
     """All prompts at once into the engine's queue, greedy; from the first submit to the last result."""
     service = load(config)
     try:
         service.submit(_request("warm-up", WARM_UP_PROMPT, WARM_UP_TOKENS)).result()
+        when_warm()
         started = time.perf_counter()
         futures = [service.submit(_request(str(i), p, max_tokens)) for i, p in enumerate(prompts)]
         return _throughput([f.result() for f in futures], time.perf_counter() - started)

@@ -22,7 +22,7 @@ from tests.support.measuring.report import Report, spread
 from tests.support.workers import ROOT
 
 ENGINE = "engine:load"
-WARM_UP = 1  # a request before the clock starts, as the other runs have
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def measure(
@@ -49,7 +49,8 @@ def measure(
 def beside_engine(model: Path, prompts: list[str], max_tokens: int, pairs: int, report: Report) -> None:
     """A batch through the whole system beside the engine alone, with one worker and with two.
 
-    With two, each has its share of the cores and of the prompts; alone, both engines run at the same time.
+    With two, each has its share of the cores and of the prompts; alone, both engines begin at the
+    same moment, and are timed until the last of them ends.
     """
     found = {workers: _beside_engine(model, prompts, max_tokens, pairs, workers) for workers in (1, 2)}
     with report.table("batch", "workers", "a batch, tokens/s", "engines alone, tokens/s", "ratio") as table:
@@ -66,11 +67,13 @@ def _beside_engine(
     whole, alone = list[float](), list[float]()
     threads = max(1, cores() // workers)
     for _ in range(pairs):
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        with multiprocessing.Manager() as manager, ProcessPoolExecutor(workers, SPAWN) as pool:
             config = EngineConfig(model=str(model), slots=SLOTS, threads=threads, weights=AS_SHIPPED)
             parts = [prompts[part::workers] for part in range(workers)]
-            runs = pool.map(engine.measure, [config] * workers, parts, [max_tokens] * workers)
-            alone.append(sum(each.tokens_per_s for each in runs))
+            together = [manager.Barrier(workers).wait] * workers
+            measured = pool.map(engine.measure, [config] * workers, parts, [max_tokens] * workers, together)
+            runs = [*measured]
+            alone.append(sum(run.generated_tokens for run in runs) / max(run.wall_s for run in runs))
         run = measure(model, prompts, max_tokens, SLOTS, AS_SHIPPED, workers=workers, threads=threads)
         whole.append(run.tokens_per_s)
         print(f"{workers} workers: {whole[-1]:.1f} tokens/s, engines alone {alone[-1]:.1f}", flush=True)
