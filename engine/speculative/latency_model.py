@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 # Sizes that are measured.
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63, 96, 128, 192, 256)
 BUDGET_S = 1.0  # of the rounds after the first; small sizes get the most rounds, as they matter most
-FIRST_ROUND_S = 4.0  # sizes not reached in this time are extrapolated
-LEAST_SIZES = 4
+FIRST_ROUND_S = 8.0  # sizes not reached in this time are extrapolated
+LEAST_SIZES = (
+    8  # kernels take rows by fours, so that T(8) may be less than T(5): no curve tells one from the other
+)
 ATTENTION_ROWS = 4  # rows of the calls that measure attention, in a short and in a longer context
 ATTENTION_CELLS = 448  # tokens by which the context is extended for it
 ATTENTION_S = 0.7  # or as many as are prefilled in this time
@@ -35,9 +37,11 @@ SPEED_WINDOW = 32  # calls over which the machine's current speed is averaged
 # count for more.
 SHAPE_WINDOW = 64
 PRIOR_CALLS = 3  # weight of the measurement at the start, in calls
-TOLERANCE = 1.1  # a size may take this factor longer than a larger one, as kernels take rows by fours
-RETIMED_S = 1.0  # time for repeating measurements beyond TOLERANCE, which are noise
+SUSPECT = 1.1  # sizes that take this factor longer than a larger one are timed again: it may be noise
+TOLERANCE = 1.8  # beyond this it is: kernels that take rows by fours need 1.73 times as long for 7 as for 8
+RETIMED_S = 1.0  # time for repeating measurements beyond SUSPECT
 CACHE_KIND = "row_times"  # kind of file in the cache
+CACHE_FORMAT = 2  # others were measured in another way
 OUTLIER = 3.0  # factor from the expected time beyond which a call counts as interrupted
 
 
@@ -65,7 +69,7 @@ class LatencyProfile:
         if not measured or min(measured) < 1 or not all(0 < s < 1e6 for s in measured.values()):
             raise ValueError("a latency profile needs points of at least 1 row and above 0 seconds")
         self._rows = sorted(measured)
-        self._seconds = _without_noise([measured[rows] for rows in self._rows])
+        self._seconds = _without_noise([measured[rows] for rows in self._rows], TOLERANCE)
         self._calls = [PRIOR_CALLS] * len(self._rows)
         self._speed, self._observed = 1.0, PRIOR_CALLS
         self.switch_s, self.row_cell_s, self.settle_s = switch_s, row_cell_s, settle_s
@@ -136,11 +140,11 @@ class LatencyProfile:
         return expected
 
 
-def _without_noise(seconds: list[float]) -> list[float]:
-    """Times of rising sizes, lowered where a size took longer than a larger one: noise only adds time."""
+def _without_noise(seconds: list[float], most: float) -> list[float]:
+    """Times of rising sizes, each lowered to `most` times that of a larger one: noise only adds time."""
     least, lowered = float("inf"), []
     for one in reversed(seconds):
-        lowered.append(min(one, TOLERANCE * least))
+        lowered.append(min(one, most * least))
         least = min(least, one)
     return lowered[::-1]
 
@@ -211,7 +215,7 @@ def _noisy(times: Mapping[int, list[float]]) -> list[int]:
     """Sizes that seem to take longer than larger ones."""
     sizes = sorted(times)
     measured = [_typical(times[n]) for n in sizes]
-    right = _without_noise(measured)
+    right = _without_noise(measured, SUSPECT)
     return [n for n, one, other in zip(sizes, measured, right, strict=True) if one > other]
 
 
@@ -235,7 +239,7 @@ def cached_profile(key: str, rows: Iterable[int] = ROWS) -> LatencyProfile | Non
     """The cached profile of this key, None if there is none for these sizes."""
     cached = read_measurement(CACHE_KIND, key)
     try:
-        if cached is None or cached["sizes"] != list(rows) or "settle" not in cached:
+        if cached is None or cached["sizes"] != list(rows) or cached.get("format") != CACHE_FORMAT:
             return None
         points = {int(n): float(s) for n, s in cached["seconds"].items()}
         return LatencyProfile(
@@ -261,6 +265,7 @@ def measure_once(
         profile = measure(entered, wanted)
         others = load.share()
     content = {
+        "format": CACHE_FORMAT,
         "sizes": wanted,
         "seconds": profile.points,
         "switch": profile.switch_s,
