@@ -22,13 +22,15 @@ BINS = len(EDGES) + 1
 WINDOW = 500.0  # trials after which an old one counts 1/e: some seconds of one busy bin
 UNSEEN_TRIALS = 10.0  # weight of the softmax probability as prior, in trials
 PRIOR_TRIALS = 200.0  # most weight of the counts from training, so that other texts can overrule them
+MEAN_TRIALS = 2000.0  # the same of a head's mean over all confidences
+UNKNOWN_MEANS = tuple(0.5 / (1 + rank) ** 2 for rank in range(RANKS))  # a guess, where nothing was counted
 
 
 class Calibration:
     """Probabilities that a candidate is right, given that the path above it is.
 
     Cells are [head, beside, rank, bin of softmax probability]. beside: 1 if some candidate above it was not
-    its head's best: later heads do not see that choice, so they are right less often. Hits and trials are
+    its head's best: heads below it are right less often. Hits and trials are
     decayed counts with a prior: the counts from training, or else the softmax probability.
     """
 
@@ -42,6 +44,9 @@ class Calibration:
         self._chances = [(low + high) / 2 for low, high in pairwise((0.0, *EDGES, 1.0))] * (cells // BINS)
         self._prior_hits = [UNSEEN_TRIALS * chance for chance in self._chances]
         self._prior_trials = [UNSEEN_TRIALS] * cells
+        # Of means, [head, rank]: bins as often as they occurred, not at most PRIOR_TRIALS of each.
+        self._mean_trials = np.full((heads, RANKS), UNSEEN_TRIALS)
+        self._mean_hits = self._mean_trials * UNKNOWN_MEANS
 
     def chances(self, head: int, beside: bool, probabilities: Sequence[float]) -> list[float]:
         """Chances of a head's candidates, whose probabilities are given, the best first.
@@ -58,9 +63,8 @@ class Calibration:
 
     def means(self) -> list[list[float]]:
         """Chances [head][rank] over all confidences, below best candidates."""
-        hits = self._table(self._prior_hits) + self._table(self._hits)
-        trials = self._table(self._prior_trials) + self._table(self._trials)
-        means: list[list[float]] = (hits[:, 0].sum(axis=-1) / trials[:, 0].sum(axis=-1)).tolist()
+        hits, trials = (_over_confidences(self._table(cells)) for cells in (self._hits, self._trials))
+        means: list[list[float]] = ((self._mean_hits + hits) / (self._mean_trials + trials)).tolist()
         return means
 
     def _table(self, cells: list[float]) -> Floats:
@@ -108,8 +112,20 @@ class Calibration:
         prior_hits = self._table(self._prior_hits) + hits * share
         prior_trials = self._table(self._prior_trials) + trials * share
         chances = (prior_hits + self._table(self._hits)) / (prior_trials + self._table(self._trials))
+        mean_hits, mean_trials = _over_confidences(hits), _over_confidences(trials)
+        share = np.minimum(1.0, MEAN_TRIALS / np.maximum(mean_trials, 1.0))
+        self._mean_hits, self._mean_trials = (
+            self._mean_hits + mean_hits * share,
+            self._mean_trials + mean_trials * share,
+        )
         self._prior_hits, self._prior_trials = prior_hits.ravel().tolist(), prior_trials.ravel().tolist()
         self._chances = chances.ravel().tolist()
+
+
+def _over_confidences(table: Floats) -> Floats:
+    """[head, rank], below best candidates."""
+    summed: Floats = table[:, 0].sum(axis=-1)
+    return summed
 
 
 def _counts(text: str, shape: tuple[int, ...]) -> tuple[Floats, Floats]:

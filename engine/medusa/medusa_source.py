@@ -48,7 +48,7 @@ class Heads(Protocol):
 
 
 @dataclass(slots=True)
-class _Proposal:
+class Proposal:
     """A tree as it grows, level by level, and what the heads said.
 
     kind: which counts it belongs to: sampled, after expected tokens. branches: whether it may.
@@ -68,7 +68,7 @@ class _Proposal:
     asked: dict[Path | int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, sequence: SequenceState) -> _Proposal:
+    def begin(cls, sequence: SequenceState) -> Proposal:
         tree = [*sequence.expected]
         tokens = tuple(node.token for node in tree)
         paths = [tokens[: depth + 1] for depth in range(len(tree))]
@@ -77,6 +77,11 @@ class _Proposal:
         kind = sequence.params.temperature > 0, first > 0
         branches = layout is None or layout.trees
         return cls(kind, branches, sequence.length, first, tree, paths, [False] * first, [root])
+
+    @classmethod
+    def from_root(cls, sequence: SequenceState) -> Proposal:
+        """One that takes no node for granted."""
+        return cls((sequence.params.temperature > 0, False), True, sequence.length, 0, [], [], [], [ROOT])
 
     def path(self, node: int) -> Path:
         return () if node == ROOT else self.paths[node]
@@ -130,18 +135,18 @@ class HeadSource(DraftSource):
     def draft(self, sequences: Sequence[SequenceState], limit: int) -> list[Tree]:
         """For each sequence its likeliest nodes, at most `limit`, the likeliest first."""
         for sequence in sequences:
-            self._score(sequence)
-        proposals = [None if s.hidden is None else _Proposal.begin(s) for s in sequences]
+            self.learn(sequence)
+        proposals = [None if s.hidden is None else Proposal.begin(s) for s in sequences]
         for head in range(min(limit, self.heads.heads)):
             both = zip(sequences, proposals, strict=True)
-            level = [(s, p) for s, p in both if p and p.open and p.first <= head]
+            level = [(s, p) for s, p in both if p and p.open and p.first <= head < s.remaining - 1]
             if level:
                 self._grow(level, head, limit)
         trees: list[Tree] = []
         for sequence, proposal in zip(sequences, proposals, strict=True):
             trees.append(proposal.likeliest(limit) if proposal else [])
             if proposal and proposal.asked:
-                self._remember(sequence, proposal)
+                self.remember(sequence, proposal)
         return trees
 
     def observe(self, sequence: SequenceState, tree: Tree, accepted: list[int]) -> None:
@@ -158,7 +163,7 @@ class HeadSource(DraftSource):
         tokens, probabilities = self.heads.propose(hidden, head + 1, top, first=head, path=path)
         return tokens[:, 0], probabilities[:, 0]
 
-    def _grow(self, level: Sequence[tuple[SequenceState, _Proposal]], head: int, limit: int) -> None:
+    def _grow(self, level: Sequence[tuple[SequenceState, Proposal]], head: int, limit: int) -> None:
         """Add the children of all open nodes, in one call."""
         # No more tokens than that can be so likely at once.
         top = min(self._top, max(1, int(1 / max(self.min_path_probability, 1e-3))))
@@ -169,14 +174,14 @@ class HeadSource(DraftSource):
         for (_, proposal, node), ids, shares in zip(
             rows, tokens.tolist(), probabilities.tolist(), strict=True
         ):
-            proposal.asked[self._key(proposal.path(node))] = ids, shares
+            proposal.asked[self.key(proposal.path(node))] = ids, shares
             for parent in [node] if self.heads.sees_path else proposal.open:
                 children[id(proposal)] += self._children(proposal, parent, head, ids, shares)
         for _, proposal in level:
             self._keep(proposal, children[id(proposal)], limit)
 
     def _children(
-        self, proposal: _Proposal, parent: int, head: int, ids: list[int], shares: list[float]
+        self, proposal: Proposal, parent: int, head: int, ids: list[int], shares: list[float]
     ) -> Iterator[tuple[Node, bool]]:
         """The candidates below a node that are likely enough, and whether each is beside the best ones."""
         beside, above = parent != ROOT and proposal.beside[parent], proposal.chance(parent)
@@ -185,7 +190,7 @@ class HeadSource(DraftSource):
             if (path_probability := above * chance) >= self.min_path_probability:
                 yield Node(token, parent, path_probability, self.name, head + 1), beside or rank > 0
 
-    def _keep(self, proposal: _Proposal, children: list[tuple[Node, bool]], limit: int) -> None:
+    def _keep(self, proposal: Proposal, children: list[tuple[Node, bool]], limit: int) -> None:
         """Open the children that are among the likeliest `limit` nodes: the likeliest one for a chain."""
         children.sort(key=lambda child: -child[0].path_probability)
         before = [node.path_probability for node in proposal.tree]
@@ -194,19 +199,21 @@ class HeadSource(DraftSource):
             if place + sum(chance >= child.path_probability for chance in before) < limit:
                 proposal.add(child, beside)
 
-    def _key(self, path: Path) -> Path | int:
+    def key(self, path: Path) -> Path | int:
+        """In Proposal.asked."""
         return path if self.heads.sees_path else len(path)
 
     # Learning from what was emitted, whether or not it was verified
 
-    def _remember(self, sequence: SequenceState, proposal: _Proposal) -> None:
-        waiting: list[_Proposal] = sequence.source_state.get(self, [])
+    def remember(self, sequence: SequenceState, proposal: Proposal) -> None:
+        """For learn(), once the sequence has the tokens that were guessed."""
+        waiting: list[Proposal] = sequence.source_state.get(self, [])
         waiting = [p for p in waiting if p.start != proposal.start]  # a failed step is run again
         sequence.source_state[self] = [*waiting, proposal]
 
-    def _score(self, sequence: SequenceState) -> None:
+    def learn(self, sequence: SequenceState) -> None:
         """Count the proposals for places that all have their tokens now."""
-        proposals: list[_Proposal] | None = sequence.source_state.get(self)
+        proposals: list[Proposal] | None = sequence.source_state.get(self)
         if not proposals:
             return
         waiting = []
@@ -218,14 +225,14 @@ class HeadSource(DraftSource):
                 self._count(p, sequence.tokens[p.start : end].tolist())
         sequence.source_state[self] = waiting
 
-    def _count(self, proposal: _Proposal, emitted: list[int]) -> None:
+    def _count(self, proposal: Proposal, emitted: list[int]) -> None:
         first = proposal.first
         if first and tuple(emitted[:first]) != proposal.paths[first - 1]:
             return
         candidates: list[list[int]] = [[] for _ in range(first)]
         probabilities: list[list[float]] = [[] for _ in range(first)]
         for depth in range(first, len(emitted)):
-            asked = proposal.asked.get(self._key(tuple(emitted[:depth])))
+            asked = proposal.asked.get(self.key(tuple(emitted[:depth])))
             if asked is None:
                 break
             candidates.append(asked[0])

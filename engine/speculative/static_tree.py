@@ -1,4 +1,4 @@
-"""A static token tree, as in the Medusa paper: used by decoding "medusa", for comparison."""
+"""A static token tree, as in the Medusa paper (arXiv 2401.10774), for decoding "medusa"."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from itertools import accumulate
 
 from engine.core.sequence import SequenceState
 from engine.core.token_tree import ROOT, Node, Tree
-from engine.medusa.medusa_source import HeadSource, Path
+from engine.medusa.calibration import RANKS
+from engine.medusa.medusa_source import HeadSource, Path, Proposal
 from engine.speculative.latency_model import LatencyProfile
 
 MAX_NODES = 64  # from here on even a GPU gains little
+RANKED_CALLS = 128  # after which the places are ranked anew
 HEAD_SHARE = 0.1  # weight of the last call in the mean time of a head
 
 TreeSlot = tuple[int, int, int]  # (parent slot, head, rank of the head's candidate)
@@ -21,21 +23,29 @@ TreeSlot = tuple[int, int, int]  # (parent slot, head, rank of the head's candid
 class StaticTrees:
     """Fills the same tree with each request's candidates, whatever their probabilities.
 
-    Its size is the one with the most expected tokens a second, by measured times of calls and of heads: on
-    many CPUs a chain of one.
+    Its places are the likeliest by how often candidates have been right, in training and since. Its size is
+    the one with the most expected tokens a second, by measured times of calls and of heads: on many CPUs a
+    chain of one.
     """
 
     def __init__(self, source: HeadSource) -> None:
         self._source = source
-        chances = source.mean_chances
+        self._calls = 0
+        self._rank()
+        self._head_s = 0.0  # decayed mean of a head's call
+
+    def _rank(self) -> None:
+        chances = self._source.mean_chances
         self._ranked = best_nodes(chances, MAX_NODES)
         self._chain = best_nodes([ranks[:1] for ranks in chances], MAX_NODES)
-        self._head_s = 0.0  # decayed mean of a head's call
 
     def force(
         self, sequences: Sequence[SequenceState], profile: LatencyProfile, rows: int, limit: int
     ) -> list[Tree]:
-        known = [i for i, sequence in enumerate(sequences) if sequence.hidden is not None]
+        self._calls += 1
+        if self._calls % RANKED_CALLS == 0:
+            self._rank()
+        known = [i for i, s in enumerate(sequences) if s.hidden is not None and s.remaining > 1]
         trees: list[Tree] = [[] for _ in sequences]
         layout = sequences[known[0]].layout if known else None
         ranked = self._ranked if layout is None or layout.trees else self._chain
@@ -52,6 +62,8 @@ class StaticTrees:
         nodes = best_size([len(known) * chance for _, chance in slots], rows, seconds)
         slots = slots[:nodes]
         began = time.perf_counter()
+        for i in known:
+            self._source.learn(sequences[i])
         filled = self._fill([sequences[i] for i in known], slots)
         took = (time.perf_counter() - began) / heads[nodes - 1]
         self._head_s += HEAD_SHARE * (took - self._head_s)
@@ -69,18 +81,25 @@ class StaticTrees:
         places = [slot for slot, _ in slots]
         filled = [[0] * len(places) for _ in sequences]
         paths: list[dict[int, Path]] = [{ROOT: ()} for _ in sequences]
+        proposals = [Proposal.from_root(sequence) for sequence in sequences]
         for head in range(1 + max(head for _, head, _ in places)):
             level = [(at, parent, rank) for at, (parent, of, rank) in enumerate(places) if of == head]
             parents = list(dict.fromkeys(parent for _, parent, _ in level))
             if not self._source.heads.sees_path:
                 del parents[1:]
             rows = [(s, path[parent]) for s, path in zip(sequences, paths, strict=True) for parent in parents]
-            ids = self._source.ask(head, 1 + max(rank for _, _, rank in level), rows)[0].tolist()
+            asked = self._source.ask(head, RANKS, rows)  # all, to count how often each is right
+            ids, shares = (table.tolist() for table in asked)
             for i, (tokens, path) in enumerate(zip(filled, paths, strict=True)):
-                own = dict(zip(parents, ids[i * len(parents) :], strict=False))
+                places_asked = range(i * len(parents), (i + 1) * len(parents))
+                own = {parent: ids[at] for parent, at in zip(parents, places_asked, strict=True)}
+                for parent, at in zip(parents, places_asked, strict=True):
+                    proposals[i].asked[self._source.key(path[parent])] = ids[at], shares[at]
                 for at, parent, rank in level:
                     tokens[at] = own.get(parent, own[parents[0]])[rank]
                     path[at] = (*path[parent], tokens[at])
+        for sequence, proposal in zip(sequences, proposals, strict=True):
+            self._source.remember(sequence, proposal)
         return filled
 
 

@@ -124,7 +124,8 @@ class Dataset:
     and every run.
     """
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], held_out: float | None = None) -> None:
+        """held_out: the share of the prompts; None: a larger one of few prompts."""
         collections = [Collection(folder) for folder in folders]
         self.identities = [collection.identity for collection in collections]
         sizes = {(identity.width, identity.vocab_size) for identity in self.identities}
@@ -141,7 +142,8 @@ class Dataset:
         index = np.concatenate([np.empty((0, 5), np.int64), *rows])
         fractions = np.concatenate([np.empty(0), *sides])
         prompts = len(np.unique(fractions))
-        share = max(HELD_OUT_SHARE, min(HELD_OUT_LIMIT, LEAST_HELD_OUT / max(prompts, 1)))
+        share = held_out or max(HELD_OUT_SHARE, min(HELD_OUT_LIMIT, LEAST_HELD_OUT / max(prompts, 1)))
+        self.share = share
         self.train = Answers(shards, index[fractions >= share])
         self.held_out = Answers(shards, index[fractions < share])
         if not len(self.train) or not len(self.held_out):
@@ -154,6 +156,7 @@ class Dataset:
         """A description of the data for the metadata of the heads."""
         return {
             "collections": [asdict(identity) for identity in self.identities],
+            "held_out_share": self.share,
             "train_tokens": self.train.tokens,
             "held_out_tokens": self.held_out.tokens,
         }

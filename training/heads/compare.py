@@ -2,13 +2,14 @@
 
     python -m training.heads.compare HEADS... --answers heads.safetensors.work/states/*
 
-Prompts whose answers are held out are the same in every collection and every training, so none of the heads
-has seen them.
+Held out are the prompts that were held out from the training of each of them, so none of the heads has seen
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,23 +18,29 @@ from engine.llama.context import usable_cores
 from engine.llama.model import default_model_path
 from engine.medusa.loader import load_heads
 from engine.medusa.model_rows import ModelRows
+from engine.medusa.onnx.heads import OnnxHeads
 from training.base.errors import TrainingError
-from training.collection.dataset import Dataset
+from training.collection.dataset import HELD_OUT_SHARE, Dataset
+from training.collection.shards import Collection
 from training.heads.scores import Scores, evaluate
 
 
 def compare(model: str, answers: tuple[Path, ...], heads: list[str]) -> dict[str, Scores]:
     """Scores by file. answers: collections. Raises CollectionError or HeadsLoadError."""
-    data = Dataset(answers)
-    held_out = data.held_out.greedy()
-    rows = ModelRows(model)
-    found = {}
-    for path in heads:
-        loaded = load_heads(
-            path, width=data.width, vocab_size=data.vocab_size, model_rows=rows, threads=usable_cores()
-        )
-        found[path] = evaluate(loaded, held_out)
-    return found
+    identity, rows = Collection(answers[0]).identity, ModelRows(model)
+    width, vocab_size, threads = identity.width, identity.vocab_size, usable_cores()
+    loaded = {
+        path: load_heads(path, width=width, vocab_size=vocab_size, model_rows=rows, threads=threads)
+        for path in heads
+    }
+    held_out = Dataset(answers, min(map(_share, loaded.values()))).held_out.greedy()
+    return {path: evaluate(each, held_out) for path, each in loaded.items()}
+
+
+def _share(heads: OnnxHeads) -> float:
+    """Of all prompts, how many were held out from their training."""
+    data = json.loads(heads.metadata.get("data", "{}"))
+    return float(data.get("held_out_share", HELD_OUT_SHARE))
 
 
 def main() -> None:

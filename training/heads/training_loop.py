@@ -105,6 +105,8 @@ class Run:
     def run(self, console: Console) -> None:
         """Train for all steps, or until `patience` evaluations in a row have not improved the score."""
         self._resume(console)
+        if self.begin and not self.step:
+            say(console, f"before training, held out: {self._evaluate().text()}")
         losses: deque[float] = deque(maxlen=self._every)
         with Display(console, "steps", self.steps, self.step) as display:
             for places in islice(self._groups(), self.step, None):
@@ -123,13 +125,21 @@ class Run:
                     )
                 if evaluating or self.step % SAVE_STEPS == 0:
                     self._save()
-        self.network.load_state_dict(self._result())
+        self.network.load_state_dict(self._best_weights if self.begin is None else self._mean(console))
 
-    def _result(self) -> dict[str, Tensor]:
-        """The best weights; if they began with those of other heads, the mean of both."""
-        if self.begin is None:
-            return self._best_weights
-        return {name: best.lerp(self._begun[name], BEGIN_SHARE) for name, best in self._best_weights.items()}
+    def _mean(self, console: Console) -> dict[str, Tensor]:
+        """Of the best weights and of those that training began with; the latter if the mean is worse."""
+        best = self._best_weights
+        mean = {name: weight.lerp(self._begun[name], BEGIN_SHARE) for name, weight in best.items()}
+        scores = {}
+        for name, weights in (("mean", mean), ("begun", self._begun)):
+            self.network.load_state_dict(weights)
+            scores[name] = self._score()
+        say(console, f"their mean with the heads before, held out: {scores['mean'].text()}")
+        if scores["mean"].tokens and scores["mean"].tokens_per_step < scores["begun"].tokens_per_step:
+            say(console, "training has not improved the heads: they stay as they were")
+            return self._begun
+        return mean
 
     def _groups(self) -> Iterator[list[int]]:
         """The indices of each step's answers, always in the same order."""
@@ -175,13 +185,16 @@ class Run:
 
         Without any answer to score, the last weights are kept, and training does not stop early.
         """
-        scores = evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
+        scores = self._score()
         self._since_best += 1
         found = (scores.tokens_per_step, scores.mean_top1)
         if found > self.best or not scores.tokens:
             self.best, self._since_best = found, 0
             self._best_weights = _copy(self.network)
         return scores
+
+    def _score(self) -> Scores:
+        return evaluate(Proposals(self.network, self._lm_head, self.vocabulary), self._sample)
 
     # The checkpoint
 

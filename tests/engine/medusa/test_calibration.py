@@ -120,3 +120,22 @@ def test_counts_that_do_not_fit_are_refused(text: str, reason: str) -> None:
     with pytest.raises(HeadsLoadError, match=reason) as refused:
         Calibration(HEADS).start_from(text)
     assert "\n" not in refused.value.message
+
+
+def test_means_weigh_confidences_as_often_as_they_occurred() -> None:
+    """Not alike: a candidate of rank 1 that is right when the head is unsure would seem to be right often."""
+    trained = Calibration(1, window=np.inf)
+    feed(trained, 10_000, 1.0, [0.95, 0.02])
+    feed(trained, 1_000, 0.0, [0.35, 0.3])
+    served = Calibration(1)
+    served.start_from(trained.to_json())
+    [means] = served.means()
+    assert means[:2] == pytest.approx([10 / 11, 1 / 11], abs=0.01)
+    feed(served, 20_000, 0.0, [0.95, 0.02])
+    assert served.means()[0][0] == pytest.approx(0.8 * 10 / 11, abs=0.02), "what is served counts, too"
+
+
+def test_without_counts_means_are_a_guess_in_which_one_candidate_is_right_at_most() -> None:
+    [means] = Calibration(1).means()
+    assert means == sorted(means, reverse=True)
+    assert 0.5 < sum(means) < 1

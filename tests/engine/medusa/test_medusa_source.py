@@ -369,3 +369,10 @@ def test_what_came_is_counted_where_its_path_was_asked_for() -> None:
     assert chances[8,] > 0.9
     assert chances[8, 15] > 0.8
     assert chances.get((7,), 0.0) < 0.1
+
+
+@pytest.mark.parametrize(("max_tokens", "deepest"), [(1, 0), (2, 1), (3, 2), (9, 3)])
+def test_heads_do_not_run_for_tokens_that_no_answer_has_room_for(max_tokens: int, deepest: int) -> None:
+    heads = ScriptedHeads([0.9], [0.9], [0.9])
+    [tree] = HeadSource(heads).draft([sequence(max_tokens=max_tokens)], 8)
+    assert max((node.depth for node in tree), default=0) == len(heads.calls) == deepest

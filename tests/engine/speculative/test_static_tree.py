@@ -10,9 +10,9 @@ import pytest
 from engine.core.token_tree import ROOT
 from engine.medusa.calibration import RANKS
 from engine.medusa.medusa_source import HeadSource
-from engine.speculative.static_tree import StaticTrees, best_nodes, best_size
+from engine.speculative.static_tree import RANKED_CALLS, StaticTrees, best_nodes, best_size
 from tests.engine.core.test_layouts import lane_layout
-from tests.engine.medusa.test_medusa_source import ScriptedHeads, SeeingHeads, path, sequence
+from tests.engine.medusa.test_medusa_source import ScriptedHeads, SeeingHeads, emit, path, sequence
 from tests.support.measuring.profiles import FixedProfile, flat
 
 CHANCES = [[0.6, 0.2, 0.1], [0.5, 0.3, 0.05], [0.4, 0.25, 0.2]]
@@ -89,7 +89,8 @@ def test_places_are_filled_below_the_tokens_on_their_paths() -> None:
     heads = SeeingHeads(*([0.3] * RANKS for _ in range(2)))
     trees = StaticTrees(HeadSource(heads))
     drafted = trees.force([sequence(1.0), sequence(None), sequence(2.0)], flat(), 3, 40)
-    assert [len(tree) for tree in drafted] == [20, 0, 20]
+    assert len(drafted[0]) == len(drafted[2]) > RANKS
+    assert drafted[1] == []
     for tree in (drafted[0], drafted[2]):
         assert {node.depth for node in tree} == {1, 2}
         for i, node in enumerate(tree):
@@ -129,3 +130,21 @@ def test_slow_heads_are_asked_less_deep(monkeypatch: pytest.MonkeyPatch) -> None
     trees = StaticTrees(HeadSource(Slow(*([0.6, *[0.01] * 7] for _ in range(4)))))
     depths = [len(trees.force([s], flat(), 1, 64)[0]) for _ in range(60)]
     assert depths[0] > depths[-1] == 1
+
+
+def test_the_places_follow_what_was_right() -> None:
+    """Heads without counts, the second candidate of the second of which is always right."""
+    trees = StaticTrees(HeadSource(ScriptedHeads([0.6, 0.3], [0.6, 0.3])))
+    s = sequence()
+    [before] = trees.force([s], flat(), 1, 2)
+    assert 101 not in {node.token for node in before}
+    for _ in range(RANKED_CALLS):
+        trees.force([s], flat(), 1, 2)
+        emit(s, 0, 101)
+    [after] = trees.force([s], flat(), 1, 2)
+    assert [node.token for node in after] == [0, 101]
+
+
+def test_an_answer_with_one_token_left_has_no_tree(source: HeadSource) -> None:
+    trees = StaticTrees(source).force([sequence(max_tokens=1), sequence()], flat(), 2, 8)
+    assert (len(trees[0]), len(trees[1]) > 0) == (0, True)

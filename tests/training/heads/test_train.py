@@ -354,3 +354,25 @@ def test_training_begins_with_the_heads_it_is_given(
     for change in ({"heads": 3}, {"layers": 1}, {"kind": Kind.HYDRA if kind is Kind.MEDUSA else Kind.MEDUSA}):
         with pytest.raises(TrainingError, match="these heads differ in width, kind, number or layers"):
             check(replace(second, recipe=replace(still, **change)))
+
+
+def test_training_that_makes_heads_worse_leaves_those_it_began_with(
+    tiny_gguf: str, states: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = options(tiny_gguf, states, tmp_path)
+    train(first, quiet)
+    before: list[torch.Tensor] = []
+
+    def nearness(heads: Proposals, *_: object) -> Scores:
+        """On answers for which every step away from the first heads is a loss."""
+        weights = torch.cat([weight.flatten() for weight in heads._network.state_dict().values()])
+        before.append(weights.clone())
+        return Scores([0.1, 0.1], [0.2, 0.2], 3 - float((weights - before[0]).norm()), 100)
+
+    monkeypatch.setattr(training_loop, "evaluate", nearness)
+    train(replace(first, begin=first.output, output=tmp_path / "second", work=tmp_path / "w2"), quiet)
+    assert max(float((one - before[0]).norm()) for one in before) > 0.1, "it was trained"
+    assert "before training, held out: 3.000" in said(quiet)
+    begun, end = load_file(first.output), load_file(tmp_path / "second")
+    for key in begun:
+        torch.testing.assert_close(end[key].float(), begun[key].float(), atol=1e-4, rtol=2**-6)
