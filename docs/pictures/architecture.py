@@ -55,7 +55,7 @@ LABELS: list[tuple[int, int, str, str]] = [
     (728, 150, "results", "middle"),
     (360, 264, "uploads", "start"),
     (360, 282, "downloads", "start"),
-    (612, 264, "lines as jobs", "start"),
+    (612, 264, "windows of lines", "start"),
     (612, 282, "results", "start"),
     (476, 380, "files", "middle"),
     (728, 380, "events", "middle"),

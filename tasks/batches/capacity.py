@@ -1,8 +1,8 @@
 """How many jobs of a model queue may be in flight, beyond which they are deferred and keys take turns.
 
 In flight is what was sent and has not ended; it runs in the order of sending. So no more is sent than the
-workers have slots and claim ahead, and what ends until the leader sends again: with long jobs that is
-nothing, with short ones it keeps the workers busy.
+workers have slots and claim ahead (of lines of batches two windows each), and what ends until the leader
+sends again: with long jobs that is nothing, with short ones it keeps the workers busy.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tasks.store.workers import WorkerInfo
 WINDOW_S = 1.0
 MOST_LINES = 256
 MOST_BYTES = 256 * 1024  # of a window with several lines: Redis keeps it, and sends it whole
-MOST_OWNERS = 4  # among which a window's time is divided, so that a newcomer waits as long as ever
+MOST_OWNERS = 4  # among which a window's time is divided, so that a newcomer waits for less
 
 
 @dataclass(frozen=True, slots=True)

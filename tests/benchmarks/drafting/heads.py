@@ -47,13 +47,14 @@ CHAIN, TREE = "a chain of three for each", "a tree of eight nodes for each"
 
 
 def write_random_heads(path: Path, width: int, vocabulary: int, heads: int, kind: Kind) -> None:
-    """Heads of one layer over a shared lm_head cut to `vocabulary` rows."""
+    """Heads of two layers, as the packaged ones, over a shared lm_head cut to `vocabulary` rows."""
     generator = torch.Generator().manual_seed(0)
     state = {"token_map": torch.arange(vocabulary, dtype=torch.int32)}
     for head in range(heads):
-        inputs = (2 + head) * width if kind is Kind.HYDRA else width
-        state[f"{head}.0.linear.weight"] = torch.randn(width, inputs, generator=generator) * 0.02
-        state[f"{head}.0.linear.bias"] = torch.zeros(width)
+        first = (2 + head) * width if kind is Kind.HYDRA else width
+        for layer, inputs in enumerate((first, width)):
+            state[f"{head}.{layer}.linear.weight"] = torch.randn(width, inputs, generator=generator) * 0.02
+            state[f"{head}.{layer}.linear.bias"] = torch.zeros(width)
     save_file(state, path)
 
 

@@ -4,7 +4,7 @@
 
 Measured, on a batch through the whole system with an engine that answers at once: what a line costs Redis
 and the io worker of processor time, and of bytes in the file store; and how fast this disk keeps bytes.
-Simulated: workers of 200 lines a second, with windows as the system sends them.
+Simulated: workers of 200 lines a second, with windows of the size that the system sends.
 """
 
 from __future__ import annotations
